@@ -1,0 +1,2 @@
+/* A component whose files are still to come. */
+typedef int dr_empty;

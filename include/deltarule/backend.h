@@ -1,0 +1,48 @@
+/* Backends: where operations run, and in which precision.
+ *
+ *     reference   double precision, plain loops, the specification
+ *     cpu         float32, OpenMP, instruction set chosen at run time
+ *
+ * A backend computes in one element type (dr_backend_dtype). Pointers to tensors that its operations take are pointers into its
+ * memory, in that type: host memory for the two above. */
+#ifndef DELTARULE_BACKEND_H
+#define DELTARULE_BACKEND_H
+
+#include <deltarule/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dr_backend dr_backend;
+
+typedef struct {
+    int threads;     /* 0: what OpenMP says (OMP_NUM_THREADS, else the cores); results do not depend on it */
+    const char *isa; /* NULL: the best that the machine has; else "portable", "avx2", "avx512" (cpu only) */
+} dr_backend_options;
+
+/* Opens a backend by name; options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the build or the machine lacks it. */
+DR_API dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend);
+DR_API void dr_backend_close(dr_backend *backend); /* NULL is allowed */
+
+DR_API const char *dr_backend_name(const dr_backend *backend);
+DR_API const char *dr_backend_isa(const dr_backend *backend); /* "double" for the reference */
+DR_API dr_dtype dr_backend_dtype(const dr_backend *backend);
+DR_API int dr_backend_threads(const dr_backend *backend);
+
+/* Memory of the backend, 64-byte aligned, not initialised. DR_ERROR_MEMORY if there is none; size 0 gives a valid pointer. */
+DR_API dr_status dr_backend_allocate(dr_backend *backend, size_t bytes, void **memory);
+DR_API void dr_backend_free(dr_backend *backend, void *memory); /* NULL is allowed */
+DR_API void dr_backend_zero(dr_backend *backend, void *memory, size_t bytes);
+
+/* Copies count elements between host memory of a floating dtype and backend memory in the backend's type, converting. */
+DR_API dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_dtype from_dtype, int64_t count);
+DR_API dr_status dr_backend_download(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, int64_t count);
+
+/* One line a fact for `deltarule info`: features found, kernels chosen, libraries. Calls line(context, text) for each. */
+DR_API void dr_backend_describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,102 @@
+/* Language models: embedding, blocks of norm, mixer, norm and SwiGLU, final norm, head. The mixer follows from the rule's axes.
+ * A model lives in one backend's memory and type: float32 on the CPU, double on the reference. */
+#ifndef DELTARULE_MODEL_H
+#define DELTARULE_MODEL_H
+
+#include <deltarule/recurrence.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a layer decides beside its rule. "auto" values follow the rule's family (docs/adding-a-rule.md). */
+typedef enum { DR_GATE_AUTO, DR_GATE_FORM_LOG, DR_GATE_FORM_KDA_BOUNDED, DR_GATE_FORM_EDA_BOUNDED } dr_gate_form;
+
+typedef struct {
+    dr_rule rule;
+    int64_t vocabulary, hidden, layers;
+    int64_t heads;             /* key heads H */
+    int64_t value_heads;       /* HV; 0: H */
+    int64_t key_size;          /* K per head; 0: hidden / heads */
+    int64_t value_size;        /* V per head; 0: K times the family's expansion */
+    int64_t intermediate;      /* width of the MLP; -1: 256 ceil(8/3 hidden / 256) like the peers; 0: no MLP */
+    int64_t conv_size;         /* width of the short convolution; 0: none */
+    int output_gate;           /* 1, 0, or -1: as the family has it */
+    bool tied;                 /* the head is the embedding */
+    bool negative_eigenvalues; /* beta in [0, 2] */
+    bool force;                /* accept negative eigenvalues with a preconditioner */
+    dr_gate_form gate;         /* of the decay */
+    double lower_bound;        /* of the bounded gates, < 0 */
+    double lambda_bias;        /* subtracted before the sigmoid of lambda, 0.9 as published */
+    double norm_eps;           /* 1e-6 */
+    double initializer_range;  /* standard deviation of linear weights, 0.02 */
+} dr_model_config;
+
+typedef struct dr_model dr_model;
+typedef struct dr_model_state dr_model_state; /* what a model carries from token to token, of some sequences; constant size */
+
+/* The defaults for a rule: gdn-like sizes 0 or -1 as above, conv_size 4 where the family has it. */
+DR_API dr_model_config dr_model_config_default(const dr_rule *rule);
+
+/* A model with random parameters (docs/architecture.md tells the distributions), the same for the same seed on every machine
+ * and backend up to rounding. DR_ERROR_ARGUMENT names the field that cannot be. */
+DR_API dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **model);
+DR_API void dr_model_destroy(dr_model *model);
+
+/* Reads and writes `config.json` and `model.safetensors` in the Hugging Face layout. Saving is atomic: a kill at any moment
+ * leaves the old or the new model whole. */
+DR_API dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **model);
+DR_API dr_status dr_model_save(const dr_model *model, const char *folder);
+
+DR_API const dr_model_config *dr_model_get_config(const dr_model *model); /* with every 0, -1 and auto filled in */
+DR_API dr_backend *dr_model_backend(const dr_model *model);
+
+/* One tensor of parameters: part of one block. */
+typedef struct {
+    char name[96]; /* as in model.safetensors */
+    int rank;
+    int64_t shape[DR_MAX_RANK];
+    int64_t offset, count; /* elements, from the block's start; offsets are multiples of 16 */
+    bool decays;           /* weight decay applies: matrices, not norms, biases or gate parameters */
+} dr_parameter;
+
+DR_API int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters); /* how many */
+DR_API int64_t dr_model_parameter_count(const dr_model *model);                             /* elements, gaps not counted */
+DR_API int64_t dr_model_block_count(const dr_model *model);                                 /* elements of the block */
+DR_API void *dr_model_parameter_block(dr_model *model);
+/* Same layout; allocated and zeroed at the first call. NULL if there is no memory. */
+DR_API void *dr_model_gradient_block(dr_model *model);
+
+/* State for so many sequences, zero. */
+DR_API dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state);
+DR_API void dr_model_state_reset(dr_model_state *state);
+DR_API void dr_model_state_destroy(dr_model_state *state);
+
+/* A call's tokens, and where to predict. All in host memory. */
+typedef struct {
+    dr_layout layout;
+    const int32_t *ids;       /* [rows], 0 <= id < vocabulary */
+    int64_t targets;          /* positions at which the next token is predicted */
+    const int64_t *positions; /* [targets] rows, rising; NULL: targets = rows, all of them */
+    const int32_t *labels;    /* [targets] */
+} dr_batch;
+
+/* Sum over targets of the cross-entropy in nats, and how many were predicted right (hits may be NULL). state: carried in and
+ * out, NULL: from zero. per_target: [targets] losses, or NULL. per_hit: [targets] 0 or 1, or NULL. */
+DR_API dr_status dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
+                               double *per_target, uint8_t *per_hit);
+
+/* The same from zero state, and adds factor times the gradient of the summed loss to the gradient block. */
+DR_API dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double factor, double *loss, int64_t *hits);
+
+/* Logits [targets, vocabulary] (labels unused) into host memory as float or double by dtype. */
+DR_API dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits);
+
+/* One token for each of the state's sequences through the decode engine; logits [sequences, vocabulary] float in host memory.
+ */
+DR_API dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *state, float *logits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,83 @@
+/* The recurrence of a rule over many tokens, forward and backward, and one token for many sequences.
+ *
+ * Three engines compute it and agree: token by token, chunkwise (training and prefill), decode. Every tensor is dense in the
+ * backend's type and memory. B T H HV K V as in docs/notation.md; rows counts the tokens of all sequences. Value head j uses
+ * key head j / (HV/H). */
+#ifndef DELTARULE_RECURRENCE_H
+#define DELTARULE_RECURRENCE_H
+
+#include <deltarule/backend.h>
+#include <deltarule/rule.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    DR_PATH_BEST,      /* chunkwise where it exists */
+    DR_PATH_RECURRENT, /* token by token */
+    DR_PATH_CHUNKWISE,
+} dr_path;
+
+typedef struct {
+    const dr_rule *rule;
+    dr_layout layout;
+    int64_t key_heads, value_heads; /* H, HV: HV is a multiple of H */
+    int64_t key_size, value_size;   /* K, V: per head */
+    double scale;                   /* of the query read; 0 stands for K^-1/2 */
+    dr_path path;
+    int64_t chunk; /* tokens a chunk, >= 1; 0: planned from shapes and instruction set */
+} dr_recurrence;
+
+typedef struct {
+    const void *at[DR_INPUTS];
+} dr_inputs; /* NULL where the rule does not use it */
+typedef struct {
+    void *at[DR_INPUTS];
+} dr_input_gradients; /* NULL where not wanted; overwritten */
+typedef struct {
+    const void *at[DR_STATES];
+} dr_states; /* NULL: zero */
+typedef struct {
+    void *at[DR_STATES];
+} dr_mutable_states; /* NULL where not wanted; overwritten */
+
+/* Bytes the calls below need. saved: what a forward keeps for its backward. */
+typedef struct {
+    size_t forward, backward, saved, decode;
+} dr_recurrence_memory;
+
+/* DR_ERROR_ARGUMENT, or DR_ERROR_UNSUPPORTED if the backend has no engine for it; else fills *memory. */
+DR_API dr_status dr_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory);
+
+/* o [rows, HV, V] and the final states. A sequence without tokens passes its initial states on. initial and final may be NULL;
+ * an initial state may be the final one's memory. saved: memory->saved bytes, or NULL if no backward follows. workspace:
+ * memory->forward bytes. Results are the same bits for any number of threads. */
+DR_API dr_status dr_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                       const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
+                                       void *workspace);
+
+/* Gradients of L = <o, d_o> + <final, d_final>. inputs, initial and saved as in the forward; d_final may be NULL (zero), as may
+ * its members. d_log_decay is 0 where log_decay is -inf. workspace: memory->backward bytes. */
+DR_API dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                        const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
+                                        const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial,
+                                        void *workspace);
+
+/* One token for each sequence: layout.rows = layout.sequences, states updated in place. Token by token, the same numbers as the
+ * recurrent engine to rounding. workspace: memory->decode bytes. */
+DR_API dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                      const dr_mutable_states *states, void *o, void *workspace);
+
+/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 32". decode: that of dr_recurrence_decode. Writes like snprintf. */
+DR_API int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
+                                size_t size);
+
+/* Shape of an input or a state under this recurrence, with the leading sizes above; returns the rank. */
+DR_API int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, int64_t shape[DR_MAX_RANK]);
+DR_API int dr_recurrence_state_shape(const dr_recurrence *recurrence, dr_state_kind state, int64_t shape[DR_MAX_RANK]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,68 @@
+/* Training: a model, data, AdamW, a run folder that can be resumed bit for bit. */
+#ifndef DELTARULE_TRAIN_H
+#define DELTARULE_TRAIN_H
+
+#include <deltarule/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every setting of a run is one row of a table: the key of the JSON configuration and the flag of the command line have its
+ * name (learning_rate and --learning-rate), so neither can know what the other does not. */
+typedef enum { DR_SETTING_INTEGER, DR_SETTING_REAL, DR_SETTING_BOOLEAN, DR_SETTING_TEXT } dr_setting_type;
+
+typedef struct {
+    const char *name; /* "learning_rate" */
+    dr_setting_type type;
+    const char *fallback;     /* the default, as text */
+    double least, most;       /* of numbers */
+    const char *choices;      /* of texts: "lm mqar", or NULL */
+    const char *group, *help; /* one line */
+} dr_setting;
+
+DR_API int dr_train_settings(const dr_setting **settings);
+
+typedef struct dr_train_options dr_train_options;
+DR_API dr_status dr_train_options_create(dr_train_options **options); /* all at their defaults */
+DR_API void dr_train_options_destroy(dr_train_options *options);
+/* Sets one by name from text. DR_ERROR_ARGUMENT: unknown name (near ones are told), wrong type, out of range. */
+DR_API dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value);
+/* Sets those in a JSON object; unknown keys and wrong types are refused. */
+DR_API dr_status dr_train_options_read(dr_train_options *options, const char *file);
+/* The value of one as text, valid until it is set again; NULL for an unknown name. */
+DR_API const char *dr_train_options_get(const dr_train_options *options, const char *name);
+
+/* What a run tells while it works. */
+typedef struct {
+    int64_t step, steps;
+    double loss;          /* of this step, nats a target, mean */
+    double bits_per_byte; /* language modelling: of this step; else NaN */
+    double accuracy;      /* tasks: of the last evaluation; NaN before */
+    double held_out;      /* loss of the last evaluation; NaN before */
+    double learning_rate, gradient_norm;
+    double tokens_per_second, seconds, seconds_left;
+    int64_t skipped; /* steps whose gradient was not finite */
+    bool evaluated;  /* held_out and accuracy are of this step */
+} dr_progress;
+
+/* Return false to stop: a checkpoint is written and the run ends with DR_ERROR_INTERRUPTED. */
+typedef bool (*dr_progress_callback)(void *context, const dr_progress *progress);
+
+/* A run from its options: data, model, optimizer. folder: the run folder, made if missing. */
+typedef struct dr_run dr_run;
+DR_API dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run);
+/* Continues the run in a folder: its options, model, optimizer and data position. options that may be changed: steps, threads.
+ */
+DR_API dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run);
+/* Trains to the end, writing metrics.csv as it goes, a checkpoint every save_every steps and at the end, and the model. */
+DR_API dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context);
+DR_API dr_model *dr_run_model(dr_run *run);
+/* One line a fact about the run: model, parameters, data, held-out data. */
+DR_API void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context);
+DR_API void dr_run_destroy(dr_run *run);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+/* Setting the message that dr_last_error() returns, and passing failures on. */
+#ifndef DR_BASE_ERROR_H
+#define DR_BASE_ERROR_H
+
+#include <deltarule/status.h>
+
+/* Sets the calling thread's message (printf-style, a whole sentence) and returns status. */
+dr_status dr_fail(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " before the message that is there and returns status: where a failure is passed on to say which file or
+ * tensor. */
+dr_status dr_fail_in(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* return from this function if call fails */
+#define DR_TRY(call)                                                                                                           \
+    do {                                                                                                                       \
+        dr_status status_of_call_ = (call);                                                                                    \
+        if (status_of_call_ != DR_OK) return status_of_call_;                                                                  \
+    } while (0)
+
+/* status = call; goto done if it fails: for functions that own something. Needs `dr_status status` and a label `done`. */
+#define DR_GO(call)                                                                                                            \
+    do {                                                                                                                       \
+        status = (call);                                                                                                       \
+        if (status != DR_OK) goto done;                                                                                        \
+    } while (0)
+
+#endif

@@ -1,0 +1,35 @@
+/* Allocation in host memory, with messages; and an arena that plans and hands out parts of one block. All allocations of the
+ * library go through dr_allocate and dr_resize, so that tests can make each of them fail. */
+#ifndef DR_BASE_MEMORY_H
+#define DR_BASE_MEMORY_H
+
+#include <deltarule/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* 64-byte aligned, not initialised; bytes 0 gives a valid pointer. what names it in the message. Free with dr_release. */
+dr_status dr_allocate(size_t bytes, const char *what, void **memory);
+dr_status dr_allocate_zero(size_t bytes, const char *what, void **memory);
+/* Grows or shrinks a block of dr_allocate from old_bytes; on failure *memory is as it was. */
+dr_status dr_resize(void **memory, size_t old_bytes, size_t bytes, const char *what);
+void dr_release(void *memory); /* NULL is allowed */
+
+/* Copy of a string; DR_ERROR_MEMORY. Free with dr_release. */
+dr_status dr_copy_string(const char *text, char **copy);
+
+/* Product of sizes; false on overflow of int64. */
+int dr_product(const int64_t *sizes, int count, int64_t *product);
+
+/* Hands out 64-byte aligned parts of a block in order. With block NULL it only counts: run the same code twice, first to learn
+ * `used`, then with a block of that many bytes. */
+typedef struct {
+    char *block;
+    size_t used, peak;
+} dr_arena;
+
+/* The next part, or NULL while counting. */
+void *dr_arena_take(dr_arena *arena, size_t bytes);
+/* Takes back all that was taken after `used` had this value; peak remembers the most. */
+void dr_arena_rewind(dr_arena *arena, size_t used);
+
+#endif

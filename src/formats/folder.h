@@ -1,0 +1,22 @@
+/* Replacing several files of a folder at once: a kill at any moment leaves all old ones or all new ones.
+ *
+ * dr_folder_begin makes FOLDER if missing and a fresh subfolder FOLDER/.new-XXXXXX; the caller writes its files there;
+ * dr_folder_commit syncs them and the folder, then publishes. Readers call dr_folder_recover before they read, which finishes
+ * or drops what a kill left. src/formats/folder.c tells the protocol. */
+#ifndef DR_FORMATS_FOLDER_H
+#define DR_FORMATS_FOLDER_H
+
+#include <deltarule/status.h>
+
+typedef struct dr_folder dr_folder;
+
+dr_status dr_folder_begin(const char *folder, dr_folder **change);
+/* FOLDER/.new-XXXXXX/name, valid until the next call with this object. */
+const char *dr_folder_path(dr_folder *change, const char *name);
+/* Publishes all files written, and removes the object whether it succeeds or not. */
+dr_status dr_folder_commit(dr_folder *change);
+/* Drops them, and the object. NULL is allowed. */
+void dr_folder_abandon(dr_folder *change);
+dr_status dr_folder_recover(const char *folder);
+
+#endif

@@ -1,0 +1,188 @@
+/* The contract of every operation that a backend offers: one table of functions, filled by each backend in its own file of the
+ * same name (backends/reference/conv.c, backends/cpu/conv.c). No arithmetic here.
+ *
+ * Conventions. Pointers are to dense row-major tensors in the backend's type and memory; the shape stands beside each. rows
+ * counts tokens. A gradient "d_x" is overwritten unless its comment says "added to"; gradients of parameters are always added
+ * to. NULL gradients are not computed. Descriptors were checked by whoever made them (ops/shapes.c for the recurrence, the
+ * model for the rest). Results are the same bits for any number of threads; a token's result does not depend on which other
+ * tokens are in the call (linear: up to the padding of its fixed row blocks), so packed equals separate. */
+#ifndef DR_OPS_OPERATIONS_H
+#define DR_OPS_OPERATIONS_H
+
+#include <deltarule/recurrence.h>
+
+typedef struct {
+    int64_t rows, in, out;
+} dr_linear;
+
+/* y[r, g, :] = weight[g] x[r, g, :], one matrix a group (head) */
+typedef struct {
+    int64_t rows, groups, in, out;
+} dr_grouped_linear;
+
+typedef enum { DR_ACTIVATION_NONE, DR_ACTIVATION_SILU, DR_ACTIVATION_SIGMOID } dr_activation;
+
+/* y = x rsqrt(mean x^2 + eps) weight, times activation(gate) if there is one: after the norm, or (gate_first) x is multiplied
+ * by it before. weight is [dim], shared by all rows. */
+typedef struct {
+    int64_t rows, dim;
+    double eps;
+    dr_activation gate;
+    bool gate_first;
+} dr_rms_norm;
+
+/* y = x / sqrt(sum x^2 + eps) for each of rows vectors of length dim */
+typedef struct {
+    int64_t rows, dim;
+    double eps;
+} dr_l2_norm;
+
+/* Depthwise causal convolution, then the activation:
+ * y[t, c] = act(bias[c] + sum_{w < width} weight[c, w] x[t - width + 1 + w, c]), x before a sequence's start from the state. */
+typedef struct {
+    dr_layout layout;
+    int64_t channels, width;
+    dr_activation activation;
+} dr_conv;
+
+/* Maps of a projection x [rows, heads, dim] to what a rule reads. A_log is [heads], or [heads, dim] if a_log_per_channel;
+ * bias is [heads, dim] (dt_bias, or the learned bias of lambda), NULL: zero. u = x + shift + bias. */
+typedef enum {
+    DR_GATE_SIGMOID,     /* y = multiplier sigmoid(u) */
+    DR_GATE_SOFTPLUS,    /* y = softplus(u) */
+    DR_GATE_LOG_DECAY,   /* y = -exp(A_log) softplus(u) */
+    DR_GATE_KDA_BOUNDED, /* y = lower_bound sigmoid(exp(A_log) u) */
+    DR_GATE_EDA_BOUNDED, /* y = l - l exp(-(exp(A_log)/|l|) softplus(u)), l = lower_bound */
+    DR_GATE_LOG_SIGMOID, /* y = multiplier logsigmoid(u): gla has 1/16 */
+    DR_GATE_SILU,        /* y = silu(u) */
+} dr_gate_kind;
+typedef struct {
+    dr_gate_kind kind;
+    int64_t rows, heads, dim;
+    double multiplier, shift, lower_bound;
+    bool a_log_per_channel;
+} dr_gate;
+
+/* Half-split rotary embedding over the whole of dim: pairs (i, i + dim/2), angle position base^(-2i/dim), dim even.
+ * offset: [sequences] tokens that each sequence has already seen, in host memory, NULL: zero. */
+typedef struct {
+    dr_layout layout;
+    int64_t heads, dim;
+    double base;
+    const int64_t *offset;
+} dr_rotary;
+
+/* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). The
+ * gradient is read as gradient * scale. step counts from 1. */
+typedef struct {
+    double learning_rate, beta1, beta2, eps, weight_decay, scale;
+    int64_t step;
+} dr_adamw;
+
+typedef struct dr_operations {
+    const char *name;
+    dr_dtype dtype;
+
+    /* memory: as the public functions of backend.h */
+    dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);
+    void (*free)(dr_backend *, void *memory);
+    void (*zero)(dr_backend *, void *memory, size_t bytes);
+    dr_status (*upload)(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
+    dr_status (*download)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
+    void (*describe)(const dr_backend *, void (*line)(void *context, const char *text), void *context);
+    void (*close)(dr_backend *);
+
+    /* y [rows, out] = x [rows, in] weight[out, in]^T + bias[out]; bias may be NULL.
+     * accumulate: d_x is added to. d_weight, d_bias are added to. */
+    dr_status (*linear_forward)(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *bias, void *y);
+    dr_status (*linear_backward)(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *d_y, void *d_x,
+                                 bool accumulate, void *d_weight, void *d_bias);
+
+    /* x [rows, groups, in], weight [groups, out, in], y [rows, groups, out] */
+    dr_status (*grouped_linear_forward)(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight, void *y);
+    dr_status (*grouped_linear_backward)(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight,
+                                         const void *d_y, void *d_x, void *d_weight);
+
+    /* y [rows, dim] = table[ids[row]]; ids in host memory, 0 <= id < vocabulary. d_table is added to, in order of rows. */
+    dr_status (*embedding_forward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y);
+    dr_status (*embedding_backward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
+                                    void *d_table);
+
+    /* x, gate, y [rows, dim]; gate NULL where the descriptor has none. accumulate: d_x is added to. */
+    dr_status (*rms_norm_forward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
+                                  void *y);
+    dr_status (*rms_norm_backward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
+                                   const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_gate);
+
+    /* x, y [rows, dim]; y may be x, d_x may be d_y */
+    dr_status (*l2_norm_forward)(dr_backend *, const dr_l2_norm *, const void *x, void *y);
+    dr_status (*l2_norm_backward)(dr_backend *, const dr_l2_norm *, const void *x, const void *d_y, void *d_x);
+
+    /* x, y [rows, channels], weight [channels, width], bias [channels] or NULL; state [sequences, width - 1, channels], the
+     * last inputs, oldest first: initial NULL is zero, final NULL is not wanted; final may be initial. The backward takes x and
+     * the initial state and gives no gradient to the state. */
+    dr_status (*conv_forward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
+                              const void *initial, void *y, void *final);
+    dr_status (*conv_backward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
+                               const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
+
+    /* x, y [rows, heads, dim]; d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to. */
+    dr_status (*gate_forward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
+    dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
+                               const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
+
+    /* x [rows, heads, dim] turned in place; inverse turns back (the backward, since a rotation's transpose is its inverse) */
+    dr_status (*rotary)(dr_backend *, const dr_rotary *, void *x, bool inverse);
+
+    /* y = silu(gate) * up, count elements */
+    dr_status (*swiglu_forward)(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
+    dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
+                                 void *d_up);
+
+    /* y += factor * x, count elements */
+    dr_status (*add)(dr_backend *, int64_t count, double factor, const void *x, void *y);
+
+    /* y [rows, heads, dim] = factor [rows, heads] * x [rows, heads, dim]; accumulate: y (forward), d_x (backward) is added to.
+     * shared: factor is a parameter [heads] used by all rows, and d_factor is added to. */
+    dr_status (*scale_heads_forward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
+                                     const void *x, void *y, bool accumulate);
+    dr_status (*scale_heads_backward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
+                                      const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
+
+    /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]. positions in host
+     * memory, rising, none twice. */
+    dr_status (*rows_gather)(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
+    dr_status (*rows_scatter)(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
+                              void *d_x);
+
+    /* loss[i] = logsumexp(logits[i]) - logits[i, labels[i]] and hit[i] = (first index of the largest logit == labels[i]), in
+     * host memory; if d_logits (may be logits) is not NULL: d_logits[i] = factor (softmax(logits[i]) - onehot). logits [count,
+     * vocabulary]. */
+    dr_status (*cross_entropy)(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
+                               double factor, double *loss, uint8_t *hit, void *d_logits);
+
+    /* sum of squares of count elements, in double, in a fixed order; NaN or infinite if any element is */
+    dr_status (*sum_squares)(dr_backend *, int64_t count, const void *x, double *sum);
+    /* parameter, m, v [count] updated in place */
+    dr_status (*adamw)(dr_backend *, const dr_adamw *, int64_t count, const void *gradient, void *parameter, void *m, void *v);
+
+    /* the recurrence: as in recurrence.h, called with checked arguments */
+    dr_status (*recurrence_plan)(dr_backend *, const dr_recurrence *, dr_recurrence_memory *memory);
+    dr_status (*recurrence_forward)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_states *initial, void *o,
+                                    const dr_mutable_states *final, void *saved, void *workspace);
+    dr_status (*recurrence_backward)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_states *initial,
+                                     const void *saved, const void *d_o, const dr_states *d_final,
+                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
+    dr_status (*recurrence_decode)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_mutable_states *states,
+                                   void *o, void *workspace);
+    int (*recurrence_kernel)(const dr_backend *, const dr_recurrence *, bool decode, char *text, size_t size);
+} dr_operations;
+
+struct dr_backend {
+    const dr_operations *ops;
+    const char *isa; /* "double", "portable", "avx2", "avx512" */
+    int threads;
+    void *state; /* the backend's own */
+};
+
+#endif
