@@ -3,6 +3,7 @@
 #define DELTARULE_VERIFY_H
 
 #include <deltarule/backend.h>
+#include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
