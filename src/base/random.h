@@ -10,6 +10,9 @@ typedef struct {
     uint64_t drawn;        /* 32-bit words drawn so far: all of the position */
 } dr_random;
 
+/* The block function itself: ten rounds over a counter and a key. */
+void dr_random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
+
 dr_random dr_random_start(uint64_t seed, uint64_t stream);
 uint32_t dr_random_word(dr_random *random);
 /* uniform in [0, 1), 53 bits */
