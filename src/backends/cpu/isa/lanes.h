@@ -1,0 +1,403 @@
+/* A vector of LANES floats and the arithmetic on it: 16 on AVX-512, 8 on AVX2, 4 on plain x86-64. + - * / and unary - are
+ * written as they are; the rest are functions here.
+ *
+ * Tails use the same operations as whole vectors: load_n fills the missing lanes with zero and store_n leaves the memory behind
+ * them alone, so that a result never depends on where in a row it stands. The build turns contraction off (-ffp-contract=off):
+ * a product is fused into a sum where lanes_fma says so, nowhere else.
+ *
+ * exp, log and what is built on them are accurate to about two units in the last place over the whole range: exp underflows
+ * gradually to 0, exp(-inf) = 0, log(0) = -inf, and NaN passes through. Their polynomials are minimax fits (Remez). */
+#ifndef DR_CPU_LANES_H
+#define DR_CPU_LANES_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+
+#if defined(DR_ISA_avx512)
+
+enum { LANES = 16 };
+typedef __m512 lanes;
+typedef __mmask16 lanes_mask;
+typedef __m512i lanes_int;
+
+static inline lanes lanes_set(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline lanes lanes_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void lanes_store(float *p, lanes x) {
+    _mm512_storeu_ps(p, x);
+}
+static inline lanes_mask lanes_first(int64_t n) {
+    return (lanes_mask)(n >= 16 ? 0xffff : (1u << n) - 1);
+}
+static inline lanes lanes_load_n(const float *p, int64_t n) {
+    return _mm512_maskz_loadu_ps(lanes_first(n), p);
+}
+static inline void lanes_store_n(float *p, int64_t n, lanes x) {
+    _mm512_mask_storeu_ps(p, lanes_first(n), x);
+}
+static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline lanes lanes_fnma(lanes a, lanes b, lanes c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}
+static inline lanes lanes_max(lanes a, lanes b) {
+    return _mm512_max_ps(a, b);
+}
+static inline lanes lanes_min(lanes a, lanes b) {
+    return _mm512_min_ps(a, b);
+}
+static inline lanes lanes_sqrt(lanes x) {
+    return _mm512_sqrt_ps(x);
+}
+static inline lanes_mask lanes_less(lanes a, lanes b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+static inline lanes_mask lanes_equal(lanes a, lanes b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+static inline lanes lanes_select(lanes_mask m, lanes yes, lanes no) {
+    return _mm512_mask_blend_ps(m, no, yes);
+}
+static inline lanes_int lanes_bits(lanes x) {
+    return _mm512_castps_si512(x);
+}
+static inline lanes lanes_of_bits(lanes_int x) {
+    return _mm512_castsi512_ps(x);
+}
+static inline lanes_int lanes_int_set(int32_t x) {
+    return _mm512_set1_epi32(x);
+}
+static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
+    return _mm512_and_si512(a, b);
+}
+static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
+    return _mm512_or_si512(a, b);
+}
+static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
+    return _mm512_add_epi32(a, b);
+}
+static inline lanes_int lanes_int_sub(lanes_int a, lanes_int b) {
+    return _mm512_sub_epi32(a, b);
+}
+static inline lanes_int lanes_round(lanes x) {
+    return _mm512_cvtps_epi32(x);
+}
+static inline lanes lanes_of_int(lanes_int x) {
+    return _mm512_cvtepi32_ps(x);
+}
+#define lanes_int_left(x, bits)  _mm512_slli_epi32(x, bits)
+#define lanes_int_right(x, bits) _mm512_srai_epi32(x, bits)
+static inline __m256 lanes_low_(lanes x) {
+    return _mm512_castps512_ps256(x);
+}
+static inline __m256 lanes_high_(lanes x) {
+    return _mm512_extractf32x8_ps(x, 1);
+}
+
+#elif defined(DR_ISA_avx2)
+
+enum { LANES = 8 };
+typedef __m256 lanes;
+typedef __m256 lanes_mask;
+typedef __m256i lanes_int;
+
+static inline lanes lanes_set(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline lanes lanes_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void lanes_store(float *p, lanes x) {
+    _mm256_storeu_ps(p, x);
+}
+static inline __m256i lanes_first_(int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n > 8 ? 8 : n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline lanes_mask lanes_first(int64_t n) {
+    return _mm256_castsi256_ps(lanes_first_(n));
+}
+static inline lanes lanes_load_n(const float *p, int64_t n) {
+    return _mm256_maskload_ps(p, lanes_first_(n));
+}
+static inline void lanes_store_n(float *p, int64_t n, lanes x) {
+    _mm256_maskstore_ps(p, lanes_first_(n), x);
+}
+static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline lanes lanes_fnma(lanes a, lanes b, lanes c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}
+static inline lanes lanes_max(lanes a, lanes b) {
+    return _mm256_max_ps(a, b);
+}
+static inline lanes lanes_min(lanes a, lanes b) {
+    return _mm256_min_ps(a, b);
+}
+static inline lanes lanes_sqrt(lanes x) {
+    return _mm256_sqrt_ps(x);
+}
+static inline lanes_mask lanes_less(lanes a, lanes b) {
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+static inline lanes_mask lanes_equal(lanes a, lanes b) {
+    return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
+}
+static inline lanes lanes_select(lanes_mask m, lanes yes, lanes no) {
+    return _mm256_blendv_ps(no, yes, m);
+}
+static inline lanes_int lanes_bits(lanes x) {
+    return _mm256_castps_si256(x);
+}
+static inline lanes lanes_of_bits(lanes_int x) {
+    return _mm256_castsi256_ps(x);
+}
+static inline lanes_int lanes_int_set(int32_t x) {
+    return _mm256_set1_epi32(x);
+}
+static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
+    return _mm256_and_si256(a, b);
+}
+static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
+    return _mm256_or_si256(a, b);
+}
+static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
+    return _mm256_add_epi32(a, b);
+}
+static inline lanes_int lanes_int_sub(lanes_int a, lanes_int b) {
+    return _mm256_sub_epi32(a, b);
+}
+static inline lanes_int lanes_round(lanes x) {
+    return _mm256_cvtps_epi32(x);
+}
+static inline lanes lanes_of_int(lanes_int x) {
+    return _mm256_cvtepi32_ps(x);
+}
+#define lanes_int_left(x, bits)  _mm256_slli_epi32(x, bits)
+#define lanes_int_right(x, bits) _mm256_srai_epi32(x, bits)
+
+#else
+
+enum { LANES = 4 };
+typedef __m128 lanes;
+typedef __m128 lanes_mask;
+typedef __m128i lanes_int;
+
+static inline lanes lanes_set(float x) {
+    return _mm_set1_ps(x);
+}
+static inline lanes lanes_load(const float *p) {
+    return _mm_loadu_ps(p);
+}
+static inline void lanes_store(float *p, lanes x) {
+    _mm_storeu_ps(p, x);
+}
+static inline lanes_mask lanes_first(int64_t n) {
+    return _mm_castsi128_ps(_mm_cmpgt_epi32(_mm_set1_epi32((int)(n > 4 ? 4 : n)), _mm_setr_epi32(0, 1, 2, 3)));
+}
+static inline lanes lanes_load_n(const float *p, int64_t n) {
+    if (n >= 4) return _mm_loadu_ps(p);
+    return _mm_setr_ps(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f, n > 2 ? p[2] : 0.0f, 0.0f);
+}
+static inline void lanes_store_n(float *p, int64_t n, lanes x) {
+    float part[4];
+    _mm_storeu_ps(part, x);
+    for (int i = 0; i < 4 && i < n; i++) p[i] = part[i];
+}
+static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
+    return a * b + c;
+}
+static inline lanes lanes_fnma(lanes a, lanes b, lanes c) {
+    return c - a * b;
+}
+static inline lanes lanes_max(lanes a, lanes b) {
+    return _mm_max_ps(a, b);
+}
+static inline lanes lanes_min(lanes a, lanes b) {
+    return _mm_min_ps(a, b);
+}
+static inline lanes lanes_sqrt(lanes x) {
+    return _mm_sqrt_ps(x);
+}
+static inline lanes_mask lanes_less(lanes a, lanes b) {
+    return _mm_cmplt_ps(a, b);
+}
+static inline lanes_mask lanes_equal(lanes a, lanes b) {
+    return _mm_cmpeq_ps(a, b);
+}
+static inline lanes lanes_select(lanes_mask m, lanes yes, lanes no) {
+    return _mm_or_ps(_mm_and_ps(m, yes), _mm_andnot_ps(m, no));
+}
+static inline lanes_int lanes_bits(lanes x) {
+    return _mm_castps_si128(x);
+}
+static inline lanes lanes_of_bits(lanes_int x) {
+    return _mm_castsi128_ps(x);
+}
+static inline lanes_int lanes_int_set(int32_t x) {
+    return _mm_set1_epi32(x);
+}
+static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
+    return _mm_and_si128(a, b);
+}
+static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
+    return _mm_or_si128(a, b);
+}
+static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
+    return _mm_add_epi32(a, b);
+}
+static inline lanes_int lanes_int_sub(lanes_int a, lanes_int b) {
+    return _mm_sub_epi32(a, b);
+}
+static inline lanes_int lanes_round(lanes x) {
+    return _mm_cvtps_epi32(x);
+}
+static inline lanes lanes_of_int(lanes_int x) {
+    return _mm_cvtepi32_ps(x);
+}
+#define lanes_int_left(x, bits)  _mm_slli_epi32(x, bits)
+#define lanes_int_right(x, bits) _mm_srai_epi32(x, bits)
+
+#endif
+
+static inline lanes lanes_zero(void) {
+    return lanes_set(0.0f);
+}
+
+/* how many of the LANES from position i of n are there: for load_n and store_n in a loop that steps by LANES */
+static inline int64_t lanes_left(int64_t n, int64_t i) {
+    return n - i < LANES ? n - i : LANES;
+}
+
+static inline lanes lanes_abs(lanes x) {
+    return lanes_of_bits(lanes_int_and(lanes_bits(x), lanes_int_set(0x7fffffff)));
+}
+
+/* magnitude's bits below the sign, sign's sign; magnitude >= 0 */
+static inline lanes lanes_copy_sign(lanes magnitude, lanes sign) {
+    return lanes_of_bits(lanes_int_or(lanes_bits(magnitude), lanes_int_and(lanes_bits(sign), lanes_int_set(INT32_MIN))));
+}
+
+/* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
+static inline float lanes_sum(lanes x) {
+#if defined(DR_ISA_avx512)
+    __m256 y = lanes_low_(x) + lanes_high_(x);
+    __m128 z = _mm256_castps256_ps128(y) + _mm256_extractf128_ps(y, 1);
+#elif defined(DR_ISA_avx2)
+    __m128 z = _mm256_castps256_ps128(x) + _mm256_extractf128_ps(x, 1);
+#else
+    __m128 z = x;
+#endif
+    z = z + _mm_movehl_ps(z, z);
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_shuffle_ps(z, z, 1)));
+}
+
+static inline float lanes_largest(lanes x) {
+#if defined(DR_ISA_avx512)
+    __m256 y = _mm256_max_ps(lanes_low_(x), lanes_high_(x));
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+#elif defined(DR_ISA_avx2)
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+#else
+    __m128 z = x;
+#endif
+    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_shuffle_ps(z, z, 1)));
+}
+
+/* x 2^n for a whole n in [-252, 254], correctly rounded when the result is subnormal: two factors, of which the first keeps x
+ * exact for x near 1 */
+static inline lanes lanes_scale_(lanes x, lanes_int n) {
+    lanes_int half = lanes_int_right(n, 1), rest = lanes_int_sub(n, half), bias = lanes_int_set(127);
+    lanes one = lanes_of_bits(lanes_int_left(lanes_int_add(half, bias), 23));
+    lanes two = lanes_of_bits(lanes_int_left(lanes_int_add(rest, bias), 23));
+    return x * one * two;
+}
+
+/* e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln(2)/2; ln 2 in two parts so that r is exact. Limits: beyond them the result
+ * is 0 or infinity in any case; a NaN passes because min and max give their second operand then. */
+static inline lanes lanes_exp(lanes x) {
+    x = lanes_min(lanes_set(89.0f), lanes_max(lanes_set(-104.5f), x));
+    lanes_int n = lanes_round(x * lanes_set(1.44269504f));
+    lanes whole = lanes_of_int(n);
+    lanes r = lanes_fnma(whole, lanes_set(0.693359375f), x);
+    r = lanes_fnma(whole, lanes_set(-2.12194440e-4f), r);
+    lanes p = lanes_set(1.395045902e-03f);
+    p = lanes_fma(p, r, lanes_set(8.368880611e-03f));
+    p = lanes_fma(p, r, lanes_set(4.166620638e-02f));
+    p = lanes_fma(p, r, lanes_set(1.666651893e-01f));
+    p = lanes_fma(p, r, lanes_set(5.000000095e-01f));
+    p = lanes_fma(p, r * r, r) + lanes_set(1.0f);
+#if defined(DR_ISA_avx512)
+    return _mm512_scalef_ps(p, whole);
+#else
+    return lanes_scale_(p, n);
+#endif
+}
+
+/* ln x = e ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt(2)], ln(1 + f) = f - f^2/2 + f^3 Q(f); subnormal x scaled by 2^23 first.
+ * ln 0 = -inf, ln of a negative number is NaN. */
+static inline lanes lanes_log(lanes x) {
+    lanes_mask small = lanes_less(x, lanes_set(0x1p-126f));
+    lanes y = lanes_select(small, x * lanes_set(0x1p23f), x);
+    lanes_int bits = lanes_int_sub(lanes_bits(y), lanes_int_set(0x3f3504f3)); /* bits of sqrt(1/2): f from its exponent on */
+    lanes e = lanes_of_int(lanes_int_right(bits, 23)) - lanes_select(small, lanes_set(23.0f), lanes_zero());
+    lanes m = lanes_of_bits(lanes_int_add(lanes_int_and(bits, lanes_int_set(0x007fffff)), lanes_int_set(0x3f3504f3)));
+    lanes f = m - lanes_set(1.0f), square = f * f;
+    lanes q = lanes_set(-7.860541656e-02f);
+    q = lanes_fma(q, f, lanes_set(1.288161626e-01f));
+    q = lanes_fma(q, f, lanes_set(-1.312838169e-01f));
+    q = lanes_fma(q, f, lanes_set(1.418118531e-01f));
+    q = lanes_fma(q, f, lanes_set(-1.662459550e-01f));
+    q = lanes_fma(q, f, lanes_set(2.000228705e-01f));
+    q = lanes_fma(q, f, lanes_set(-2.500080904e-01f));
+    q = lanes_fma(q, f, lanes_set(3.333331672e-01f));
+    q = q * f * square;
+    q = lanes_fma(e, lanes_set(-2.12194440e-4f), q);
+    q = lanes_fma(square, lanes_set(-0.5f), q);
+    lanes value = lanes_fma(e, lanes_set(0.693359375f), q + f);
+    value = lanes_select(lanes_less(x, lanes_set(INFINITY)), value, x); /* infinity and NaN are their own logarithm */
+    value = lanes_select(lanes_equal(x, lanes_zero()), lanes_set(-INFINITY), value);
+    return lanes_select(lanes_less(x, lanes_zero()), lanes_set(NAN), value);
+}
+
+/* ln(1 + x) for x in [0, 1]: what 1 + x rounds away comes back as a first-order term */
+static inline lanes lanes_log1p(lanes x) {
+    lanes u = lanes_set(1.0f) + x;
+    return lanes_log(u) + (x - (u - lanes_set(1.0f))) / u;
+}
+
+/* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|) */
+static inline lanes lanes_softplus(lanes x) {
+    return lanes_max(lanes_zero(), x) + lanes_log1p(lanes_exp(-lanes_abs(x)));
+}
+
+/* 1 / (1 + e^-x), relatively accurate at both ends */
+static inline lanes lanes_sigmoid(lanes x) {
+    lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
+    return lanes_select(lanes_less(x, lanes_zero()), e * r, r);
+}
+
+static inline lanes lanes_silu(lanes x) {
+    return x * lanes_sigmoid(x);
+}
+
+/* tanh x = x + x^3 P(x^2) near 0, else 1 - 2 / (e^2|x| + 1) with the sign of x */
+static inline lanes lanes_tanh(lanes x) {
+    lanes a = lanes_abs(x), z = x * x;
+    lanes p = lanes_set(-5.719365250e-03f);
+    p = lanes_fma(p, z, lanes_set(2.065328915e-02f));
+    p = lanes_fma(p, z, lanes_set(-5.374458615e-02f));
+    p = lanes_fma(p, z, lanes_set(1.333150892e-01f));
+    p = lanes_fma(p, z, lanes_set(-3.333328486e-01f));
+    p = lanes_fma(p * z, x, x);
+    lanes far = lanes_set(1.0f) - lanes_set(2.0f) / (lanes_exp(a + a) + lanes_set(1.0f));
+    return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
+}
+
+#endif
