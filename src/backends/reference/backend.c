@@ -1,0 +1,66 @@
+/* The reference backend's table of operations, and opening it. It keeps no state of its own. */
+#include "backends/reference/recurrence.h"
+#include "backends/reference/reference.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    (void)backend;
+    line(context, "reference: double precision, plain loops on one thread; the specification of every operation");
+}
+
+static void close_backend(dr_backend *backend) {
+    dr_release(backend);
+}
+
+static const dr_operations operations = {
+    .name = "reference",
+    .dtype = DR_F64,
+    .allocate = dr_reference_allocate,
+    .free = dr_reference_free,
+    .zero = dr_reference_zero,
+    .upload = dr_reference_upload,
+    .download = dr_reference_download,
+    .describe = describe,
+    .close = close_backend,
+    .linear_forward = dr_reference_linear_forward,
+    .linear_backward = dr_reference_linear_backward,
+    .grouped_linear_forward = dr_reference_grouped_linear_forward,
+    .grouped_linear_backward = dr_reference_grouped_linear_backward,
+    .embedding_forward = dr_reference_embedding_forward,
+    .embedding_backward = dr_reference_embedding_backward,
+    .rms_norm_forward = dr_reference_rms_norm_forward,
+    .rms_norm_backward = dr_reference_rms_norm_backward,
+    .l2_norm_forward = dr_reference_l2_norm_forward,
+    .l2_norm_backward = dr_reference_l2_norm_backward,
+    .conv_forward = dr_reference_conv_forward,
+    .conv_backward = dr_reference_conv_backward,
+    .gate_forward = dr_reference_gate_forward,
+    .gate_backward = dr_reference_gate_backward,
+    .rotary = dr_reference_rotary,
+    .swiglu_forward = dr_reference_swiglu_forward,
+    .swiglu_backward = dr_reference_swiglu_backward,
+    .add = dr_reference_add,
+    .scale_heads_forward = dr_reference_scale_heads_forward,
+    .scale_heads_backward = dr_reference_scale_heads_backward,
+    .rows_gather = dr_reference_rows_gather,
+    .rows_scatter = dr_reference_rows_scatter,
+    .cross_entropy = dr_reference_cross_entropy,
+    .sum_squares = dr_reference_sum_squares,
+    .adamw = dr_reference_adamw,
+    .recurrence_plan = dr_reference_recurrence_plan,
+    .recurrence_forward = dr_reference_recurrence_forward,
+    .recurrence_backward = dr_reference_recurrence_backward,
+    .recurrence_decode = dr_reference_recurrence_decode,
+    .recurrence_kernel = dr_reference_recurrence_kernel,
+};
+
+dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend) {
+    (void)options;
+    void *memory = NULL;
+    DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
+    dr_backend *opened = memory;
+    *opened = (dr_backend){.ops = &operations, .isa = "double", .threads = 1, .state = NULL};
+    *backend = opened;
+    return DR_OK;
+}

@@ -1,0 +1,34 @@
+/* The norm of a gradient and AdamW with decoupled weight decay (Kingma & Ba 2015; Loshchilov & Hutter 2019), step t from 1:
+ *
+ *     g = scale gradient
+ *     m = b1 m + (1 - b1) g          mhat = m / (1 - b1^t)
+ *     v = b2 v + (1 - b2) g^2        vhat = v / (1 - b2^t)
+ *     p = p - lr (mhat / (sqrt vhat + eps) + weight_decay p) */
+#include "backends/reference/reference.h"
+
+#include <math.h>
+
+dr_status dr_reference_sum_squares(dr_backend *backend, int64_t count, const void *x_, double *sum) {
+    (void)backend;
+    const double *x = x_;
+    double squares = 0;
+    for (int64_t i = 0; i < count; i++) squares += x[i] * x[i];
+    *sum = squares;
+    return DR_OK;
+}
+
+dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, int64_t count, const void *gradient_, void *parameter_,
+                             void *m_, void *v_) {
+    (void)backend;
+    const double *gradient = gradient_;
+    double *parameter = parameter_, *m = m_, *v = v_;
+    double first = 1 - pow(adamw->beta1, (double)adamw->step), second = 1 - pow(adamw->beta2, (double)adamw->step);
+    for (int64_t i = 0; i < count; i++) {
+        double g = adamw->scale * gradient[i];
+        m[i] = adamw->beta1 * m[i] + (1 - adamw->beta1) * g;
+        v[i] = adamw->beta2 * v[i] + (1 - adamw->beta2) * g * g;
+        double direction = m[i] / first / (sqrt(v[i] / second) + adamw->eps);
+        parameter[i] -= adamw->learning_rate * (direction + adamw->weight_decay * parameter[i]);
+    }
+    return DR_OK;
+}
