@@ -1,0 +1,120 @@
+/* The public recurrence: checks every argument once, before anything is written, then hands over to the backend. */
+#include "base/error.h"
+#include "ops/operations.h"
+#include "ops/shapes.h"
+
+static dr_status check_backend(const dr_backend *backend) {
+    return backend ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
+}
+
+static dr_status check_pointer(const void *pointer, int64_t needed, const char *what) {
+    return pointer || needed == 0 ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "%s is missing", what);
+}
+
+/* Every input that the rule uses is there, and no other: one too many is a mistake about the rule. */
+static dr_status check_inputs(const dr_recurrence *recurrence, const dr_inputs *inputs) {
+    if (!inputs) return dr_fail(DR_ERROR_ARGUMENT, "the inputs are missing");
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!dr_rule_uses(recurrence->rule, i)) {
+            if (inputs->at[i])
+                return dr_fail(DR_ERROR_ARGUMENT, "input %s is given, but the rule does not use it", dr_input_name(i));
+        } else if (!inputs->at[i] && dr_recurrence_input_count(recurrence, i) > 0) {
+            return dr_fail(DR_ERROR_ARGUMENT, "input %s is missing", dr_input_name(i));
+        }
+    }
+    return DR_OK;
+}
+
+/* at: the pointers of any of the structs of states; none may be for a state that the rule does not carry. */
+static dr_status check_states(const dr_recurrence *recurrence, const void *const *at, const char *what) {
+    for (int i = 0; i < DR_STATES; i++)
+        if (at[i] && !dr_rule_carries(recurrence->rule, i))
+            return dr_fail(DR_ERROR_ARGUMENT, "%s state %s is given, but the rule does not carry it", what, dr_state_name(i));
+    return DR_OK;
+}
+
+static dr_status check_mutable_states(const dr_recurrence *recurrence, const dr_mutable_states *states, const char *what) {
+    dr_states view = {{0}};
+    for (int i = 0; i < DR_STATES; i++) view.at[i] = states ? states->at[i] : NULL;
+    return check_states(recurrence, view.at, what);
+}
+
+static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input_gradients *gradients) {
+    if (!gradients) return dr_fail(DR_ERROR_ARGUMENT, "the gradients of the inputs are missing");
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (gradients->at[i] && !dr_rule_uses(recurrence->rule, i))
+            return dr_fail(DR_ERROR_ARGUMENT, "the gradient of %s is wanted, but the rule does not use it", dr_input_name(i));
+    return DR_OK;
+}
+
+static int64_t output_count(const dr_recurrence *recurrence) {
+    return recurrence->layout.rows > 0; /* whether o and d_o have elements; every other size is at least 1 */
+}
+
+dr_status dr_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
+    DR_TRY(check_backend(backend));
+    DR_TRY(dr_recurrence_check(recurrence));
+    if (!memory) return dr_fail(DR_ERROR_ARGUMENT, "the place for the plan is missing");
+    return backend->ops->recurrence_plan(backend, recurrence, memory);
+}
+
+dr_status dr_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
+                                void *workspace) {
+    dr_recurrence_memory memory;
+    DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
+    DR_TRY(check_inputs(recurrence, inputs));
+    if (initial) DR_TRY(check_states(recurrence, initial->at, "initial"));
+    DR_TRY(check_pointer(o, output_count(recurrence), "the output o"));
+    DR_TRY(check_mutable_states(recurrence, final, "final"));
+    DR_TRY(check_pointer(workspace, (int64_t)memory.forward, "the workspace"));
+    return backend->ops->recurrence_forward(backend, recurrence, inputs, initial, o, final, saved, workspace);
+}
+
+dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                 const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
+                                 const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
+    dr_recurrence_memory memory;
+    DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
+    DR_TRY(check_inputs(recurrence, inputs));
+    if (initial) DR_TRY(check_states(recurrence, initial->at, "initial"));
+    DR_TRY(check_pointer(saved, (int64_t)memory.saved, "what the forward saved"));
+    DR_TRY(check_pointer(d_o, output_count(recurrence), "the gradient d_o of the output"));
+    if (d_final) DR_TRY(check_states(recurrence, d_final->at, "the gradient of the final"));
+    DR_TRY(check_gradients(recurrence, d_inputs));
+    DR_TRY(check_mutable_states(recurrence, d_initial, "the gradient of the initial"));
+    DR_TRY(check_pointer(workspace, (int64_t)memory.backward, "the workspace"));
+    return backend->ops->recurrence_backward(backend, recurrence, inputs, initial, saved, d_o, d_final, d_inputs, d_initial,
+                                             workspace);
+}
+
+static dr_status check_one_token_each(const dr_layout *layout) {
+    if (layout->rows != layout->sequences)
+        return dr_fail(DR_ERROR_ARGUMENT, "decode takes one token for each sequence, not %lld for %lld",
+                       (long long)layout->rows, (long long)layout->sequences);
+    for (int64_t i = 0; i < layout->sequences; i++)
+        if (dr_layout_begin(layout, i) != i)
+            return dr_fail(DR_ERROR_ARGUMENT, "decode takes one token for each sequence, but sequence %lld begins at row %lld",
+                           (long long)i, (long long)dr_layout_begin(layout, i));
+    return DR_OK;
+}
+
+dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                               const dr_mutable_states *states, void *o, void *workspace) {
+    dr_recurrence_memory memory;
+    DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
+    DR_TRY(check_one_token_each(&recurrence->layout));
+    DR_TRY(check_inputs(recurrence, inputs));
+    DR_TRY(check_pointer(o, output_count(recurrence), "the output o"));
+    DR_TRY(check_mutable_states(recurrence, states, "the"));
+    for (int i = 0; i < DR_STATES; i++)
+        if (dr_rule_carries(recurrence->rule, i) && !(states && states->at[i]))
+            return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing", dr_state_name(i));
+    DR_TRY(check_pointer(workspace, (int64_t)memory.decode, "the workspace"));
+    return backend->ops->recurrence_decode(backend, recurrence, inputs, states, o, workspace);
+}
+
+int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {
+    if (check_backend(backend) != DR_OK || dr_recurrence_check(recurrence) != DR_OK) return -1;
+    return backend->ops->recurrence_kernel(backend, recurrence, decode, text, size);
+}
