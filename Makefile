@@ -1,0 +1,51 @@
+# A thin front for the presets of CMakePresets.json; `make help` lists the targets.
+PREFIX ?= /usr/local
+
+.PHONY: all demo test mqar asan tsan format check-layers install clean help
+
+all: ## build build/release/deltarule (the default)
+	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
+	cmake --preset release
+	cmake --build --preset release --target deltarule
+
+demo: ## train, score and sample a small language model on real text (CORPUS=PATH for your own)
+	@tools/demo
+
+test: ## build and run all tests
+	@tools/install-packages build test
+	cmake --preset release
+	cmake --build --preset release
+	ctest --preset release
+
+mqar: ## compare six rules at associative recall
+	@tools/mqar
+
+asan: ## all tests under the address, leak and undefined-behaviour sanitizers
+	@tools/install-packages build test
+	cmake --preset asan
+	cmake --build --preset asan
+	ctest --preset asan
+
+tsan: ## all tests under the thread sanitizer
+	@tools/install-packages build test tsan
+	cmake --preset tsan
+	cmake --build --preset tsan
+	ctest --preset tsan
+
+format: ## lay out all C files by .clang-format
+	@tools/install-packages check
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+check-layers: ## refuse includes across the layers of src/
+	@tools/check-layers
+
+install: ## install under PREFIX (default /usr/local)
+	cmake --preset release
+	cmake --build --preset release
+	cmake --install build/release --prefix '$(PREFIX)'
+
+clean: ## remove what was built
+	rm -rf build/dev build/release build/asan build/tsan build/cuda
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done

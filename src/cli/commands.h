@@ -1,0 +1,9 @@
+/* The commands of `deltarule`, one file each. */
+#ifndef DR_CLI_COMMANDS_H
+#define DR_CLI_COMMANDS_H
+
+#include "cli/flags.h"
+
+extern const cli_command cli_rules, cli_train, cli_score, cli_generate, cli_verify, cli_info;
+
+#endif

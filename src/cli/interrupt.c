@@ -1,0 +1,33 @@
+/* A signal handler can speak to the program through static storage only: the two variables here. Leaving at once is safe
+ * because files are replaced whole (the library writes beside them, syncs and renames). */
+#include "cli/interrupt.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t signalled;
+static const char *volatile advice_text = "";
+
+static void on_signal(int number) {
+    (void)number;
+    if (signalled) _exit(CLI_STATUS_INTERRUPTED);
+    signalled = 1;
+    ssize_t written = write(STDERR_FILENO, advice_text, strlen(advice_text));
+    (void)written; /* nothing can be done about it here */
+}
+
+void cli_interrupt_catch(const char *advice) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    advice_text = advice;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool cli_interrupted(void) {
+    return signalled != 0;
+}

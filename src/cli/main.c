@@ -1,0 +1,55 @@
+/* The command line: finds the command named first, runs it, and makes sure that what it printed has arrived.
+ *
+ * Exit status: 0 done; 1 it failed; 2 the command line or an argument was wrong; 130 interrupted. */
+#include "cli/commands.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const cli_command *const commands[] = {&cli_rules, &cli_train, &cli_score, &cli_generate, &cli_verify, &cli_info};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static const cli_command whole = {.name = ""};
+
+static const char *command_name(const void *context, int i) {
+    (void)context;
+    return i < COMMANDS ? commands[i]->name : NULL;
+}
+
+static void print_help(FILE *stream) {
+    fprintf(stream, "deltarule %s: sequence models with a matrix memory\n\nUsage: deltarule COMMAND [...]\n\n", dr_version());
+    for (int i = 0; i < COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(stream, "\n'deltarule COMMAND --help' tells a command's flags; the manual is deltarule(1).\n");
+}
+
+static int run(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return cli_finish_output(&whole);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("deltarule %s\n", dr_version());
+        return cli_finish_output(&whole);
+    }
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i]->name) != 0) continue;
+        int status = commands[i]->run(argc - 1, argv + 1);
+        int written = cli_finish_output(commands[i]);
+        return status ? status : written;
+    }
+    const char *near = cli_nearest(argv[1], command_name, NULL);
+    fprintf(stderr, "deltarule: there is no command '%s'%s%s%s\nTry 'deltarule --help'.\n", argv[1],
+            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    /* A reader that goes away shows as a write error, which commands report, instead of killing a run. */
+    signal(SIGPIPE, SIG_IGN);
+    return run(argc, argv);
+}

@@ -1,0 +1,165 @@
+/* deltarule train: one run, from its settings or from the folder of an earlier one.
+ *
+ * The flags are the library's table of settings, and a few of the command's own. The configuration file is read first and the
+ * flags after it, wherever they stand. A first Ctrl-C or SIGTERM ends the step at hand and writes a checkpoint; a second leaves
+ * at once. */
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CONFIG, OUT, RESUME, BACKEND, ISA, OWN_FLAGS };
+enum { FOLDER_SIZE = 4096, NAME_SIZE = 64 };
+
+/* The flags of the command itself, then one for each setting of the library. *count: how many. NULL without memory. */
+static cli_flag *make_flags(int *count) {
+    const cli_flag own[OWN_FLAGS] = {
+        [CONFIG] = {.setting = {"config", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                "settings as a JSON object; flags override it"},
+                    .placeholder = "FILE"},
+        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "run folder (default runs/NAME-TIME)"},
+                 .placeholder = "DIR"},
+        [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                "continue the run in this folder, bit for bit; only --steps and --threads may change"},
+                    .placeholder = "DIR"},
+        [BACKEND] = CLI_FLAG_BACKEND,
+        [ISA] = CLI_FLAG_ISA,
+    };
+    static const char *const placeholders[] = {
+        [DR_SETTING_INTEGER] = "N", [DR_SETTING_REAL] = "X", [DR_SETTING_BOOLEAN] = "true|false", [DR_SETTING_TEXT] = "TEXT"};
+    const dr_setting *settings;
+    int of_library = dr_train_settings(&settings);
+    *count = OWN_FLAGS + of_library;
+    cli_flag *flags = calloc((size_t)*count, sizeof *flags);
+    if (!flags) return NULL;
+    memcpy(flags, own, sizeof own);
+    for (int i = 0; i < of_library; i++) {
+        flags[OWN_FLAGS + i].setting = settings[i];
+        flags[OWN_FLAGS + i].placeholder = placeholders[settings[i].type];
+    }
+    return flags;
+}
+
+/* Configuration file, then flags. */
+static dr_status read_settings(dr_train_options *options, const cli_flag *flags, int count) {
+    dr_status status = flags[CONFIG].given ? dr_train_options_read(options, flags[CONFIG].value) : DR_OK;
+    for (int i = OWN_FLAGS; i < count && status == DR_OK; i++)
+        if (flags[i].given) status = dr_train_options_set(options, flags[i].setting.name, flags[i].value);
+    return status;
+}
+
+/* runs/NAME-TIME; a rule that is a composition has no name. */
+static void default_folder(const dr_train_options *options, char folder[FOLDER_SIZE]) {
+    const char *rule = dr_train_options_get(options, "rule");
+    char name[NAME_SIZE], moment[NAME_SIZE];
+    bool named = rule && *rule && strlen(rule) < NAME_SIZE;
+    for (const char *c = rule; named && *c; c++) named = isalnum((unsigned char)*c) || *c == '_';
+    snprintf(name, sizeof name, "%s", named ? rule : "composition");
+    time_t seconds = time(NULL);
+    struct tm local;
+    strftime(moment, sizeof moment, "%Y%m%d-%H%M%S", localtime_r(&seconds, &local));
+    snprintf(folder, FOLDER_SIZE, "runs/%s-%s", name, moment);
+}
+
+/* One line of progress; fields that the task does not have are left out. */
+static void format_progress(const dr_progress *p, char *line, size_t size) {
+    char rate[32], left[32];
+    int used = snprintf(line, size, "step %lld/%lld  loss %.4f", (long long)p->step, (long long)p->steps, p->loss);
+    if (isfinite(p->bits_per_byte)) used += snprintf(line + used, size - (size_t)used, "  %.3f bits/byte", p->bits_per_byte);
+    if (isfinite(p->held_out)) used += snprintf(line + used, size - (size_t)used, "  held-out %.4f", p->held_out);
+    if (isfinite(p->accuracy)) used += snprintf(line + used, size - (size_t)used, "  accuracy %.2f%%", 100 * p->accuracy);
+    if (p->skipped) used += snprintf(line + used, size - (size_t)used, "  %lld skipped", (long long)p->skipped);
+    snprintf(line + used, size - (size_t)used, "  %s tokens/s  %s left", cli_format_count(p->tokens_per_second, rate),
+             cli_format_seconds(p->seconds_left, left));
+}
+
+/* Ends the run when the user wants it or when nobody can see the output. */
+static bool report(void *context, const dr_progress *p) {
+    cli_progress *progress = context;
+    bool lasting = p->evaluated || p->step == p->steps;
+    if (lasting || p->step == 1 || cli_progress_due(progress)) {
+        char line[256];
+        format_progress(p, line, sizeof line);
+        cli_progress_show(progress, lasting, line);
+    }
+    return !cli_interrupted() && !ferror(progress->stream);
+}
+
+static void print_line(void *context, const char *text) {
+    (void)context;
+    puts(text);
+}
+
+/* Trains and tells how it ended. */
+static int train(dr_run *run, const char *folder) {
+    dr_run_describe(run, print_line, NULL);
+    printf("run folder: %s\n", folder);
+    cli_interrupt_catch("\nfinishing this step and writing a checkpoint; once more to leave at once\n");
+    cli_progress progress = cli_progress_begin(stdout);
+    dr_status status = dr_run_train(run, report, &progress);
+    cli_progress_end(&progress);
+    if (status == DR_OK) {
+        printf("model: %s\n", folder);
+        return 0;
+    }
+    if (status != DR_ERROR_INTERRUPTED) return cli_failure(&cli_train, status);
+    fprintf(stderr, "deltarule train: stopped; continue with: deltarule train --resume %s\n", folder);
+    return cli_interrupted() ? CLI_STATUS_INTERRUPTED : 1;
+}
+
+static int open_and_train(const cli_flag *flags, dr_train_options *options) {
+    char folder[FOLDER_SIZE];
+    if (flags[RESUME].given || flags[OUT].given)
+        snprintf(folder, sizeof folder, "%s", flags[flags[RESUME].given ? RESUME : OUT].value);
+    else
+        default_folder(options, folder);
+    dr_backend_options backend_options = {.threads = atoi(dr_train_options_get(options, "threads")), .isa = flags[ISA].value};
+    dr_backend *backend;
+    dr_status status = dr_backend_open(flags[BACKEND].value, &backend_options, &backend);
+    if (status != DR_OK) return cli_failure(&cli_train, status);
+    dr_run *run = NULL;
+    status =
+        flags[RESUME].given ? dr_run_resume(backend, folder, options, &run) : dr_run_create(backend, options, folder, &run);
+    int exit_status = status == DR_OK ? train(run, folder) : cli_failure(&cli_train, status);
+    dr_run_destroy(run);
+    dr_backend_close(backend);
+    return exit_status;
+}
+
+static int run(int argc, char **argv) {
+    int count, operands, exit_status;
+    cli_flag *flags = make_flags(&count);
+    dr_train_options *options = NULL;
+    dr_status status = DR_OK;
+    if (!flags) {
+        fprintf(stderr, "deltarule train: out of memory\n");
+        return 1;
+    }
+    if (!cli_flags_parse(&cli_train, flags, count, argc, argv, &operands, &exit_status)) goto done;
+    if (flags[RESUME].given && (flags[OUT].given || flags[CONFIG].given)) {
+        exit_status = cli_usage(&cli_train, "--resume goes on in its own folder with its own settings: leave out --%s",
+                                flags[OUT].given ? "out" : "config");
+        goto done;
+    }
+    status = dr_train_options_create(&options);
+    if (status == DR_OK) status = read_settings(options, flags, count);
+    exit_status = status == DR_OK ? open_and_train(flags, options) : cli_failure(&cli_train, status);
+done:
+    dr_train_options_destroy(options);
+    free(flags);
+    return exit_status;
+}
+
+const cli_command cli_train = {
+    .name = "train",
+    .arguments = "[flags]",
+    .summary = "trains a model; --resume continues a run",
+    .details = "The run folder holds config.json and model.safetensors (the model), metrics.csv, and what --resume needs.\n"
+               "Every setting is a flag and, with underscores, a key of the configuration file.",
+    .run = run,
+};
