@@ -1,0 +1,14 @@
+/* Scoring documents that are in memory already: what dr_score_corpus does after reading, and what training does to held-out
+ * text. */
+#ifndef DR_EVALUATE_SCORE_H
+#define DR_EVALUATE_SCORE_H
+
+#include "data/corpus.h"
+
+#include <deltarule/evaluate.h>
+
+/* As dr_score_corpus. most: stop after so many tokens (a document's beginning is scored then), 0: all. */
+dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int64_t window, int64_t most,
+                             bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score);
+
+#endif
