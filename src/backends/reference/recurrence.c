@@ -1,0 +1,180 @@
+/* The recurrence in double: sequence by sequence, key head by key head. A key head first runs its scan, then each of its value
+ * heads in order; in the backward the scan runs back last, when every value head has added to its gradient. Gradients start at
+ * zero and are added to in that order, last token first, so that the same bits come out each time. */
+#include "backends/reference/recurrence.h"
+#include "backends/reference/recurrence_head.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "ops/shapes.h"
+#include <stdio.h>
+#include <string.h>
+
+static int64_t longest_sequence(const dr_layout *layout) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < layout->sequences; i++) {
+        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+static double *take(dr_arena *arena, int64_t count) {
+    return dr_arena_take(arena, (size_t)count * sizeof(double));
+}
+
+/* Lays scratch and the scan's states into a workspace, for sequences of at most tokens tokens; states: how many S are kept. */
+static void lay_out(dr_arena *arena, const dr_recurrence *recurrence, int64_t tokens, int64_t states, dr_reference_head *head,
+                    dr_reference_scratch *scratch) {
+    int64_t K = recurrence->key_size, V = recurrence->value_size;
+    head->A = take(arena, (tokens + 1) * K);
+    head->d_A = take(arena, (tokens + 1) * K);
+    scratch->alpha = take(arena, K);
+    scratch->d_alpha = take(arena, K);
+    scratch->query = take(arena, K);
+    scratch->d_query = take(arena, K);
+    scratch->row = (dr_reference_row){.r = take(arena, K), .w = take(arena, K), .z = take(arena, V)};
+    scratch->d_row = (dr_reference_row){.r = take(arena, K), .w = take(arena, K), .z = take(arena, V)};
+    scratch->erased = take(arena, V);
+    scratch->d_erased = take(arena, V);
+    scratch->update = take(arena, V);
+    scratch->D = take(arena, K * V);
+    scratch->d_S = take(arena, K * V);
+    scratch->S = take(arena, states * K * V);
+}
+
+static size_t workspace_bytes(const dr_recurrence *recurrence, int64_t tokens, int64_t states) {
+    dr_reference_head head;
+    dr_reference_scratch scratch;
+    dr_arena arena = {0};
+    lay_out(&arena, recurrence, tokens, states, &head, &scratch);
+    return arena.used;
+}
+
+/* States that a backward keeps: before each step of the longest sequence, and the last. */
+static int64_t states_kept(const dr_recurrence *recurrence) {
+    return longest_sequence(&recurrence->layout) * dr_rule_steps(recurrence->rule) + 1;
+}
+
+dr_status dr_reference_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
+    (void)backend;
+    int64_t tokens = longest_sequence(&recurrence->layout), states = states_kept(recurrence), bytes;
+    int64_t sizes[] = {states, recurrence->key_size, recurrence->value_size, sizeof(double)};
+    if (!dr_product(sizes, 4, &bytes))
+        return dr_fail(DR_ERROR_ARGUMENT, "the states of a sequence of %lld tokens are more than can be addressed",
+                       (long long)tokens);
+    *memory = (dr_recurrence_memory){
+        .forward = workspace_bytes(recurrence, tokens, 1),
+        .backward = workspace_bytes(recurrence, tokens, states),
+        .saved = 0,
+        .decode = workspace_bytes(recurrence, 1, 1),
+    };
+    return DR_OK;
+}
+
+/* to[count] = the slice of a state of sequence and head, or zero where there is none */
+static void load_state(const void *from, int64_t index, int64_t count, double *to) {
+    if (from)
+        memcpy(to, (const double *)from + index * count, (size_t)count * sizeof(double));
+    else
+        memset(to, 0, (size_t)count * sizeof(double));
+}
+
+static void store_state(const double *from, int64_t index, int64_t count, void *to) {
+    if (to) memcpy((double *)to + index * count, from, (size_t)count * sizeof(double));
+}
+
+dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                          const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
+                                          void *workspace) {
+    (void)backend, (void)saved;
+    int64_t K = recurrence->key_size, V = recurrence->value_size;
+    int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
+    bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
+    const dr_states from = initial ? *initial : (dr_states){{0}};
+    const dr_mutable_states to = final ? *final : (dr_mutable_states){{0}};
+    dr_reference_head head = {.recurrence = recurrence, .inputs = inputs};
+    dr_reference_scratch scratch;
+    dr_arena arena = {.block = workspace};
+    lay_out(&arena, recurrence, longest_sequence(&recurrence->layout), 1, &head, &scratch);
+    for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
+        head.first_row = dr_layout_begin(&recurrence->layout, i);
+        head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
+        for (head.key_head = 0; head.key_head < H; head.key_head++) {
+            head.value_head = head.key_head; /* for the tied scan, where H = HV */
+            if (scans) {
+                load_state(from.at[DR_STATE_A], i * H + head.key_head, K, head.A);
+                dr_reference_scan_forward(&head);
+                store_state(head.A + head.tokens * K, i * H + head.key_head, K, to.at[DR_STATE_A]);
+            }
+            for (int64_t j = 0; j < group; j++) {
+                head.value_head = head.key_head * group + j;
+                load_state(from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.S);
+                dr_reference_rows_forward(&head, &scratch, o);
+                store_state(scratch.S, i * HV + head.value_head, K * V, to.at[DR_STATE_S]);
+            }
+        }
+    }
+    return DR_OK;
+}
+
+static void zero_gradients(const dr_recurrence *recurrence, const dr_input_gradients *gradients) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (gradients->at[i]) memset(gradients->at[i], 0, (size_t)dr_recurrence_input_count(recurrence, i) * sizeof(double));
+}
+
+dr_status dr_reference_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                           const dr_states *initial, const void *saved, const void *d_o,
+                                           const dr_states *d_final, const dr_input_gradients *d_inputs,
+                                           const dr_mutable_states *d_initial, void *workspace) {
+    (void)backend, (void)saved;
+    int64_t K = recurrence->key_size, V = recurrence->value_size;
+    int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
+    bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
+    const dr_states from = initial ? *initial : (dr_states){{0}}, d_from = d_final ? *d_final : (dr_states){{0}};
+    const dr_mutable_states d_to = d_initial ? *d_initial : (dr_mutable_states){{0}};
+    dr_reference_head head = {.recurrence = recurrence, .inputs = inputs, .gradients = d_inputs};
+    dr_reference_scratch scratch;
+    dr_arena arena = {.block = workspace};
+    lay_out(&arena, recurrence, longest_sequence(&recurrence->layout), states_kept(recurrence), &head, &scratch);
+    zero_gradients(recurrence, d_inputs);
+    for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
+        head.first_row = dr_layout_begin(&recurrence->layout, i);
+        head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
+        for (head.key_head = 0; head.key_head < H; head.key_head++) {
+            int64_t at = i * H + head.key_head;
+            head.value_head = head.key_head; /* for the tied scan, where H = HV */
+            if (scans) {
+                load_state(from.at[DR_STATE_A], at, K, head.A);
+                dr_reference_scan_forward(&head);
+                load_state(NULL, 0, head.tokens * K, head.d_A);
+                load_state(d_from.at[DR_STATE_A], at, K, head.d_A + head.tokens * K);
+            }
+            for (int64_t j = 0; j < group; j++) {
+                head.value_head = head.key_head * group + j;
+                load_state(from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.S);
+                load_state(d_from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.d_S);
+                dr_reference_rows_backward(&head, &scratch, d_o);
+                store_state(scratch.d_S, i * HV + head.value_head, K * V, d_to.at[DR_STATE_S]);
+            }
+            if (scans) {
+                head.value_head = head.key_head;
+                dr_reference_scan_backward(&head);
+                store_state(head.d_A, at, K, d_to.at[DR_STATE_A]);
+            }
+        }
+    }
+    return DR_OK;
+}
+
+dr_status dr_reference_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                         const dr_mutable_states *states, void *o, void *workspace) {
+    dr_states initial;
+    for (int i = 0; i < DR_STATES; i++) initial.at[i] = states->at[i];
+    return dr_reference_recurrence_forward(backend, recurrence, inputs, &initial, o, states, NULL, workspace);
+}
+
+int dr_reference_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
+                                   size_t size) {
+    (void)backend, (void)recurrence, (void)decode;
+    return snprintf(text, size, "reference recurrent");
+}
