@@ -1,6 +1,7 @@
 /* Facts about a rule that follow from its axes: names of the options, near names in the table, the inputs and states it uses.
  * Which inputs an option needs is said once, in dr_rule_uses; everything else (shapes, layers, verification) asks there. */
 #include "base/error.h"
+#include "base/near.h"
 #include <deltarule/rule.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,25 +58,6 @@ const char *dr_query_name(dr_query query) { return NAME_OF(query_names, query); 
 
 /* ---- finding -------------------------------------------------------------------------------------------------------- */
 
-enum { LONGEST_NAME = 63 };
-
-/* Letters to insert, delete or replace to turn one name into the other (Levenshtein); both at most LONGEST_NAME long. */
-static int edit_distance(const char *from, const char *to) {
-    int columns = (int)strlen(to), row[LONGEST_NAME + 1];
-    for (int j = 0; j <= columns; j++) row[j] = j;
-    for (int i = 1; from[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= columns; j++) {
-            int replaced = diagonal + (from[i - 1] != to[j - 1]);
-            diagonal = row[j];
-            int shorter = (row[j - 1] < row[j] ? row[j - 1] : row[j]) + 1;
-            row[j] = replaced < shorter ? replaced : shorter;
-        }
-    }
-    return row[columns];
-}
-
 /* Appends a name to a list in text, with the separator if it is not the first. */
 static void append_name(char *text, size_t size, const char *separator, const char *name) {
     size_t used = strlen(text);
@@ -88,13 +70,12 @@ static void fail_unknown(const char *name) {
     for (int i = 0; i < dr_rule_count(); i++) {
         const char *candidate = dr_rule_at(i)->name;
         append_name(all, sizeof all, ", ", candidate);
-        if (strlen(name) <= LONGEST_NAME && edit_distance(name, candidate) <= 2)
-            append_name(near, sizeof near, " or ", candidate);
+        if (dr_edit_distance(name, candidate) <= 2) append_name(near, sizeof near, " or ", candidate);
     }
     if (near[0])
         dr_fail(DR_ERROR_ARGUMENT, "no rule is named \"%s\"; did you mean %s?", name, near);
     else
-        dr_fail(DR_ERROR_ARGUMENT, "no rule is named \"%.*s\"; the rules are %s", LONGEST_NAME, name, all);
+        dr_fail(DR_ERROR_ARGUMENT, "no rule is named \"%.63s\"; the rules are %s", name, all);
 }
 
 const dr_rule *dr_rule_find(const char *name) {
