@@ -6,6 +6,10 @@ set(DELTARULE_OPENBLAS openmp CACHE STRING "Build of OpenBLAS: openmp, or serial
 set_property(CACHE DELTARULE_OPENBLAS PROPERTY STRINGS openmp serial)
 
 find_library(OpenBLAS_LIBRARY openblas PATH_SUFFIXES openblas-${DELTARULE_OPENBLAS})
+if(DELTARULE_OPENBLAS STREQUAL serial AND NOT OpenBLAS_LIBRARY MATCHES serial)
+  # The plain library has threads of its own, which the thread sanitizer cannot follow.
+  set(OpenBLAS_LIBRARY OpenBLAS_LIBRARY-NOTFOUND CACHE FILEPATH "OpenBLAS" FORCE)
+endif()
 find_path(OpenBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas-${DELTARULE_OPENBLAS} openblas)
 mark_as_advanced(OpenBLAS_LIBRARY OpenBLAS_INCLUDE_DIR)
 

@@ -1,4 +1,4 @@
-/* Reading a command line against a table of flags: --name VALUE, --name=VALUE, and --name alone for booleans. Dashes and
+/* Reading a command line against a table of flags: --name VALUE, --name=VALUE, and --name alone for switches. Dashes and
  * underscores are the same in names, so that a configuration's keys can be typed as they are. */
 #include "cli/flags.h"
 
@@ -108,10 +108,15 @@ static void print_wrapped(const char *text, int column) {
     putchar('\n');
 }
 
+/* A boolean of the table without a placeholder: --name alone means true. */
+static bool is_switch(const cli_flag *flag) {
+    return flag->setting.type == DR_SETTING_BOOLEAN && !flag->placeholder;
+}
+
 static void print_flag(const cli_flag *flag) {
     char name[LONGEST_NAME + 1], text[1024];
     const dr_setting *setting = &flag->setting;
-    bool lone = setting->type == DR_SETTING_BOOLEAN && !flag->placeholder;
+    bool lone = is_switch(flag);
     int column = printf("  --%s%s%s", dashed(setting->name, name), lone ? "" : " ", lone ? "" : flag->placeholder);
     int used = snprintf(text, sizeof text, "%s", setting->help);
     if (setting->choices && used < (int)sizeof text)
@@ -155,10 +160,6 @@ static bool same_name(const char *typed, size_t length, const char *name) {
     return true;
 }
 
-static bool is_boolean(const char *text) {
-    return text && (strcmp(text, "true") == 0 || strcmp(text, "false") == 0);
-}
-
 static bool is_choice(const char *choices, const char *value) {
     size_t length = strlen(value);
     for (const char *word = choices; *word; word += strspn(word, " ")) {
@@ -173,6 +174,7 @@ static bool is_choice(const char *choices, const char *value) {
 static bool check_value(const cli_command *command, const cli_flag *flag, int *status) {
     const dr_setting *setting = &flag->setting;
     char name[LONGEST_NAME + 1], *end = NULL;
+    if (flag->delegated) return true;
     dashed(setting->name, name);
     errno = 0;
     switch (setting->type) {
@@ -195,7 +197,7 @@ static bool check_value(const cli_command *command, const cli_flag *flag, int *s
         return true;
     }
     case DR_SETTING_BOOLEAN:
-        if (is_boolean(flag->value)) return true;
+        if (strcmp(flag->value, "true") == 0 || strcmp(flag->value, "false") == 0) return true;
         *status = cli_usage(command, "--%s takes true or false, not '%s'", name, flag->value);
         return false;
     case DR_SETTING_TEXT:
@@ -234,8 +236,8 @@ static bool parse_flag(const cli_command *command, const flag_table *table, char
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
     if (typed[length] == '=') {
         flag->value = typed + length + 1;
-    } else if (flag->setting.type == DR_SETTING_BOOLEAN) {
-        flag->value = is_boolean(next) ? argv[++*i] : "true";
+    } else if (is_switch(flag)) {
+        flag->value = "true";
     } else if (next) {
         flag->value = argv[++*i];
     } else {

@@ -9,9 +9,10 @@
 
 typedef struct {
     dr_setting setting;      /* a fallback of NULL: no default */
-    const char *placeholder; /* "DIR" */
+    const char *placeholder; /* "DIR"; NULL makes a boolean a switch */
     bool required;
-    bool hidden; /* works, but --help does not tell */
+    bool hidden;    /* works, but --help does not tell */
+    bool delegated; /* the library judges the value */
     bool given;
     const char *value; /* as given, else the fallback */
 } cli_flag;

@@ -41,6 +41,7 @@ static cli_flag *make_flags(int *count) {
     for (int i = 0; i < of_library; i++) {
         flags[OWN_FLAGS + i].setting = settings[i];
         flags[OWN_FLAGS + i].placeholder = placeholders[settings[i].type];
+        flags[OWN_FLAGS + i].delegated = true;
     }
     return flags;
 }
