@@ -1,0 +1,93 @@
+/* AdamW. The block's gaps between parameters hold zeros, in gradients and means too, so a run of parameters with the same
+ * weight decay is updated as one vector. A gradient that is not finite must not reach the means, which would never forget it.
+ */
+#include "train/optimizer.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "ops/operations.h"
+
+#include <math.h>
+
+static int64_t find_runs(const dr_model *model, dr_parameter_run *runs) {
+    const dr_parameter *parameters;
+    int64_t count = dr_model_parameters(model, &parameters), found = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const dr_parameter *parameter = &parameters[i];
+        if (found == 0 || runs[found - 1].decays != parameter->decays)
+            runs[found++] = (dr_parameter_run){.offset = parameter->offset, .decays = parameter->decays};
+        runs[found - 1].count = parameter->offset + parameter->count - runs[found - 1].offset;
+    }
+    return found;
+}
+
+static dr_status fill(dr_optimizer *optimizer) {
+    dr_backend *backend = dr_model_backend(optimizer->model);
+    const dr_parameter *parameters;
+    int64_t most_runs = dr_model_parameters(optimizer->model, &parameters);
+    size_t bytes = (size_t)optimizer->count * dr_dtype_size(dr_backend_dtype(backend));
+    void *memory;
+    DR_TRY(dr_allocate((size_t)most_runs * sizeof(dr_parameter_run), "the optimizer", &memory));
+    optimizer->runs = memory;
+    optimizer->run_count = find_runs(optimizer->model, optimizer->runs);
+    DR_TRY(dr_backend_allocate(backend, bytes, &optimizer->mean));
+    DR_TRY(dr_backend_allocate(backend, bytes, &optimizer->square));
+    dr_backend_zero(backend, optimizer->mean, bytes);
+    dr_backend_zero(backend, optimizer->square, bytes);
+    if (!dr_model_gradient_block(optimizer->model))
+        return dr_fail(DR_ERROR_MEMORY, "there is no memory for the gradient of %lld parameters", (long long)optimizer->count);
+    return DR_OK;
+}
+
+dr_status dr_optimizer_create(dr_model *model, const dr_optimizer_settings *settings, dr_optimizer **optimizer) {
+    void *memory;
+    *optimizer = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(dr_optimizer), "the optimizer", &memory));
+    dr_optimizer *made = memory;
+    made->model = model, made->settings = *settings, made->count = dr_model_block_count(model);
+    dr_status status = fill(made);
+    if (status != DR_OK)
+        dr_optimizer_destroy(made);
+    else
+        *optimizer = made;
+    return status;
+}
+
+void dr_optimizer_destroy(dr_optimizer *optimizer) {
+    if (!optimizer) return;
+    dr_backend_free(dr_model_backend(optimizer->model), optimizer->mean);
+    dr_backend_free(dr_model_backend(optimizer->model), optimizer->square);
+    dr_release(optimizer->runs);
+    dr_release(optimizer);
+}
+
+static char *element(void *block, int64_t index, size_t size) {
+    return (char *)block + (size_t)index * size;
+}
+
+dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped) {
+    dr_backend *backend = dr_model_backend(optimizer->model);
+    const dr_optimizer_settings *settings = &optimizer->settings;
+    void *gradient = dr_model_gradient_block(optimizer->model), *parameters = dr_model_parameter_block(optimizer->model);
+    size_t size = dr_dtype_size(dr_backend_dtype(backend));
+    double squares;
+    DR_TRY(backend->ops->sum_squares(backend, optimizer->count, gradient, &squares));
+    *norm = sqrt(squares);
+    *skipped = !isfinite(*norm);
+    if (*skipped) return DR_OK;
+    dr_adamw step = {.learning_rate = learning_rate,
+                     .beta1 = settings->beta1,
+                     .beta2 = settings->beta2,
+                     .eps = settings->eps,
+                     .scale = settings->clip > 0 && *norm > settings->clip ? settings->clip / *norm : 1,
+                     .step = optimizer->updates + 1};
+    for (int64_t i = 0; i < optimizer->run_count; i++) {
+        const dr_parameter_run *run = &optimizer->runs[i];
+        step.weight_decay = run->decays ? settings->weight_decay : 0;
+        DR_TRY(backend->ops->adamw(backend, &step, run->count, element(gradient, run->offset, size),
+                                   element(parameters, run->offset, size), element(optimizer->mean, run->offset, size),
+                                   element(optimizer->square, run->offset, size)));
+    }
+    optimizer->updates++;
+    return DR_OK;
+}

@@ -1,0 +1,269 @@
+/* Values of settings: kept as text, checked against the table when they are set, so that every later reading succeeds. */
+#include "train/settings.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/near.h"
+#include "formats/folder.h"
+#include "formats/json.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LONGEST_FALLBACK = 24 };
+
+struct dr_train_options {
+    char *value[DR_SETTINGS];                          /* NULL: not set */
+    char task_fallback[DR_SETTINGS][LONGEST_FALLBACK]; /* the default where it depends on the task, else "" */
+};
+
+/* From "lm 1, mqar 2" the word after the task's; "" if the default is the same for all tasks. */
+static void fill_task_fallbacks(dr_train_options *options) {
+    const char *task = dr_setting_text(options, DR_SET_TASK);
+    size_t length = strlen(task);
+    for (int id = 0; id < DR_SETTINGS; id++) {
+        options->task_fallback[id][0] = '\0';
+        for (const char *word = dr_setting_table[id].fallback; word; word = strchr(word, ' ')) {
+            word += strspn(word, " ");
+            if (id == DR_SET_TASK || strncmp(word, task, length) != 0 || word[length] != ' ') continue;
+            word += length + 1;
+            snprintf(options->task_fallback[id], LONGEST_FALLBACK, "%.*s", (int)strcspn(word, ","), word);
+        }
+    }
+}
+
+dr_status dr_train_options_create(dr_train_options **options) {
+    void *memory;
+    DR_TRY(dr_allocate_zero(sizeof(dr_train_options), "the settings", &memory));
+    *options = memory;
+    fill_task_fallbacks(*options);
+    return DR_OK;
+}
+
+void dr_train_options_destroy(dr_train_options *options) {
+    if (!options) return;
+    for (int id = 0; id < DR_SETTINGS; id++) dr_release(options->value[id]);
+    dr_release(options);
+}
+
+static int find_setting(const char *name) {
+    for (int id = 0; id < DR_SETTINGS; id++)
+        if (strcmp(dr_setting_table[id].name, name) == 0) return id;
+    return -1;
+}
+
+static dr_status fail_unknown(const char *name) {
+    int nearest = 0, least = INT_MAX;
+    for (int id = 0; id < DR_SETTINGS; id++) {
+        int distance = dr_edit_distance(name, dr_setting_table[id].name);
+        if (distance < least) least = distance, nearest = id;
+    }
+    if (least <= 3)
+        return dr_fail(DR_ERROR_ARGUMENT, "no setting is named \"%s\"; did you mean \"%s\"?", name,
+                       dr_setting_table[nearest].name);
+    return dr_fail(DR_ERROR_ARGUMENT, "no setting is named \"%s\"; `deltarule train --help` lists them", name);
+}
+
+static bool is_word_of(const char *words, const char *value) {
+    size_t length = strlen(value);
+    for (const char *word = words; word; word = strchr(word, ' ')) {
+        word += strspn(word, " ");
+        if (length > 0 && strncmp(word, value, length) == 0 && (word[length] == ' ' || word[length] == '\0')) return true;
+    }
+    return false;
+}
+
+static dr_status check_number(const dr_setting *setting, const char *value) {
+    char *end;
+    errno = 0;
+    double number = setting->type == DR_SETTING_INTEGER ? (double)strtoll(value, &end, 10) : strtod(value, &end);
+    bool whole = end != value && *end == '\0' && *value != ' ';
+    if (whole && errno == 0 && number >= setting->least && number <= setting->most) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be a%s number from %.10g to %.10g", setting->name, value,
+                   setting->type == DR_SETTING_INTEGER ? " whole" : "", setting->least, setting->most);
+}
+
+static dr_status check_value(const dr_setting *setting, const char *value) {
+    if (strcmp(value, "auto") == 0 && strcmp(setting->fallback, "auto") == 0) return DR_OK;
+    switch (setting->type) {
+    case DR_SETTING_INTEGER:
+    case DR_SETTING_REAL:
+        return check_number(setting, value);
+    case DR_SETTING_BOOLEAN:
+        if (is_word_of("true false", value)) return DR_OK;
+        return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be true or false", setting->name, value);
+    case DR_SETTING_TEXT:
+        if (!setting->choices || is_word_of(setting->choices, value)) return DR_OK;
+        return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be one of: %s", setting->name, value, setting->choices);
+    }
+    return DR_OK;
+}
+
+dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value) {
+    int id = find_setting(name);
+    if (id < 0) return fail_unknown(name);
+    DR_TRY(check_value(&dr_setting_table[id], value));
+    if (id == DR_SET_RULE && !dr_rule_find(value)) return DR_ERROR_ARGUMENT; /* its message names near rules */
+    char *copy;
+    DR_TRY(dr_copy_string(value, &copy));
+    dr_release(options->value[id]);
+    options->value[id] = copy;
+    if (id == DR_SET_TASK) fill_task_fallbacks(options);
+    return DR_OK;
+}
+
+/* A JSON value as the text that dr_train_options_set takes, in buffer unless it is a string. */
+static dr_status text_of(const dr_setting *setting, const json_t *value, char *buffer, size_t size, const char **text) {
+    static const char *const wanted[] = {[DR_SETTING_INTEGER] = "a whole number",
+                                         [DR_SETTING_REAL] = "a number",
+                                         [DR_SETTING_BOOLEAN] = "true or false",
+                                         [DR_SETTING_TEXT] = "a string"};
+    bool fits = setting->type == DR_SETTING_INTEGER   ? json_is_integer(value)
+                : setting->type == DR_SETTING_REAL    ? json_is_number(value)
+                : setting->type == DR_SETTING_BOOLEAN ? json_is_boolean(value)
+                                                      : json_is_string(value);
+    bool is_auto = json_is_string(value) && strcmp(json_string_value(value), "auto") == 0;
+    if (!fits && !(is_auto && strcmp(setting->fallback, "auto") == 0)) {
+        char found[96];
+        dr_json_describe(value, found, sizeof found);
+        return dr_fail(DR_ERROR_ARGUMENT, "%s must be %s, not %s", setting->name, wanted[setting->type], found);
+    }
+    *text = buffer;
+    if (json_is_string(value))
+        *text = json_string_value(value);
+    else if (json_is_boolean(value))
+        *text = json_is_true(value) ? "true" : "false";
+    else if (json_is_integer(value))
+        snprintf(buffer, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else
+        snprintf(buffer, size, "%.17g", json_real_value(value));
+    return DR_OK;
+}
+
+static dr_status set_from_json(dr_train_options *options, const char *name, const json_t *value) {
+    char buffer[64];
+    const char *text;
+    int id = find_setting(name);
+    if (id < 0) return fail_unknown(name);
+    DR_TRY(text_of(&dr_setting_table[id], value, buffer, sizeof buffer, &text));
+    return dr_train_options_set(options, name, text);
+}
+
+dr_status dr_train_options_read(dr_train_options *options, const char *file) {
+    char path[PATH_MAX];
+    struct stat facts;
+    if (stat(file, &facts) == 0 && S_ISDIR(facts.st_mode)) {
+        DR_TRY(dr_folder_recover(file));
+        snprintf(path, sizeof path, "%s/settings.json", file);
+        file = path;
+    }
+    json_t *object, *value;
+    const char *name;
+    DR_TRY(dr_json_read(file, &object));
+    dr_status status = DR_OK;
+    json_object_foreach(object, name, value) {
+        status = set_from_json(options, name, value);
+        if (status != DR_OK) {
+            dr_fail_in(status, "%s", file);
+            break;
+        }
+    }
+    json_decref(object);
+    return status;
+}
+
+const char *dr_train_options_get(const dr_train_options *options, const char *name) {
+    int id = find_setting(name);
+    return id < 0 ? NULL : dr_setting_text(options, (dr_setting_id)id);
+}
+
+const char *dr_setting_text(const dr_train_options *options, dr_setting_id id) {
+    if (options->value[id]) return options->value[id];
+    return options->task_fallback[id][0] ? options->task_fallback[id] : dr_setting_table[id].fallback;
+}
+
+int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id) {
+    return strtoll(dr_setting_text(options, id), NULL, 10);
+}
+
+double dr_setting_real(const dr_train_options *options, dr_setting_id id) {
+    return strtod(dr_setting_text(options, id), NULL);
+}
+
+bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id) {
+    return strcmp(dr_setting_text(options, id), "true") == 0;
+}
+
+bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id) {
+    return strcmp(dr_setting_text(options, id), "auto") == 0;
+}
+
+bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id) {
+    return options->value[id] != NULL;
+}
+
+static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) {
+    if (dr_setting_is_auto(options, id)) return json_string("auto");
+    switch (dr_setting_table[id].type) {
+    case DR_SETTING_INTEGER:
+        return json_integer(dr_setting_integer(options, id));
+    case DR_SETTING_REAL:
+        return json_real(dr_setting_real(options, id));
+    case DR_SETTING_BOOLEAN:
+        return json_boolean(dr_setting_boolean(options, id));
+    case DR_SETTING_TEXT:
+        return json_string(dr_setting_text(options, id));
+    }
+    return NULL;
+}
+
+dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object) {
+    json_t *made = json_object();
+    int failed = made == NULL;
+    for (int id = 0; id < DR_SETTINGS && !failed; id++)
+        if (id != DR_SET_THREADS) failed = json_object_set_new(made, dr_setting_table[id].name, value_to_json(options, id));
+    if (failed) {
+        json_decref(made);
+        return dr_fail(DR_ERROR_MEMORY, "there is no memory for the settings as JSON");
+    }
+    *object = made;
+    return DR_OK;
+}
+
+dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config) {
+    static const struct {
+        const char *name;
+        dr_gate_form form;
+    } gates[] = {{"auto", DR_GATE_AUTO},
+                 {"log", DR_GATE_FORM_LOG},
+                 {"kda_bounded", DR_GATE_FORM_KDA_BOUNDED},
+                 {"eda_bounded", DR_GATE_FORM_EDA_BOUNDED}};
+    const dr_rule *rule = dr_rule_find(dr_setting_text(options, DR_SET_RULE));
+    if (!rule) return DR_ERROR_ARGUMENT;
+    *config = dr_model_config_default(rule);
+    config->vocabulary = vocabulary;
+    config->hidden = dr_setting_integer(options, DR_SET_HIDDEN);
+    config->layers = dr_setting_integer(options, DR_SET_LAYERS);
+    config->heads = dr_setting_integer(options, DR_SET_HEADS);
+    config->value_heads = dr_setting_integer(options, DR_SET_VALUE_HEADS);
+    config->key_size = dr_setting_integer(options, DR_SET_KEY_SIZE);
+    config->value_size = dr_setting_integer(options, DR_SET_VALUE_SIZE);
+    config->intermediate = dr_setting_integer(options, DR_SET_INTERMEDIATE);
+    config->tied = dr_setting_boolean(options, DR_SET_TIED);
+    config->negative_eigenvalues = dr_setting_boolean(options, DR_SET_NEGATIVE_EIGENVALUES);
+    config->force = dr_setting_boolean(options, DR_SET_FORCE);
+    for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)
+        if (strcmp(gates[i].name, dr_setting_text(options, DR_SET_GATE)) == 0) config->gate = gates[i].form;
+    if (!dr_setting_is_auto(options, DR_SET_CONV_SIZE)) config->conv_size = dr_setting_integer(options, DR_SET_CONV_SIZE);
+    if (!dr_setting_is_auto(options, DR_SET_OUTPUT_GATE)) config->output_gate = dr_setting_boolean(options, DR_SET_OUTPUT_GATE);
+    if (!dr_setting_is_auto(options, DR_SET_LOWER_BOUND)) config->lower_bound = dr_setting_real(options, DR_SET_LOWER_BOUND);
+    if (!dr_setting_is_auto(options, DR_SET_LAMBDA_BIAS)) config->lambda_bias = dr_setting_real(options, DR_SET_LAMBDA_BIAS);
+    if (!dr_setting_is_auto(options, DR_SET_INITIALIZER_RANGE))
+        config->initializer_range = dr_setting_real(options, DR_SET_INITIALIZER_RANGE);
+    return DR_OK;
+}

@@ -1,0 +1,73 @@
+/* The settings of a run: one table (settings_table.c), values as text in dr_train_options, typed access for the rest of train/.
+ */
+#ifndef DR_TRAIN_SETTINGS_H
+#define DR_TRAIN_SETTINGS_H
+
+#include <deltarule/train.h>
+#include <jansson.h>
+
+/* One for each row of the table, in its order. */
+typedef enum {
+    DR_SET_TASK,
+    DR_SET_RULE,
+    DR_SET_CORPUS,
+    DR_SET_STEPS,
+    DR_SET_SEED,
+    DR_SET_THREADS,
+    DR_SET_SAVE_EVERY,
+    DR_SET_EVALUATE_EVERY,
+    DR_SET_EVALUATE_TOKENS,
+    DR_SET_BATCH,
+    DR_SET_SEQ_LEN,
+    DR_SET_LEARNING_RATE,
+    DR_SET_MIN_LEARNING_RATE_RATIO,
+    DR_SET_WARMUP,
+    DR_SET_WEIGHT_DECAY,
+    DR_SET_BETA1,
+    DR_SET_BETA2,
+    DR_SET_EPS,
+    DR_SET_CLIP,
+    DR_SET_HIDDEN,
+    DR_SET_LAYERS,
+    DR_SET_HEADS,
+    DR_SET_VALUE_HEADS,
+    DR_SET_KEY_SIZE,
+    DR_SET_VALUE_SIZE,
+    DR_SET_INTERMEDIATE,
+    DR_SET_CONV_SIZE,
+    DR_SET_TIED,
+    DR_SET_OUTPUT_GATE,
+    DR_SET_NEGATIVE_EIGENVALUES,
+    DR_SET_FORCE,
+    DR_SET_GATE,
+    DR_SET_LOWER_BOUND,
+    DR_SET_LAMBDA_BIAS,
+    DR_SET_INITIALIZER_RANGE,
+    DR_SET_VOCABULARY,
+    DR_SET_PAIRS,
+    DR_SET_POWER_A,
+    DR_SET_RANDOM_FILLERS,
+    DR_SET_HELD_OUT,
+    DR_SET_STOP_ACCURACY,
+    DR_SETTINGS
+} dr_setting_id;
+
+extern const dr_setting dr_setting_table[DR_SETTINGS];
+
+/* The value of a setting, set or default. Of the type that the table says, and not "auto". */
+int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id);
+double dr_setting_real(const dr_train_options *options, dr_setting_id id);
+bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id);
+const char *dr_setting_text(const dr_train_options *options, dr_setting_id id);
+/* Whether it is left to the rule's family. */
+bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id);
+/* Whether it was set, to whatever value. */
+bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id);
+
+/* All settings but threads, on which results do not depend, as an object that dr_train_options_read takes. */
+dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object);
+
+/* The model that the settings describe, with a vocabulary of so many ids. */
+dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config);
+
+#endif

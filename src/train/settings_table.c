@@ -1,0 +1,79 @@
+/* Every setting of a run: name, type, default, range, help. A default that depends on the task reads "lm 1, mqar 2"; "auto"
+ * leaves the choice to the rule's family.
+ *
+ * The defaults train what the README shows without any flag: for lm a small byte-level model in a few minutes on two cores, for
+ * mqar the recall task by which the rules are told apart. */
+#include "train/settings.h"
+
+static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", RECALL[] = "Task mqar";
+
+#define INTEGER(key, value, low, high, heading, line)                                                                          \
+    { .name = key, .type = DR_SETTING_INTEGER, .fallback = value, .least = low, .most = high, .group = heading, .help = line }
+#define REAL(key, value, low, high, heading, line)                                                                             \
+    { .name = key, .type = DR_SETTING_REAL, .fallback = value, .least = low, .most = high, .group = heading, .help = line }
+#define BOOLEAN(key, value, heading, line)                                                                                     \
+    { .name = key, .type = DR_SETTING_BOOLEAN, .fallback = value, .group = heading, .help = line }
+#define TEXT(key, value, words, heading, line)                                                                                 \
+    { .name = key, .type = DR_SETTING_TEXT, .fallback = value, .choices = words, .group = heading, .help = line }
+
+const dr_setting dr_setting_table[DR_SETTINGS] = {
+    [DR_SET_TASK] =
+        TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next byte of a corpus; mqar: multi-query associative recall"),
+    [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN, "the recurrence, a name that `deltarule rules` lists"),
+    [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them"),
+    [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1000", 1, 1e9, RUN, "optimizer steps"),
+    [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters, the data order and the held-out choice"),
+    [DR_SET_THREADS] =
+        INTEGER("threads", "0", 0, 1024, RUN, "0: as OMP_NUM_THREADS says, else one a core; results do not depend on it"),
+    [DR_SET_SAVE_EVERY] = INTEGER("save_every", "250", 0, 1e9, RUN, "steps from checkpoint to checkpoint; 0: only at the end"),
+    [DR_SET_EVALUATE_EVERY] = INTEGER("evaluate_every", "lm 250, mqar 50", 0, 1e9, RUN,
+                                      "steps between evaluations on held-out data; 0: only at the end"),
+    [DR_SET_EVALUATE_TOKENS] =
+        INTEGER("evaluate_tokens", "32768", 0, 1e12, RUN, "of task lm: held-out tokens an evaluation scores; 0: all of them"),
+
+    [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64", 1, 1e6, TRAINING, "sequences a step"),
+    [DR_SET_SEQ_LEN] = INTEGER("seq_len", "lm 256, mqar 64", 1, 1e7, TRAINING, "tokens a sequence"),
+    [DR_SET_LEARNING_RATE] = REAL("learning_rate", "lm 0.004, mqar 0.01", 0, 10, TRAINING, "at its peak, after the warm-up"),
+    [DR_SET_MIN_LEARNING_RATE_RATIO] =
+        REAL("min_learning_rate_ratio", "0.1", 0, 1, TRAINING, "the last step's learning rate, as a share of the peak"),
+    [DR_SET_WARMUP] = REAL("warmup", "0.05", 0, 1, TRAINING, "share of the steps in which the learning rate rises to its peak"),
+    [DR_SET_WEIGHT_DECAY] = REAL("weight_decay", "0.1", 0, 10, TRAINING, "of matrices, times the learning rate (AdamW)"),
+    [DR_SET_BETA1] = REAL("beta1", "0.9", 0, 0.999999, TRAINING, "decay of the mean of gradients"),
+    [DR_SET_BETA2] = REAL("beta2", "0.95", 0, 0.999999, TRAINING, "decay of the mean of squared gradients"),
+    [DR_SET_EPS] = REAL("eps", "1e-8", 0, 1, TRAINING, "added to the root of the mean of squared gradients"),
+    [DR_SET_CLIP] = REAL("clip", "1", 0, 1e9, TRAINING, "largest norm of the whole gradient; 0: any"),
+
+    [DR_SET_HIDDEN] = INTEGER("hidden", "lm 192, mqar 64", 1, 1e6, MODEL, "width"),
+    [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2", 1, 1e4, MODEL, "blocks"),
+    [DR_SET_HEADS] = INTEGER("heads", "lm 3, mqar 4", 1, 1e5, MODEL, "query and key heads"),
+    [DR_SET_VALUE_HEADS] = INTEGER("value_heads", "0", 0, 1e5, MODEL, "a multiple of heads; 0: as many"),
+    [DR_SET_KEY_SIZE] = INTEGER("key_size", "0", 0, 1e5, MODEL, "of a head; 0: hidden / heads"),
+    [DR_SET_VALUE_SIZE] =
+        INTEGER("value_size", "0", 0, 1e5, MODEL, "of a head; 0: key_size times the expansion of the rule's family"),
+    [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 512, mqar 128", -1, 1e7, MODEL,
+                                    "width of the MLP; -1: 8/3 of hidden, rounded up to a multiple of 256; 0: no MLP"),
+    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "auto", 0, 64, MODEL,
+                                 "width of the short convolution; 0: none; auto: as the rule's family has it"),
+    [DR_SET_TIED] = BOOLEAN("tied", "true", MODEL, "the head is the embedding"),
+    [DR_SET_OUTPUT_GATE] = BOOLEAN("output_gate", "auto", MODEL, "of the mixer; auto: as the rule's family has it"),
+    [DR_SET_NEGATIVE_EIGENVALUES] = BOOLEAN("negative_eigenvalues", "false", MODEL, "beta in [0, 2] instead of [0, 1]"),
+    [DR_SET_FORCE] = BOOLEAN("force", "false", MODEL, "accept negative eigenvalues with a preconditioner"),
+    [DR_SET_GATE] = TEXT("gate", "auto", "auto log kda_bounded eda_bounded", MODEL, "form of the decay gate"),
+    [DR_SET_LOWER_BOUND] = REAL("lower_bound", "auto", -100, -1e-3, MODEL, "of a bounded decay gate"),
+    [DR_SET_LAMBDA_BIAS] = REAL("lambda_bias", "auto", -100, 100, MODEL, "subtracted before the sigmoid of lambda"),
+    [DR_SET_INITIALIZER_RANGE] =
+        REAL("initializer_range", "auto", 1e-6, 10, MODEL, "standard deviation of linear weights at first"),
+
+    [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 2147483647, RECALL, "token ids, more than seq_len"),
+    [DR_SET_PAIRS] = INTEGER("pairs", "4", 1, 1e6, RECALL, "keys with their values; 4 tokens of seq_len each"),
+    [DR_SET_POWER_A] = REAL("power_a", "0.01", 1e-6, 100, RECALL, "slot g of the queries has weight (g + 1)^(power_a - 1)"),
+    [DR_SET_RANDOM_FILLERS] = BOOLEAN("random_fillers", "true", RECALL, "other tokens are random, not 0"),
+    [DR_SET_HELD_OUT] = INTEGER("held_out", "1000", 1, 1e6, RECALL, "examples an evaluation asks"),
+    [DR_SET_STOP_ACCURACY] =
+        REAL("stop_accuracy", "0.99", 0, 1, RECALL, "the run ends when an evaluation reaches it; 0: never"),
+};
+
+int dr_train_settings(const dr_setting **settings) {
+    *settings = dr_setting_table;
+    return DR_SETTINGS;
+}

@@ -1,0 +1,38 @@
+/* What a run learns: batches to train on, and an evaluation on data that it never trains on. A task is one file that fills this
+ * table, and a word in the choices of the setting `task`. */
+#ifndef DR_TRAIN_TASK_H
+#define DR_TRAIN_TASK_H
+
+#include "train/settings.h"
+
+typedef struct {
+    double loss;          /* nats a target, mean */
+    double bits_per_byte; /* NaN if targets are not text */
+    double accuracy;      /* NaN if it is not measured */
+} dr_evaluation;
+
+typedef struct dr_task dr_task;
+
+typedef struct {
+    /* The batch of step 1, 2, ..: a function of the settings and the step alone. It is valid until the next call. bytes: how
+     * many bytes of text its targets are, 0 if they are not text. */
+    dr_status (*batch)(dr_task *, int64_t step, dr_batch *batch, int64_t *bytes);
+    dr_status (*evaluate)(dr_task *, dr_model *model, dr_evaluation *evaluation);
+    /* Writes what the user needs beside the model into the folder of a new run; NULL: nothing. */
+    dr_status (*publish)(const dr_task *, const char *folder);
+    void (*describe)(const dr_task *, void (*line)(void *context, const char *text), void *context);
+    void (*destroy)(dr_task *);
+} dr_task_operations;
+
+struct dr_task {
+    const dr_task_operations *ops;
+    int64_t vocabulary;
+    uint64_t fingerprint; /* of data that lies outside of the run folder: a resumed run must find the same */
+};
+
+/* The task that the settings name. */
+dr_status dr_task_create(const dr_train_options *options, dr_task **task);
+dr_status dr_task_language_model_create(const dr_train_options *options, dr_task **task);
+dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task);
+
+#endif

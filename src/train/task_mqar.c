@@ -1,0 +1,124 @@
+/* Multi-query associative recall as a task: fresh examples each step, numbered through the run, each drawn from the stream of
+ * its number; held-out examples from streams of their own. Only queries have labels, and the loss is computed only there. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "data/mqar.h"
+#include "data/streams.h"
+#include "train/task.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct {
+    dr_task task;
+    dr_mqar_shape shape;
+    dr_mqar *mqar;
+    uint64_t seed;
+    int64_t batch, held_out; /* examples */
+    int32_t *ids;            /* [batch, length] */
+    int64_t *positions;      /* [batch, pairs] rows of the batch */
+    int32_t *labels;         /* [batch, pairs] */
+} recall;
+
+/* Examples first .. first + count - 1 of a stream. */
+static dr_batch draw(recall *task, dr_stream_purpose purpose, int64_t first, int64_t count) {
+    int64_t length = task->shape.length, pairs = task->shape.pairs;
+    for (int64_t i = 0; i < count; i++) {
+        dr_random random = dr_stream(task->seed, purpose, first + i);
+        int64_t *positions = task->positions + i * pairs;
+        dr_mqar_draw(task->mqar, &random, task->ids + i * length, positions, task->labels + i * pairs);
+        for (int64_t k = 0; k < pairs; k++) positions[k] += i * length;
+    }
+    return (dr_batch){.layout = {.sequences = count, .rows = count * length},
+                      .ids = task->ids,
+                      .targets = count * pairs,
+                      .positions = task->positions,
+                      .labels = task->labels};
+}
+
+static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *bytes) {
+    recall *self = (recall *)task;
+    *result = draw(self, DR_STREAM_MQAR_TRAINING, (step - 1) * self->batch, self->batch);
+    *bytes = 0;
+    return DR_OK;
+}
+
+/* Every example has the same number of queries, so the mean over queries is the mean over examples of their accuracy. */
+static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
+    recall *self = (recall *)task;
+    double loss = 0;
+    int64_t hits = 0, targets = self->held_out * self->shape.pairs;
+    for (int64_t first = 0; first < self->held_out; first += self->batch) {
+        int64_t count = self->held_out - first < self->batch ? self->held_out - first : self->batch, batch_hits;
+        dr_batch batch = draw(self, DR_STREAM_MQAR_HELD_OUT, first, count);
+        double batch_loss;
+        DR_TRY(dr_model_loss(model, &batch, NULL, &batch_loss, &batch_hits, NULL, NULL));
+        loss += batch_loss;
+        hits += batch_hits;
+    }
+    *evaluation =
+        (dr_evaluation){.loss = loss / (double)targets, .bits_per_byte = NAN, .accuracy = (double)hits / (double)targets};
+    return DR_OK;
+}
+
+static void describe(const dr_task *task, void (*line)(void *context, const char *text), void *context) {
+    const recall *self = (const recall *)task;
+    char text[160];
+    snprintf(text, sizeof text, "task: recall of %lld pairs in %lld tokens, vocabulary %lld, power %g, %s fillers",
+             (long long)self->shape.pairs, (long long)self->shape.length, (long long)self->shape.vocabulary, self->shape.power,
+             self->shape.random_fillers ? "random" : "zero");
+    line(context, text);
+    snprintf(text, sizeof text, "data: %lld fresh examples a step; held out: %lld examples", (long long)self->batch,
+             (long long)self->held_out);
+    line(context, text);
+}
+
+static void destroy(dr_task *task) {
+    recall *self = (recall *)task;
+    dr_mqar_destroy(self->mqar);
+    dr_release(self->ids);
+    dr_release(self->positions);
+    dr_release(self->labels);
+    dr_release(self);
+}
+
+static dr_status allocate(recall *self) {
+    void *memory;
+    int64_t tokens, targets;
+    if (!dr_product((int64_t[]){self->batch, self->shape.length, sizeof(int64_t)}, 3, &tokens) ||
+        !dr_product((int64_t[]){self->batch, self->shape.pairs, sizeof(int64_t)}, 3, &targets))
+        return dr_fail(DR_ERROR_ARGUMENT, "batch %lld times seq_len %lld is more than can be counted", (long long)self->batch,
+                       (long long)self->shape.length);
+    DR_TRY(dr_allocate((size_t)tokens, "a batch of examples", &memory));
+    self->ids = memory;
+    DR_TRY(dr_allocate((size_t)targets, "the positions of queries", &memory));
+    self->positions = memory;
+    DR_TRY(dr_allocate((size_t)targets, "the labels of queries", &memory));
+    self->labels = memory;
+    return DR_OK;
+}
+
+dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task) {
+    static const dr_task_operations operations = {
+        .batch = batch, .evaluate = evaluate, .describe = describe, .destroy = destroy};
+    void *memory;
+    DR_TRY(dr_allocate_zero(sizeof(recall), "the recall task", &memory));
+    recall *self = memory;
+    self->shape = (dr_mqar_shape){.vocabulary = dr_setting_integer(options, DR_SET_VOCABULARY),
+                                  .length = dr_setting_integer(options, DR_SET_SEQ_LEN),
+                                  .pairs = dr_setting_integer(options, DR_SET_PAIRS),
+                                  .power = dr_setting_real(options, DR_SET_POWER_A),
+                                  .random_fillers = dr_setting_boolean(options, DR_SET_RANDOM_FILLERS)};
+    self->task = (dr_task){.ops = &operations, .vocabulary = self->shape.vocabulary};
+    self->seed = (uint64_t)dr_setting_integer(options, DR_SET_SEED);
+    self->batch = dr_setting_integer(options, DR_SET_BATCH);
+    self->held_out = dr_setting_integer(options, DR_SET_HELD_OUT);
+    dr_status status;
+    DR_GO(dr_mqar_create(&self->shape, &self->mqar));
+    DR_GO(allocate(self));
+    *task = &self->task;
+    return DR_OK;
+done:
+    destroy(&self->task);
+    return status;
+}
