@@ -1,0 +1,147 @@
+/* Defaults of a model's configuration, and the check that it can be built. Every refusal names the field and its value. */
+#include "nn/config.h"
+#include "base/error.h"
+#include "nn/family.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { LARGEST = 1 << 24 }; /* of any one size: products of three stay within 64 bits by far */
+
+dr_model_config dr_model_config_default(const dr_rule *rule) {
+    dr_family family = dr_family_of(rule);
+    return (dr_model_config){.rule = *rule,
+                             .vocabulary = 256,
+                             .hidden = 256,
+                             .layers = 4,
+                             .heads = 4,
+                             .intermediate = -1,
+                             .conv_size = family.conv_size,
+                             .output_gate = -1,
+                             .gate = DR_GATE_AUTO,
+                             .lower_bound = -5,
+                             .lambda_bias = 0.9,
+                             .norm_eps = 1e-6,
+                             .initializer_range = 0.02};
+}
+
+static dr_status check_size(const char *field, int64_t value, int64_t least) {
+    if (value >= least && value <= LARGEST) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "%s is %" PRId64 "; it must be from %" PRId64 " to %d", field, value, least, LARGEST);
+}
+
+static dr_status check_real(const char *field, double value, double least, double most) {
+    if (value >= least && value <= most) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "%s is %g; it must be from %g to %g", field, value, least, most);
+}
+
+static dr_status resolve_sizes(dr_model_config *config, const dr_family *family) {
+    DR_TRY(check_size("vocabulary", config->vocabulary, 1));
+    DR_TRY(check_size("hidden", config->hidden, 1));
+    DR_TRY(check_size("layers", config->layers, 1));
+    DR_TRY(check_size("heads", config->heads, 1));
+    DR_TRY(check_size("value_heads", config->value_heads, 0));
+    DR_TRY(check_size("key_size", config->key_size, 0));
+    DR_TRY(check_size("value_size", config->value_size, 0));
+    DR_TRY(check_size("intermediate", config->intermediate, -1));
+    DR_TRY(check_size("conv_size", config->conv_size, 0));
+    if (config->value_heads == 0) config->value_heads = config->heads;
+    if (config->value_heads % config->heads != 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 "; it must be a multiple of heads, %" PRId64,
+                       config->value_heads, config->heads);
+    if (config->key_size == 0 && config->hidden % config->heads != 0)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "hidden is %" PRId64 " and heads is %" PRId64 ": give key_size, since one does not divide the other",
+                       config->hidden, config->heads);
+    if (config->key_size == 0) config->key_size = config->hidden / config->heads;
+    if (config->value_size == 0) config->value_size = config->key_size * family->expansion;
+    if (config->intermediate < 0) config->intermediate = (config->hidden * 8 / 3 + 255) / 256 * 256;
+    if (family->rotary_base > 0 && config->key_size % 2 != 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "key_size is %" PRId64 "; %s turns pairs of channels, so it must be even",
+                       config->key_size, config->rule.name);
+    return DR_OK;
+}
+
+static bool preconditions_writes(const dr_rule *rule) {
+    for (int i = 0; i < rule->rows; i++)
+        if (rule->row[i].write == DR_WRITE_PRECONDITIONED) return true;
+    return false;
+}
+
+static dr_status check_negative_eigenvalues(const dr_model_config *config) {
+    const dr_rule *rule = &config->rule;
+    if (!config->negative_eigenvalues) return DR_OK;
+    if (!dr_rule_uses(rule, DR_INPUT_BETA) && !dr_rule_uses(rule, DR_INPUT_ERASE_GATE))
+        return dr_fail(DR_ERROR_ARGUMENT, "negative_eigenvalues doubles beta or the erase gate, and the rule has neither");
+    if (preconditions_writes(rule) && !config->force)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "negative_eigenvalues with a preconditioned write key is not stable: beta x must not exceed 2, and x is "
+                       "%g; set force to have it all the same",
+                       rule->squash.x);
+    return DR_OK;
+}
+
+/* The inputs that no projection of a layer makes. */
+static dr_status check_inputs(const dr_rule *rule) {
+    static const dr_input free_inputs[] = {DR_INPUT_FREE_READ, DR_INPUT_FREE_WRITE, DR_INPUT_RATE};
+    for (size_t i = 0; i < sizeof free_inputs / sizeof free_inputs[0]; i++)
+        if (dr_rule_uses(rule, free_inputs[i]))
+            return dr_fail(DR_ERROR_UNSUPPORTED,
+                           "the rule reads %s, for which there is no layer; it runs through dr_recurrence_forward only",
+                           dr_input_name(free_inputs[i]));
+    if (rule->repeat > 1 && (dr_rule_uses(rule, DR_INPUT_FEEDBACK_KEY) || rule->query == DR_QUERY_CORRECTED))
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "a layer with %d keys a token has no one key to feed back or to correct the query by", rule->repeat);
+    return DR_OK;
+}
+
+static dr_status resolve_gate(dr_model_config *config, const dr_family *family) {
+    if (config->gate == DR_GATE_AUTO) config->gate = family->form;
+    if (config->gate != DR_GATE_FORM_LOG && config->gate != DR_GATE_FORM_KDA_BOUNDED &&
+        config->gate != DR_GATE_FORM_EDA_BOUNDED)
+        return dr_fail(DR_ERROR_ARGUMENT, "gate is %d, which is no dr_gate_form", (int)config->gate);
+    if (config->gate == DR_GATE_FORM_LOG) return DR_OK;
+    if (config->rule.decay != DR_DECAY_SCALAR && config->rule.decay != DR_DECAY_CHANNEL)
+        return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but the rule has no decay that tokens decide");
+    if (family->log_sigmoid || family->stepped)
+        return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but a layer of %s has a decay gate of its own", config->rule.name);
+    if (!(config->lower_bound < 0 && config->lower_bound >= -1000))
+        return dr_fail(DR_ERROR_ARGUMENT, "lower_bound is %g; it must be below 0 and at least -1000", config->lower_bound);
+    return DR_OK;
+}
+
+/* Names in the configuration outlive the caller's only if they are the table's. */
+static void adopt_name(dr_rule *rule) {
+    const char *name = rule->name;
+    rule->name = rule->title = rule->source = NULL;
+    for (int i = 0; name && i < dr_rule_count(); i++) {
+        const dr_rule *named = dr_rule_at(i);
+        if (strcmp(named->name, name) != 0 || !dr_rule_same_axes(named, rule)) continue;
+        rule->name = named->name;
+        rule->title = named->title;
+        rule->source = named->source;
+    }
+}
+
+dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *resolved) {
+    dr_model_config result = *config;
+    DR_TRY(dr_rule_check(&result.rule));
+    adopt_name(&result.rule);
+    DR_TRY(check_inputs(&result.rule));
+    dr_family family = dr_family_of(&result.rule);
+    DR_TRY(resolve_sizes(&result, &family));
+    DR_TRY(check_negative_eigenvalues(&result));
+    DR_TRY(resolve_gate(&result, &family));
+    if (result.output_gate != 0 && result.output_gate != 1 && result.output_gate != -1)
+        return dr_fail(DR_ERROR_ARGUMENT, "output_gate is %d; it must be 1, 0, or -1 for what the family has",
+                       result.output_gate);
+    if (result.output_gate < 0) result.output_gate = family.output_gate;
+    if (result.rule.tied_scan && result.value_heads != result.heads)
+        return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 " and heads is %" PRId64 "; a tied scan needs them equal",
+                       result.value_heads, result.heads);
+    DR_TRY(check_real("norm_eps", result.norm_eps, 1e-30, 1));
+    DR_TRY(check_real("initializer_range", result.initializer_range, 0, 100));
+    DR_TRY(check_real("lambda_bias", result.lambda_bias, -100, 100));
+    *resolved = result;
+    return DR_OK;
+}

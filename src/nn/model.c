@@ -1,0 +1,180 @@
+/* Models: the list of parameters and their block, random first values, and what callers ask a model for. */
+#include "nn/model.h"
+#include "base/error.h"
+#include "nn/config.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PLACES = 16 }; /* offsets in the block are multiples of this */
+
+/* ---- parameters ----------------------------------------------------------------------------------------------------- */
+
+static void list_parameter(dr_model *model, const char *name, const dr_slot *slot, int64_t offset) {
+    dr_parameter *parameter = &model->parameters[model->listed];
+    *parameter = (dr_parameter){.rank = slot->rank, .offset = offset, .count = slot->count, .decays = slot->decays};
+    snprintf(parameter->name, sizeof parameter->name, "%s", name);
+    memcpy(parameter->shape, slot->shape, sizeof slot->shape);
+    model->initials[model->listed++] = slot->initial;
+    model->count += slot->count;
+}
+
+static int64_t list_model_parameter(dr_model *model, const char *name, dr_slot slot) {
+    int64_t offset = model->block_count;
+    list_parameter(model, name, &slot, offset);
+    model->block_count += (slot.count + PLACES - 1) / PLACES * PLACES;
+    return offset;
+}
+
+static int roles_present(const dr_mixer *mixer) {
+    int present = 0;
+    for (int role = 0; role < DR_ROLES; role++) present += mixer->slot[role].count > 0;
+    return present;
+}
+
+static dr_slot matrix(int64_t rows, int64_t columns) {
+    return (dr_slot){
+        .initial = {DR_INITIAL_NORMAL, 0}, .decays = true, .rank = 2, .shape = {rows, columns}, .count = rows * columns};
+}
+
+static dr_status list_parameters(dr_model *model) {
+    const dr_model_config *config = &model->config;
+    dr_slot vector = {.initial = {DR_INITIAL_CONSTANT, 1}, .rank = 1, .shape = {config->hidden}, .count = config->hidden};
+    int64_t present = roles_present(&model->mixer), all = config->layers * present + 3;
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_parameter), "the list of parameters", &memory));
+    model->parameters = memory;
+    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_initial), "the list of parameters", &memory));
+    model->initials = memory;
+    model->layer_stride = dr_slots_place(model->mixer.slot);
+    list_model_parameter(model, "model.embeddings.weight", matrix(config->vocabulary, config->hidden));
+    model->first_layer = model->block_count;
+    for (int64_t i = 0; i < config->layers; i++) {
+        for (int role = 0; role < DR_ROLES; role++) {
+            const dr_slot *slot = &model->mixer.slot[role];
+            char name[sizeof model->parameters->name];
+            if (slot->count == 0) continue;
+            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", i, slot->name);
+            list_parameter(model, name, slot, model->block_count + slot->offset);
+        }
+        model->block_count += model->layer_stride;
+    }
+    model->final_norm = list_model_parameter(model, "model.norm.weight", vector);
+    if (!config->tied) model->head = list_model_parameter(model, "lm_head.weight", matrix(config->vocabulary, config->hidden));
+    return DR_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------------- */
+
+/* The block must not overflow: its elements, counted in double, stay far below 2^63 bytes. */
+static dr_status check_block(const dr_model_config *config, int64_t layer) {
+    double elements = (double)config->layers * (double)layer + 2.0 * (double)config->vocabulary * (double)config->hidden;
+    if (elements <= 0x1p40) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT,
+                   "a model of %g parameters: at most 2^40 are possible; make layers, hidden or vocabulary smaller", elements);
+}
+
+dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
+    const dr_operations *ops = backend->ops;
+    void *memory = NULL;
+    dr_status status = DR_OK;
+    DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
+    dr_model *model = memory;
+    model->backend = backend;
+    DR_GO(dr_config_resolve(config, &model->config));
+    DR_GO(dr_mixer_create(backend, &model->config, &model->mixer));
+    DR_GO(dr_block_add_parameters(&model->mixer, model->config.intermediate));
+    DR_GO(check_block(&model->config, dr_slots_place(model->mixer.slot)));
+    DR_GO(list_parameters(model));
+    DR_GO(dr_pass_create(model, &model->pass));
+    DR_GO(ops->allocate(backend, (size_t)model->block_count * dr_dtype_size(ops->dtype), &memory));
+    model->values = memory;
+    ops->zero(backend, model->values, (size_t)model->block_count * dr_dtype_size(ops->dtype));
+    *result = model;
+    return DR_OK;
+done:
+    dr_model_destroy(model);
+    return status;
+}
+
+/* Each parameter has a random stream of its own, so values depend on the seed and the place in the list alone. */
+static dr_status draw_parameters(dr_model *model, uint64_t seed) {
+    const dr_operations *ops = model->backend->ops;
+    int64_t longest = 0;
+    for (int64_t i = 0; i < model->listed; i++)
+        if (model->parameters[i].count > longest) longest = model->parameters[i].count;
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)longest * sizeof(double), "first values", &host));
+    dr_status status = DR_OK;
+    for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
+        const dr_parameter *parameter = &model->parameters[i];
+        dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, (uint64_t)i, parameter->count, host);
+        status = ops->upload(model->backend, model->values + (size_t)parameter->offset * dr_dtype_size(ops->dtype), host,
+                             DR_F64, parameter->count);
+    }
+    dr_release(host);
+    return status;
+}
+
+dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **result) {
+    dr_model *model = NULL;
+    DR_TRY(dr_model_build(backend, config, &model));
+    dr_status status = draw_parameters(model, seed);
+    if (status != DR_OK) {
+        dr_model_destroy(model);
+        return status;
+    }
+    *result = model;
+    return DR_OK;
+}
+
+void dr_model_destroy(dr_model *model) {
+    if (!model) return;
+    const dr_operations *ops = model->backend->ops;
+    dr_pass_destroy(model->backend, model->pass);
+    if (model->values) ops->free(model->backend, model->values);
+    if (model->gradients) ops->free(model->backend, model->gradients);
+    dr_mixer_destroy(model->backend, &model->mixer);
+    dr_release(model->parameters);
+    dr_release(model->initials);
+    dr_release(model);
+}
+
+/* ---- what it has ---------------------------------------------------------------------------------------------------- */
+
+const dr_model_config *dr_model_get_config(const dr_model *model) {
+    return &model->config;
+}
+
+dr_backend *dr_model_backend(const dr_model *model) {
+    return model->backend;
+}
+
+int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters) {
+    if (parameters) *parameters = model->parameters;
+    return model->listed;
+}
+
+int64_t dr_model_parameter_count(const dr_model *model) {
+    return model->count;
+}
+
+int64_t dr_model_block_count(const dr_model *model) {
+    return model->block_count;
+}
+
+void *dr_model_parameter_block(dr_model *model) {
+    return model->values;
+}
+
+void *dr_model_gradient_block(dr_model *model) {
+    const dr_operations *ops = model->backend->ops;
+    size_t bytes = (size_t)model->block_count * dr_dtype_size(ops->dtype);
+    if (!model->gradients) {
+        void *memory = NULL;
+        if (ops->allocate(model->backend, bytes, &memory) != DR_OK) return NULL;
+        ops->zero(model->backend, memory, bytes);
+        model->gradients = memory;
+    }
+    return model->gradients;
+}

@@ -1,0 +1,98 @@
+/* What a model carries from token to token: of each layer the memory S, the scan A and the last inputs of the convolutions, and
+ * how many tokens each sequence has seen. One token a sequence goes through the decode engine in memory that was planned when
+ * the state was made: a step allocates nothing. */
+#include "base/error.h"
+#include "nn/model.h"
+#include <inttypes.h>
+
+/* Hands out the state's block; shapes as dr_recurrence_state_shape and the convolution's. */
+static void place_state(dr_model_state *state, dr_arena *arena) {
+    const dr_mixer *mixer = &state->model->mixer;
+    size_t item = dr_dtype_size(state->backend->ops->dtype);
+    dr_layout layout = {state->sequences, state->sequences, NULL};
+    dr_layer layer = {.mixer = mixer, .backend = state->backend, .layout = layout};
+    dr_recurrence recurrence = dr_layer_recurrence(&layer);
+    for (int64_t l = 0; l < state->model->config.layers; l++) {
+        dr_mixer_state *of = &state->layers[l];
+        for (int i = 0; i < mixer->streams; i++) {
+            const dr_stream *stream = &mixer->stream[i];
+            if (stream->map != DR_MAP_CONV) continue;
+            int64_t count = state->sequences * (mixer->conv_size - 1) * stream->heads * stream->dim;
+            of->conv[i] = dr_arena_take(arena, (size_t)count * item);
+        }
+        for (int kind = 0; kind < DR_STATES; kind++) {
+            int64_t shape[DR_MAX_RANK], count = 1;
+            if (!dr_rule_carries(&mixer->rule, (dr_state_kind)kind)) continue;
+            int rank = dr_recurrence_state_shape(&recurrence, (dr_state_kind)kind, shape);
+            for (int i = 0; i < rank; i++) count *= shape[i];
+            of->at[kind] = dr_arena_take(arena, (size_t)count * item);
+        }
+    }
+}
+
+static dr_status fill_state(dr_model_state *state) {
+    const dr_operations *ops = state->backend->ops;
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero((size_t)state->model->config.layers * sizeof(dr_mixer_state), "a model's state", &memory));
+    state->layers = memory;
+    DR_TRY(dr_allocate_zero((size_t)state->sequences * sizeof(int64_t), "a model's state", &memory));
+    state->seen = memory;
+    dr_arena arena = {0};
+    place_state(state, &arena);
+    state->bytes = arena.used;
+    DR_TRY(ops->allocate(state->backend, state->bytes, &state->block));
+    arena = (dr_arena){.block = state->block};
+    place_state(state, &arena);
+    dr_model_state_reset(state);
+    DR_TRY(dr_pass_create(state->model, &state->step));
+    dr_layout layout = {state->sequences, state->sequences, NULL};
+    return dr_pass_prepare(state->model, state->step, DR_PASS_DECODE, &layout, state->sequences, false);
+}
+
+dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **result) {
+    if (sequences < 1 || sequences > 1 << 20)
+        return dr_fail(DR_ERROR_ARGUMENT, "a state of %" PRId64 " sequences; it must be from 1 to %d", sequences, 1 << 20);
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(dr_model_state), "a model's state", &memory));
+    dr_model_state *state = memory;
+    *state = (dr_model_state){.model = model, .backend = model->backend, .sequences = sequences};
+    dr_status status = fill_state(state);
+    if (status != DR_OK) {
+        dr_model_state_destroy(state);
+        return status;
+    }
+    *result = state;
+    return DR_OK;
+}
+
+void dr_model_state_reset(dr_model_state *state) {
+    state->backend->ops->zero(state->backend, state->block, state->bytes);
+    for (int64_t i = 0; i < state->sequences; i++) state->seen[i] = 0;
+}
+
+void dr_model_state_destroy(dr_model_state *state) {
+    if (!state) return;
+    dr_pass_destroy(state->backend, state->step);
+    if (state->block) state->backend->ops->free(state->backend, state->block);
+    dr_release(state->layers);
+    dr_release(state->seen);
+    dr_release(state);
+}
+
+dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
+    const dr_operations *ops = model->backend->ops;
+    int64_t vocabulary = model->config.vocabulary;
+    if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
+    for (int64_t i = 0; i < state->sequences; i++)
+        if (ids[i] < 0 || ids[i] >= vocabulary)
+            return dr_fail(DR_ERROR_ARGUMENT, "id %" PRId64 " is %" PRId32 "; it must be from 0 to %" PRId64, i, ids[i],
+                           vocabulary - 1);
+    dr_layout layout = {state->sequences, state->sequences, NULL};
+    DR_TRY(dr_pass_forward(model, state->step, DR_PASS_DECODE, &layout, ids, state));
+    for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
+        int64_t left = state->sequences - begin, count = left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
+        DR_TRY(dr_pass_head(model, state->step, state->step->x, begin, count));
+        DR_TRY(ops->download(model->backend, logits + begin * vocabulary, DR_F32, state->step->logits, count * vocabulary));
+    }
+    return DR_OK;
+}
