@@ -1,0 +1,45 @@
+/* What a case is measured with: memory of the backend that is filled from tensors of the file, and the relative error of what
+ * comes back. */
+#ifndef DR_VERIFY_MEASURE_H
+#define DR_VERIFY_MEASURE_H
+
+#include <deltarule/backend.h>
+
+enum { DR_DEVICE_BLOCKS = 80 };
+
+/* Blocks of a backend's memory that are freed together. */
+typedef struct {
+    dr_backend *backend;
+    int count;
+    void *block[DR_DEVICE_BLOCKS];
+} dr_device_memory;
+
+void dr_device_free(dr_device_memory *memory);
+dr_status dr_device_bytes(dr_device_memory *memory, size_t bytes, void **block);
+/* count elements, NaN: what a backend forgets to write will show. */
+dr_status dr_device_unset(dr_device_memory *memory, int64_t count, void **block);
+dr_status dr_device_zero(dr_device_memory *memory, int64_t count, void **block);
+/* count elements of a tensor; a tensor of rank 0 stands for its one value count times. */
+dr_status dr_device_fill(dr_device_memory *memory, const dr_tensor *tensor, int64_t count, void **block);
+
+/* The largest relative error over some tensors, and where it is. */
+typedef struct {
+    double error; /* -1: nothing was compared; infinite: a value is NaN or infinite */
+    char tensor[40];
+} dr_worst;
+
+typedef struct {
+    dr_worst forward, backward;
+    char kernel[96]; /* that ran */
+} dr_measurement;
+
+void dr_measurement_start(dr_measurement *measurement);
+
+/* ||actual - expected|| / max(||expected||, 1e-6 sqrt(n)), Euclidean, over the whole tensor, in double; taken into *worst under
+ * the name "prefix" "name". actual: [count of expected] in host memory. */
+void dr_measure(const double *actual, const dr_tensor *expected, const char *prefix, const char *name, dr_worst *worst);
+/* The same of a block of the backend's memory. */
+dr_status dr_measure_block(dr_backend *backend, const void *actual, const dr_tensor *expected, const char *prefix,
+                           const char *name, dr_worst *worst);
+
+#endif
