@@ -1,0 +1,469 @@
+/* Corpora, their held-out part, training windows, and the examples of multi-query associative recall. */
+#include "allocation.h"
+#include "data/corpus.h"
+#include "data/mqar.h"
+#include "data/streams.h"
+#include "data/windows.h"
+#include "scratch.h"
+
+#include <math.h>
+
+/* ---- reading ---- */
+
+static void write_text(const char *name, const char *text) {
+    scratch_write(name, text, strlen(text));
+}
+
+static void test_folder_is_read_in_order_of_names(void **state) {
+    (void)state;
+    write_text("order/b.txt", "second");
+    write_text("order/a/z.txt", "first");
+    write_text("order/c.txt", "third \xe2\x82\xac");
+    write_text("order/empty.txt", "");
+    write_text("order/.hidden", "never");
+    write_text("order/.git/config", "never");
+    assert_int_equal(symlink("b.txt", scratch_path("order/alias.txt")), 0);
+    assert_int_equal(symlink("..", scratch_path("order/a/loop")), 0);
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s//", scratch_path("order"));
+    dr_corpus *corpus;
+    assert_int_equal(dr_corpus_read(folder, &corpus), DR_OK);
+    const char *const texts[] = {"first", "second", "third \xe2\x82\xac"};
+    const char *const names[] = {"order/a/z.txt", "order/b.txt", "order/c.txt"};
+    assert_int_equal(corpus->documents.count, 3);
+    int64_t bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        const dr_document *document = &corpus->documents.at[i];
+        assert_string_equal(document->name, scratch_path(names[i]));
+        assert_int_equal(document->bytes, strlen(texts[i]));
+        assert_memory_equal(document->text, texts[i], strlen(texts[i]));
+        bytes += document->bytes;
+    }
+    assert_int_equal(corpus->documents.bytes, bytes);
+    dr_corpus_destroy(corpus);
+}
+
+static void test_many_files(void **state) {
+    (void)state;
+    char name[64];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "many/%03d", i);
+        scratch_write(name, name, strlen(name));
+    }
+    dr_corpus *corpus;
+    assert_int_equal(dr_corpus_read(scratch_path("many"), &corpus), DR_OK);
+    assert_int_equal(corpus->documents.count, 100);
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "many/%03d", i);
+        assert_memory_equal(corpus->documents.at[i].text, name, strlen(name));
+    }
+    dr_corpus_destroy(corpus);
+}
+
+static void assert_refused(const char *path, dr_status wanted, const char *part) {
+    dr_corpus *corpus = (dr_corpus *)1;
+    assert_int_equal(dr_corpus_read(path, &corpus), wanted);
+    assert_null(corpus);
+    assert_non_null(strstr(dr_last_error(), part));
+    assert_non_null(strstr(dr_last_error(), path));
+}
+
+static void test_bad_corpora_are_refused(void **state) {
+    (void)state;
+    assert_refused(scratch_path("nowhere"), DR_ERROR_ARGUMENT, "give a text file or a folder");
+    write_text("empty", "");
+    assert_refused(scratch_path("empty"), DR_ERROR_ARGUMENT, "empty");
+    write_text("hollow/nothing", "");
+    assert_refused(scratch_path("hollow"), DR_ERROR_ARGUMENT, "no file that is not empty");
+    write_text("binary/good", "good");
+    write_text("binary/latin1", "caf\xe9 au lait");
+    assert_int_equal(dr_corpus_read(scratch_path("binary"), &(dr_corpus *){NULL}), DR_ERROR_FORMAT);
+    assert_non_null(strstr(dr_last_error(), "binary/latin1 is not UTF-8 text: byte 3 (0xe9)"));
+    assert_int_equal(mkfifo(scratch_path("pipe"), 0600), 0);
+    assert_refused(scratch_path("pipe"), DR_ERROR_ARGUMENT, "not a regular file");
+}
+
+static void test_utf8(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes, valid;
+    } cases[] = {{"", 0, 0},
+                 {"plain\n", 6, 6},
+                 {"a\0b", 3, 3},
+                 {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9, 9},
+                 {"\xf4\x8f\xbf\xbf", 4, 4},         /* U+10FFFF */
+                 {"\xed\x9f\xbf\xee\x80\x80", 6, 6}, /* the neighbours of the surrogates */
+                 {"a\x80", 2, 1},                    /* a continuation alone */
+                 {"a\xc3", 2, 1},                    /* cut short */
+                 {"\xe2\x82", 2, 0},
+                 {"\xf0\x9f\x98", 3, 0},
+                 {"\xc3\x28", 2, 0},
+                 {"\xc0\x80", 2, 0}, /* overlong */
+                 {"\xc1\xbf", 2, 0},
+                 {"\xe0\x9f\xbf", 3, 0},
+                 {"\xf0\x8f\xbf\xbf", 4, 0},
+                 {"\xed\xa0\x80", 3, 0},     /* a surrogate */
+                 {"\xf4\x90\x80\x80", 4, 0}, /* above U+10FFFF */
+                 {"\xf5\x80\x80\x80", 4, 0},
+                 {"\xff", 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(dr_utf8_valid((const uint8_t *)cases[i].text, cases[i].bytes), cases[i].valid);
+}
+
+/* ---- held-out documents ---- */
+
+/* A corpus of documents of the given sizes: lines of 9 letters, so that a line starts at every tenth byte. */
+static dr_corpus made_corpus(const int64_t *sizes, int64_t count) {
+    dr_corpus corpus = {.documents = {.at = calloc((size_t)count, sizeof(dr_document)), .count = count}};
+    assert_non_null(corpus.documents.at);
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t *text = malloc((size_t)sizes[i]);
+        assert_non_null(text);
+        for (int64_t byte = 0; byte < sizes[i]; byte++) text[byte] = byte % 10 == 9 ? '\n' : (uint8_t)('a' + (i + byte) % 26);
+        corpus.documents.at[i] = (dr_document){.name = "made", .text = text, .bytes = sizes[i]};
+        corpus.documents.bytes += sizes[i];
+    }
+    return corpus;
+}
+
+static void free_corpus(dr_corpus *corpus) {
+    for (int64_t i = 0; i < corpus->documents.count; i++) free((void *)corpus->documents.at[i].text);
+    free(corpus->documents.at);
+}
+
+/* Every byte of the corpus is in one part, once, and in the corpus's order. */
+static void assert_parts_make_whole(const dr_corpus *corpus, const dr_split *split) {
+    int64_t t = 0, h = 0;
+    assert_int_equal(split->training.bytes + split->held_out.bytes, corpus->documents.bytes);
+    for (int64_t i = 0; i < corpus->documents.count; i++) {
+        const dr_document *document = &corpus->documents.at[i];
+        int64_t covered = 0;
+        if (t < split->training.count && split->training.at[t].text == document->text) covered += split->training.at[t++].bytes;
+        if (h < split->held_out.count && split->held_out.at[h].text == document->text + covered)
+            covered += split->held_out.at[h++].bytes;
+        assert_int_equal(covered, document->bytes);
+    }
+    assert_int_equal(t, split->training.count);
+    assert_int_equal(h, split->held_out.count);
+}
+
+static void test_whole_documents_are_held_out(void **state) {
+    (void)state;
+    enum { COUNT = 500 };
+    int64_t sizes[COUNT], total = 0;
+    for (int i = 0; i < COUNT; i++) total += sizes[i] = 2000 + 37 * (i % 100);
+    sizes[250] = 3000000; /* more than twice the goal: never held out */
+    total += 3000000 - (2000 + 37 * 50);
+    dr_corpus corpus = made_corpus(sizes, COUNT);
+    dr_split split, again, other;
+    assert_int_equal(dr_split_create(&corpus, 1, &split), DR_OK);
+    assert_int_equal(dr_split_create(&corpus, 1, &again), DR_OK);
+    assert_int_equal(dr_split_create(&corpus, 2, &other), DR_OK);
+    assert_parts_make_whole(&corpus, &split);
+    assert_null(split.cut);
+    assert_true(split.held_out.bytes >= total / 20 && split.held_out.bytes >= 100000);
+    assert_true(split.held_out.bytes < total / 20 + 6000);
+    int64_t in_first_half = 0;
+    for (int64_t i = 0; i < split.held_out.count; i++)
+        in_first_half += split.held_out.at[i].text < corpus.documents.at[250].text;
+    assert_int_equal(split.held_out.count, again.held_out.count);
+    bool differs = split.held_out.count != other.held_out.count;
+    for (int64_t i = 0; i < split.held_out.count; i++) {
+        assert_ptr_equal(split.held_out.at[i].text, again.held_out.at[i].text);
+        differs = differs || split.held_out.at[i].text != other.held_out.at[i].text;
+    }
+    assert_true(differs);
+    dr_split_destroy(&split);
+    dr_split_destroy(&again);
+    dr_split_destroy(&other);
+    free_corpus(&corpus);
+}
+
+static void test_one_file_gives_its_end(void **state) {
+    (void)state;
+    const int64_t size = 1000003;
+    dr_corpus corpus = made_corpus(&size, 1);
+    dr_split split;
+    assert_int_equal(dr_split_create(&corpus, 1, &split), DR_OK);
+    assert_parts_make_whole(&corpus, &split);
+    assert_string_equal(split.cut, "made");
+    assert_true(split.held_out.bytes >= 100000 && split.held_out.bytes < 100010);
+    assert_int_equal(split.held_out.at[0].text[-1], '\n');
+    dr_split_destroy(&split);
+    free_corpus(&corpus);
+}
+
+static void test_small_corpora_keep_four_fifths(void **state) {
+    (void)state;
+    const int64_t sizes[] = {1000, 1000, 1000, 1000, 1000, 1000, 1000};
+    dr_corpus corpus = made_corpus(sizes, 7);
+    dr_split split;
+    assert_int_equal(dr_split_create(&corpus, 3, &split), DR_OK);
+    assert_parts_make_whole(&corpus, &split);
+    assert_int_equal(split.held_out.bytes, 2000); /* 1400 are wanted */
+    dr_split_destroy(&split);
+    free_corpus(&corpus);
+
+    uint8_t text[] =
+        "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac"; /* no line: cut at a character */
+    dr_document euros = {.name = "euros", .text = text, .bytes = 18};
+    corpus = (dr_corpus){.documents = {.at = &euros, .count = 1, .bytes = 18}};
+    assert_int_equal(dr_split_create(&corpus, 3, &split), DR_OK);
+    assert_int_equal(split.training.bytes, 15);
+    dr_split_destroy(&split);
+
+    euros.bytes = corpus.documents.bytes = 3;
+    assert_int_equal(dr_split_create(&corpus, 3, &split), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "3 bytes"));
+}
+
+/* ---- windows ---- */
+
+/* What the stream of tokens is, from its definition. */
+static int32_t token_at(const dr_documents *documents, int64_t at) {
+    for (int64_t i = 0; i < documents->count; i++) {
+        if (at == 0) return DR_DOCUMENT_START;
+        if (at <= documents->at[i].bytes) return documents->at[i].text[at - 1];
+        at -= documents->at[i].bytes + 1;
+    }
+    fail_msg("no token there");
+    return -1;
+}
+
+static void test_windows_visit_all_text(void **state) {
+    (void)state;
+    enum { LENGTH = 16 };
+    const int64_t sizes[] = {333, 1, 420};
+    dr_corpus corpus = made_corpus(sizes, 3);
+    dr_windows *windows;
+    assert_int_equal(dr_windows_create(&corpus.documents, LENGTH, 5, &windows), DR_OK);
+    assert_int_equal(windows->tokens, 757);
+    assert_int_equal(windows->windows, 757 / LENGTH - 1);
+    int32_t ids[LENGTH], labels[LENGTH];
+    int64_t phases = 0, last_phase = -1;
+    for (int64_t epoch = 0; epoch < 8; epoch++) {
+        uint8_t seen[64] = {0};
+        for (int64_t i = 0; i < windows->windows; i++) {
+            dr_windows_get(windows, epoch * windows->windows + i, ids, labels);
+            int64_t number = windows->order[i], from = windows->phase + number * LENGTH;
+            assert_false(seen[number]++);
+            for (int64_t t = 0; t < LENGTH; t++) {
+                assert_int_equal(ids[t], token_at(&corpus.documents, from + t));
+                assert_int_equal(labels[t], token_at(&corpus.documents, from + t + 1));
+            }
+        }
+        phases += windows->phase != last_phase;
+        last_phase = windows->phase;
+    }
+    assert_true(phases >= 4);
+
+    int32_t far[LENGTH], near[LENGTH]; /* the same window whatever was asked for before */
+    dr_windows_get(windows, 1000003, far, labels);
+    dr_windows_get(windows, 7, near, labels);
+    dr_windows_get(windows, 1000003, ids, labels);
+    assert_memory_equal(ids, far, sizeof far);
+    assert_memory_not_equal(near, far, sizeof far);
+    dr_windows_destroy(windows);
+    free_corpus(&corpus);
+}
+
+static void test_shortest_text_for_a_window(void **state) {
+    (void)state;
+    const int64_t size = 16;
+    dr_corpus corpus = made_corpus(&size, 1);
+    dr_windows *windows;
+    int32_t ids[16], labels[16];
+    assert_int_equal(dr_windows_create(&corpus.documents, 16, 5, &windows), DR_OK); /* 17 tokens: one window and a label */
+    for (int64_t i = 0; i < 3; i++) {
+        dr_windows_get(windows, i, ids, labels);
+        assert_int_equal(ids[0], DR_DOCUMENT_START);
+        assert_int_equal(labels[15], corpus.documents.at[0].text[15]);
+    }
+    dr_windows_destroy(windows);
+    assert_int_equal(dr_windows_create(&corpus.documents, 17, 5, &windows), DR_ERROR_ARGUMENT);
+    assert_null(windows);
+    assert_non_null(strstr(dr_last_error(), "17 tokens"));
+    free_corpus(&corpus);
+}
+
+/* ---- recall ---- */
+
+enum { MOST_LENGTH = 256, MOST_PAIRS = 16 };
+
+typedef struct {
+    int32_t ids[MOST_LENGTH], labels[MOST_PAIRS];
+    int64_t positions[MOST_PAIRS];
+} example;
+
+static example draw_example(dr_mqar *mqar, uint64_t seed, int64_t index) {
+    example made;
+    dr_random random = dr_stream(seed, DR_STREAM_MQAR_TRAINING, index);
+    dr_mqar_draw(mqar, &random, made.ids, made.positions, made.labels);
+    return made;
+}
+
+static void assert_example_holds(const example *one, const dr_mqar_shape *shape) {
+    int64_t pairs = shape->pairs, context = 2 * pairs;
+    uint8_t asked[MOST_PAIRS] = {0};
+    for (int64_t i = 0; i < pairs; i++) {
+        int32_t key = one->ids[2 * i], value = one->ids[2 * i + 1];
+        assert_in_range(key, 1, shape->vocabulary / 2 - 1);
+        assert_in_range(value, shape->vocabulary / 2, shape->vocabulary - 1);
+        for (int64_t j = 0; j < i; j++) {
+            assert_int_not_equal(key, one->ids[2 * j]);
+            assert_int_not_equal(value, one->ids[2 * j + 1]);
+        }
+    }
+    for (int64_t q = 0; q < pairs; q++) {
+        int64_t position = one->positions[q], pair = 0;
+        assert_true(position >= context && position < shape->length && (position - context) % 2 == 0);
+        assert_true(q == 0 || position > one->positions[q - 1]);
+        while (pair < pairs && one->ids[2 * pair] != one->ids[position]) pair++;
+        assert_true(pair < pairs);
+        assert_false(asked[pair]++);
+        assert_int_equal(one->labels[q], one->ids[2 * pair + 1]);
+    }
+    for (int64_t t = context, q = 0; t < shape->length; t++) {
+        if (q < pairs && t == one->positions[q]) {
+            q++;
+            continue;
+        }
+        assert_in_range(one->ids[t], 0, shape->random_fillers ? shape->vocabulary - 1 : 0);
+    }
+}
+
+static void test_recall_examples(void **state) {
+    (void)state;
+    static const dr_mqar_shape shapes[] = {{8192, 64, 4, 0.01, true}, {8192, 64, 16, 0.01, true}, {100, 64, 16, 1, false},
+                                           {65, 64, 16, 0.5, true},   {5, 4, 1, 0.01, true},      {8192, 256, 16, 0.01, false}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        dr_mqar *mqar;
+        assert_int_equal(dr_mqar_create(&shapes[i], &mqar), DR_OK);
+        for (int64_t n = 0; n < 200; n++) {
+            example one = draw_example(mqar, 9, n);
+            assert_example_holds(&one, &shapes[i]);
+        }
+        example one = draw_example(mqar, 9, 0), again = draw_example(mqar, 9, 0), other = draw_example(mqar, 10, 0);
+        assert_memory_equal(one.ids, again.ids, (size_t)shapes[i].length * sizeof(int32_t));
+        if (shapes[i].length > 4) assert_memory_not_equal(one.ids, other.ids, (size_t)shapes[i].length * sizeof(int32_t));
+        dr_mqar_destroy(mqar);
+    }
+}
+
+/* Whether a count of events that are expected with a probability lies within five standard deviations. */
+static void assert_frequency(int64_t count, int64_t of, double probability) {
+    double deviation = sqrt((double)of * probability * (1 - probability));
+    if (fabs((double)count - (double)of * probability) > 5 * deviation + 1)
+        fail_msg("%lld of %lld, expected %.1f +- %.1f", (long long)count, (long long)of, (double)of * probability, deviation);
+}
+
+/* Slots of the first and the second key against the law of sequential draws with renormalisation. */
+static void test_recall_slots_follow_the_power_law(void **state) {
+    (void)state;
+    enum { PAIRS = 16, LENGTH = 256, SLOTS = 112, EXAMPLES = 20000 };
+    const dr_mqar_shape shape = {8192, LENGTH, PAIRS, 0.01, false};
+    dr_mqar *mqar;
+    assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
+    int64_t first[SLOTS] = {0}, second[SLOTS] = {0};
+    for (int64_t n = 0; n < EXAMPLES; n++) {
+        example one = draw_example(mqar, 11, n);
+        for (int64_t q = 0; q < PAIRS; q++) {
+            int64_t slot = (one.positions[q] - 2 * PAIRS) / 2;
+            first[slot] += one.ids[one.positions[q]] == one.ids[0];
+            second[slot] += one.ids[one.positions[q]] == one.ids[2];
+        }
+    }
+    double weight[SLOTS], total = 0, early = 0;
+    for (int g = 0; g < SLOTS; g++) total += weight[g] = pow(g + 1, 0.01 - 1);
+    for (int g = 0; g < 8; g++) early += weight[g] / total;
+    assert_true(fabs(weight[0] / total - 0.185) < 0.0005); /* as the definition's authors have it */
+    assert_true(fabs(early - 0.51) < 0.005);
+    for (int g = 0; g < SLOTS; g++) {
+        double after_others = 0;
+        for (int h = 0; h < SLOTS; h++)
+            if (h != g) after_others += weight[h] / total * weight[g] / (total - weight[h]);
+        assert_frequency(first[g], EXAMPLES, weight[g] / total);
+        assert_frequency(second[g], EXAMPLES, after_others);
+    }
+    dr_mqar_destroy(mqar);
+}
+
+/* Keys, values and fillers are uniform over their ranges, in eighths of them. */
+static void test_recall_tokens_are_uniform(void **state) {
+    (void)state;
+    enum { EXAMPLES = 4000, PARTS = 8, VOCABULARY = 1024 };
+    const dr_mqar_shape shape = {VOCABULARY, 32, 4, 0.01, true};
+    dr_mqar *mqar;
+    assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
+    int64_t key[PARTS] = {0}, value[PARTS] = {0}, filler[PARTS] = {0}, fillers = 0;
+    for (int64_t n = 0; n < EXAMPLES; n++) {
+        example one = draw_example(mqar, 13, n);
+        key[one.ids[0] * PARTS / (VOCABULARY / 2)]++;
+        value[(one.ids[7] - VOCABULARY / 2) * PARTS / (VOCABULARY / 2)]++;
+        for (int64_t t = 9; t < 32; t += 2, fillers++) filler[one.ids[t] * PARTS / VOCABULARY]++; /* never a query */
+    }
+    for (int i = 0; i < PARTS; i++) {
+        assert_frequency(key[i], EXAMPLES, (i == 0 ? 63.0 : 64.0) / 511);
+        assert_frequency(value[i], EXAMPLES, 1.0 / PARTS);
+        assert_frequency(filler[i], fillers, 1.0 / PARTS);
+    }
+    dr_mqar_destroy(mqar);
+}
+
+static void test_impossible_recall_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        dr_mqar_shape shape;
+        const char *part;
+    } cases[] = {{{8192, 64, 0, 0.01, true}, "pairs is 0"},
+                 {{8192, 63, 4, 0.01, true}, "seq_len is 63"},
+                 {{8192, 64, 17, 0.01, true}, "17 pairs do not fit into seq_len 64"},
+                 {{64, 64, 4, 0.01, true}, "vocabulary is 64"},
+                 {{8192, 64, 4, 0, true}, "power_a is 0"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dr_mqar *mqar = (dr_mqar *)1;
+        assert_int_equal(dr_mqar_create(&cases[i].shape, &mqar), DR_ERROR_ARGUMENT);
+        assert_null(mqar);
+        assert_non_null(strstr(dr_last_error(), cases[i].part));
+    }
+}
+
+/* ---- failed allocations ---- */
+
+static dr_status use_everything(void *context) {
+    (void)context;
+    dr_corpus *corpus = NULL;
+    dr_split split = {0};
+    dr_windows *windows = NULL;
+    dr_mqar *mqar = NULL;
+    dr_status status;
+    DR_GO(dr_corpus_read(scratch_path("order"), &corpus));
+    DR_GO(dr_split_create(corpus, 1, &split));
+    DR_GO(dr_windows_create(&split.training, 4, 1, &windows));
+    DR_GO(dr_mqar_create(&(dr_mqar_shape){8192, 64, 4, 0.01, true}, &mqar));
+done:
+    dr_mqar_destroy(mqar);
+    dr_windows_destroy(windows);
+    dr_split_destroy(&split);
+    dr_corpus_destroy(corpus);
+    return status;
+}
+
+static void test_failed_allocations_are_survived(void **state) {
+    (void)state;
+    assert_true(assert_survives_failed_allocations(use_everything, NULL) > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folder_is_read_in_order_of_names),  cmocka_unit_test(test_many_files),
+        cmocka_unit_test(test_bad_corpora_are_refused),           cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_whole_documents_are_held_out),      cmocka_unit_test(test_one_file_gives_its_end),
+        cmocka_unit_test(test_small_corpora_keep_four_fifths),    cmocka_unit_test(test_windows_visit_all_text),
+        cmocka_unit_test(test_shortest_text_for_a_window),        cmocka_unit_test(test_recall_examples),
+        cmocka_unit_test(test_recall_slots_follow_the_power_law), cmocka_unit_test(test_recall_tokens_are_uniform),
+        cmocka_unit_test(test_impossible_recall_is_refused),      cmocka_unit_test(test_failed_allocations_are_survived),
+    };
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
+}
