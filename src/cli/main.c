@@ -7,19 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static const cli_command *const commands[] = {&cli_rules, &cli_train, &cli_score, &cli_generate, &cli_verify, &cli_info};
-enum { COMMANDS = sizeof commands / sizeof *commands };
+static const cli_command *const commands[] = {&cli_rules, &cli_train, &cli_score, &cli_generate, &cli_verify, &cli_info, NULL};
 
 static const cli_command whole = {.name = ""};
 
 static const char *command_name(const void *context, int i) {
     (void)context;
-    return i < COMMANDS ? commands[i]->name : NULL;
+    return commands[i] ? commands[i]->name : NULL;
 }
 
 static void print_help(FILE *stream) {
     fprintf(stream, "deltarule %s: sequence models with a matrix memory\n\nUsage: deltarule COMMAND [...]\n\n", dr_version());
-    for (int i = 0; i < COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (int i = 0; commands[i]; i++) fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(stream, "\n'deltarule COMMAND --help' tells a command's flags; the manual is deltarule(1).\n");
 }
 
@@ -36,7 +35,7 @@ static int run(int argc, char **argv) {
         printf("deltarule %s\n", dr_version());
         return cli_finish_output(&whole);
     }
-    for (int i = 0; i < COMMANDS; i++) {
+    for (int i = 0; commands[i]; i++) {
         if (strcmp(argv[1], commands[i]->name) != 0) continue;
         int status = commands[i]->run(argc - 1, argv + 1);
         int written = cli_finish_output(commands[i]);
@@ -49,7 +48,9 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    /* A reader that goes away shows as a write error, which commands report, instead of killing a run. */
+    /* A reader that goes away, or a file that reaches the limit of its size, shows as a write error, which commands report,
+     * instead of killing a run. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     return run(argc, argv);
 }
