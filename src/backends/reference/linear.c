@@ -12,11 +12,9 @@ static void apply(int64_t in, int64_t out, const double *weight, const double *x
 
 /* d_x[i] = sum_o w[o, i] d_y[o], or added to */
 static void apply_transposed(int64_t in, int64_t out, const double *weight, const double *d_y, bool accumulate, double *d_x) {
-    for (int64_t i = 0; i < in; i++) {
-        double sum = accumulate ? d_x[i] : 0;
-        for (int64_t o = 0; o < out; o++) sum += weight[o * in + i] * d_y[o];
-        d_x[i] = sum;
-    }
+    for (int64_t i = 0; i < in && !accumulate; i++) d_x[i] = 0;
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t i = 0; i < in; i++) d_x[i] += weight[o * in + i] * d_y[o];
 }
 
 /* d_w[o, i] += d_y[o] x[i] */
