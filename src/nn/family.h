@@ -13,18 +13,17 @@ typedef enum { DR_UNIT_NONE, DR_UNIT_QUERY, DR_UNIT_BOTH } dr_unit;
 typedef enum { DR_DECAY_FULL, DR_DECAY_LOW_RANK, DR_DECAY_LOW_RANK_BIAS, DR_DECAY_LOW_RANK_HEADS } dr_decay_projection;
 
 typedef struct {
-    const char *rule;       /* the name in the table of rules; NULL: compositions */
-    const char *model_type; /* under which others publish it, or NULL */
-    int64_t conv_size;      /* of query, key and value by default; 0: none */
-    bool conv_bias;         /* of the convolutions */
-    bool activated;         /* silu after the convolution, or in its place */
-    dr_unit unit;           /* L2 norm of query and key, after the activation */
-    bool output_gate;       /* by default */
-    dr_activation gate;     /* of the output */
-    bool gate_low_rank;     /* the gate's projection goes through the value size, with a bias on the second */
-    bool gate_first;        /* RMS of o * gate over all heads, instead of RMS of each head, then the gate */
-    int64_t expansion;      /* value size over key size by default */
-    double scale;           /* of the query read; 0: K^-1/2 */
+    const char *rule;   /* the name in the table of rules; NULL: compositions */
+    int64_t conv_size;  /* of query, key and value by default; 0: none */
+    bool conv_bias;     /* of the convolutions */
+    bool activated;     /* silu after the convolution, or in its place */
+    dr_unit unit;       /* L2 norm of query and key, after the activation */
+    bool output_gate;   /* by default */
+    dr_activation gate; /* of the output */
+    bool gate_low_rank; /* the gate's projection goes through the value size, with a bias on the second */
+    bool gate_first;    /* RMS of o * gate over all heads, instead of RMS of each head, then the gate */
+    int64_t expansion;  /* value size over key size by default */
+    double scale;       /* of the query read; 0: K^-1/2 */
     dr_decay_projection decay;
     bool log_sigmoid;            /* log_decay = logsigmoid(u)/16, without A_log and dt_bias */
     double a_least;              /* A_log is ln of a draw between this and 16 */

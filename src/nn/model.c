@@ -75,7 +75,6 @@ static dr_status check_block(const dr_model_config *config, int64_t layer) {
 }
 
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
-    const dr_operations *ops = backend->ops;
     void *memory = NULL;
     dr_status status = DR_OK;
     DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
@@ -87,14 +86,21 @@ dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_
     DR_GO(check_block(&model->config, dr_slots_place(model->mixer.slot)));
     DR_GO(list_parameters(model));
     DR_GO(dr_pass_create(model, &model->pass));
-    DR_GO(ops->allocate(backend, (size_t)model->block_count * dr_dtype_size(ops->dtype), &memory));
-    model->values = memory;
-    ops->zero(backend, model->values, (size_t)model->block_count * dr_dtype_size(ops->dtype));
     *result = model;
     return DR_OK;
 done:
     dr_model_destroy(model);
     return status;
+}
+
+dr_status dr_model_allocate(dr_model *model) {
+    const dr_operations *ops = model->backend->ops;
+    size_t bytes = (size_t)model->block_count * dr_dtype_size(ops->dtype);
+    void *memory = NULL;
+    DR_TRY(ops->allocate(model->backend, bytes, &memory));
+    model->values = memory;
+    ops->zero(model->backend, model->values, bytes);
+    return DR_OK;
 }
 
 /* Each parameter has a random stream of its own, so values depend on the seed and the place in the list alone. */
@@ -119,7 +125,8 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
 dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **result) {
     dr_model *model = NULL;
     DR_TRY(dr_model_build(backend, config, &model));
-    dr_status status = draw_parameters(model, seed);
+    dr_status status = dr_model_allocate(model);
+    if (status == DR_OK) status = draw_parameters(model, seed);
     if (status != DR_OK) {
         dr_model_destroy(model);
         return status;

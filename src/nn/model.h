@@ -47,8 +47,10 @@ struct dr_model_state {
     dr_pass *step;
 };
 
-/* Lists the parameters of a resolved configuration and allocates the block; values are left as they come. */
+/* A model of this configuration with the list of its parameters, but no memory for them yet. */
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **model);
+/* Allocates the block of parameters, zero. */
+dr_status dr_model_allocate(dr_model *model);
 
 dr_status dr_pass_create(const dr_model *model, dr_pass **pass);
 void dr_pass_destroy(dr_backend *backend, dr_pass *pass);

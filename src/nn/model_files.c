@@ -1,0 +1,183 @@
+/* Reading and writing `config.json` and `model.safetensors` in the Hugging Face layout.
+ *
+ * A file is not trusted: the configuration is checked first, then the list of tensors against the parameters that it asks for,
+ * and only then is memory taken for them. Weights are written in the backend's type, so a saved model is the same to the bit;
+ * they are read from any floating type. */
+#include "nn/model_files.h"
+#include "base/error.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "nn/config.h"
+#include "nn/model.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char CONFIG_FILE[] = "config.json", WEIGHTS_FILE[] = "model.safetensors";
+
+/* ---- writing -------------------------------------------------------------------------------------------------------- */
+
+static dr_status write_config(const dr_model *model, dr_folder *change) {
+    bool wide = model->backend->ops->dtype == DR_F64;
+    json_t *object = dr_config_write(&model->config, wide ? "float64" : "float32");
+    if (!object) return dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", CONFIG_FILE);
+    dr_status status = dr_json_write(dr_folder_path(change, CONFIG_FILE), object);
+    json_decref(object);
+    return status;
+}
+
+/* block: the parameters in host memory, in the backend's type */
+static dr_status write_weights(const dr_model *model, dr_folder *change, char *block) {
+    static const char *const metadata[] = {"format", "pt", NULL};
+    dr_dtype dtype = model->backend->ops->dtype;
+    void *names_memory = NULL, *tensors_memory = NULL;
+    dr_status status = DR_OK;
+    DR_GO(dr_allocate((size_t)model->listed * sizeof(char *), "names of tensors", &names_memory));
+    DR_GO(dr_allocate((size_t)model->listed * sizeof(dr_tensor), "tensors", &tensors_memory));
+    const char **names = names_memory;
+    dr_tensor *tensors = tensors_memory;
+    for (int64_t i = 0; i < model->listed; i++) {
+        const dr_parameter *parameter = &model->parameters[i];
+        names[i] = parameter->name;
+        tensors[i] = (dr_tensor){dtype, parameter->rank, {0}, block + (size_t)parameter->offset * dr_dtype_size(dtype)};
+        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+    }
+    DR_GO(dr_safetensors_write(dr_folder_path(change, WEIGHTS_FILE), model->listed, names, tensors, metadata));
+done:
+    dr_release(names_memory);
+    dr_release(tensors_memory);
+    return status;
+}
+
+dr_status dr_model_write(const dr_model *model, dr_folder *change) {
+    const dr_operations *ops = model->backend->ops;
+    void *block = NULL;
+    DR_TRY(dr_allocate((size_t)model->block_count * dr_dtype_size(ops->dtype), "the parameters to write", &block));
+    dr_status status = ops->download(model->backend, block, ops->dtype, model->values, model->block_count);
+    if (status == DR_OK) status = write_config(model, change);
+    if (status == DR_OK) status = write_weights(model, change, block);
+    dr_release(block);
+    return status;
+}
+
+dr_status dr_model_save(const dr_model *model, const char *folder) {
+    dr_folder *change = NULL;
+    DR_TRY(dr_folder_begin(folder, &change));
+    dr_status status = dr_model_write(model, change);
+    if (status == DR_OK) return dr_folder_commit(change);
+    dr_folder_abandon(change);
+    return status;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------- */
+
+static void write_shape(char *text, size_t size, int rank, const int64_t *shape) {
+    size_t used = (size_t)snprintf(text, size, "[");
+    for (int i = 0; i < rank && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", shape[i]);
+    if (used < size) snprintf(text + used, size - used, "]");
+}
+
+static dr_status check_tensor(const dr_safetensors *weights, const dr_parameter *parameter) {
+    dr_tensor tensor;
+    char found[128], wanted[128];
+    write_shape(wanted, sizeof wanted, parameter->rank, parameter->shape);
+    if (!dr_safetensors_find(weights, parameter->name, &tensor))
+        return dr_fail(DR_ERROR_FORMAT, "the tensor %s of shape %s is missing", parameter->name, wanted);
+    if (tensor.dtype != DR_F32 && tensor.dtype != DR_F64 && tensor.dtype != DR_F16 && tensor.dtype != DR_BF16)
+        return dr_fail(DR_ERROR_FORMAT, "the tensor %s is of type %s; it must be F32, F64, F16 or BF16", parameter->name,
+                       dr_dtype_name(tensor.dtype));
+    write_shape(found, sizeof found, tensor.rank, tensor.shape);
+    if (tensor.rank != parameter->rank || memcmp(tensor.shape, parameter->shape, (size_t)tensor.rank * sizeof(int64_t)) != 0)
+        return dr_fail(DR_ERROR_FORMAT, "the tensor %s has the shape %s; the configuration asks for %s", parameter->name, found,
+                       wanted);
+    return DR_OK;
+}
+
+static bool is_listed(const dr_model *model, const char *name) {
+    for (int64_t i = 0; i < model->listed; i++)
+        if (strcmp(model->parameters[i].name, name) == 0) return true;
+    return false;
+}
+
+static dr_status check_weights(const dr_model *model, const dr_safetensors *weights) {
+    for (int64_t i = 0; i < model->listed; i++) DR_TRY(check_tensor(weights, &model->parameters[i]));
+    if (dr_safetensors_count(weights) == model->listed) return DR_OK;
+    for (int64_t i = 0; i < dr_safetensors_count(weights); i++)
+        if (!is_listed(model, dr_safetensors_name(weights, i)))
+            return dr_fail(DR_ERROR_FORMAT, "the tensor %.200s has no place in the model that %s tells",
+                           dr_safetensors_name(weights, i), CONFIG_FILE);
+    return DR_OK;
+}
+
+/* Views of a file may be unaligned; those go through aligned memory. */
+static dr_status upload(dr_model *model, const dr_parameter *parameter, const dr_tensor *tensor) {
+    const dr_operations *ops = model->backend->ops;
+    size_t item = dr_dtype_size(tensor->dtype);
+    void *to = model->values + (size_t)parameter->offset * dr_dtype_size(ops->dtype), *copy = NULL;
+    if ((uintptr_t)tensor->data % item == 0)
+        return ops->upload(model->backend, to, tensor->data, tensor->dtype, parameter->count);
+    DR_TRY(dr_allocate((size_t)parameter->count * item, "an unaligned tensor", &copy));
+    memcpy(copy, tensor->data, (size_t)parameter->count * item);
+    dr_status status = ops->upload(model->backend, to, copy, tensor->dtype, parameter->count);
+    dr_release(copy);
+    return status;
+}
+
+static dr_status read_weights(dr_model *model, const dr_safetensors *weights) {
+    DR_TRY(check_weights(model, weights));
+    DR_TRY(dr_model_allocate(model));
+    for (int64_t i = 0; i < model->listed; i++) {
+        dr_tensor tensor;
+        if (dr_safetensors_find(weights, model->parameters[i].name, &tensor))
+            DR_TRY(upload(model, &model->parameters[i], &tensor));
+    }
+    return DR_OK;
+}
+
+/* A configuration that cannot be built is the file's fault here, not the caller's. */
+static dr_status of_file(dr_status status, const char *file) {
+    return dr_fail_in(status == DR_ERROR_ARGUMENT ? DR_ERROR_FORMAT : status, "%s", file);
+}
+
+static dr_status read_model(dr_backend *backend, const char *config_file, dr_model **model) {
+    json_t *object = NULL;
+    dr_model_config config;
+    DR_TRY(dr_json_read(config_file, &object));
+    dr_status status = dr_config_read(object, &config);
+    if (status == DR_OK) status = dr_model_build(backend, &config, model);
+    json_decref(object);
+    return status == DR_OK ? DR_OK : of_file(status, config_file);
+}
+
+static dr_status join(const char *folder, const char *name, char **path) {
+    void *memory = NULL;
+    size_t size = strlen(folder) + strlen(name) + 2;
+    DR_TRY(dr_allocate(size, "a path", &memory));
+    snprintf(memory, size, "%s/%s", folder, name);
+    *path = memory;
+    return DR_OK;
+}
+
+dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **result) {
+    char *config_file = NULL, *weights_file = NULL;
+    dr_model *model = NULL;
+    dr_safetensors *weights = NULL;
+    dr_status status = DR_OK;
+    DR_GO(join(folder, CONFIG_FILE, &config_file));
+    DR_GO(join(folder, WEIGHTS_FILE, &weights_file));
+    DR_GO(dr_folder_recover(folder));
+    DR_GO(read_model(backend, config_file, &model));
+    DR_GO(dr_safetensors_open(weights_file, &weights));
+    status = read_weights(model, weights);
+    if (status != DR_OK) status = of_file(status, weights_file);
+done:
+    dr_safetensors_close(weights);
+    dr_release(config_file);
+    dr_release(weights_file);
+    if (status == DR_OK)
+        *result = model;
+    else
+        dr_model_destroy(model);
+    return status;
+}

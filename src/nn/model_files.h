@@ -1,0 +1,11 @@
+/* The files of a model within a change of a folder, so that a checkpoint can publish them together with its own. */
+#ifndef DR_NN_MODEL_FILES_H
+#define DR_NN_MODEL_FILES_H
+
+#include "formats/folder.h"
+#include <deltarule/model.h>
+
+/* Writes config.json and model.safetensors into a change begun with dr_folder_begin; the caller commits or abandons it. */
+dr_status dr_model_write(const dr_model *model, dr_folder *change);
+
+#endif
