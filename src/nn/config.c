@@ -91,9 +91,6 @@ static dr_status check_inputs(const dr_rule *rule) {
             return dr_fail(DR_ERROR_UNSUPPORTED,
                            "the rule reads %s, for which there is no layer; it runs through dr_recurrence_forward only",
                            dr_input_name(free_inputs[i]));
-    if (rule->repeat > 1 && (dr_rule_uses(rule, DR_INPUT_FEEDBACK_KEY) || rule->query == DR_QUERY_CORRECTED))
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "a layer with %d keys a token has no one key to feed back or to correct the query by", rule->repeat);
     return DR_OK;
 }
 

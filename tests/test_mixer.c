@@ -1,0 +1,285 @@
+/* The mixer of every named rule, and of compositions that use each option of each axis that has a layer: its hand-written
+ * backward against differences in double on the reference, by the input and by every parameter. */
+#include "backends/reference/reference.h"
+#include "base/random.h"
+#include "differences.h"
+#include "nn/config.h"
+#include "nn/mixer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double tolerance = 1e-6;
+
+/* sequences of 3, 0, 1 and 4 tokens */
+enum { SEQUENCES = 4, ROWS = 8 };
+static const int64_t begins[SEQUENCES + 1] = {0, 3, 3, 4, 8};
+
+static dr_backend *backend;
+
+static int open_backend(void **state) {
+    (void)state;
+    return dr_reference_open(NULL, &backend) != DR_OK;
+}
+
+static int close_backend(void **state) {
+    (void)state;
+    backend->ops->close(backend);
+    return 0;
+}
+
+#define ASSERT_OK(call)                                                                                                        \
+    do {                                                                                                                       \
+        if ((call) != DR_OK) fail_msg("%s: %s", #call, dr_last_error());                                                       \
+    } while (0)
+
+/* ---- one mixer with its memory -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    dr_model_config config;
+    dr_mixer mixer;
+    int64_t count; /* of parameters, gaps included */
+    double *parameters, *gradients;
+    dr_layer layer;
+    dr_mixer_memory memory;
+    dr_mixer_scratch scratch;
+    void *block;
+    double *x, *y, *d_y, *d_x; /* [ROWS, hidden] */
+} problem;
+
+static double *doubles(int64_t count) {
+    double *memory = calloc((size_t)count + 1, sizeof(double));
+    assert_non_null(memory);
+    return memory;
+}
+
+static void place(problem *of, const dr_recurrence_memory *engine, dr_arena *arena) {
+    dr_mixer_place(&of->layer, engine, true, arena, &of->memory);
+    dr_mixer_place_scratch(&of->layer, engine, true, arena, &of->scratch);
+}
+
+/* Parameters as they are first drawn, moved by a normal draw: gains in the middle of their range, norms off 1. */
+static void draw_parameters(problem *of, dr_random *random) {
+    for (int role = 0; role < DR_ROLES; role++) {
+        const dr_slot *slot = &of->mixer.slot[role];
+        dr_initial_draw(&slot->initial, 0.5, 7, (uint64_t)role, slot->count, of->parameters + slot->offset);
+        for (int64_t i = 0; i < slot->count; i++) of->parameters[slot->offset + i] += 0.2 * dr_random_normal(random);
+    }
+    /* a decay that is steep in its parameters needs no steeper one than this */
+    const dr_slot *a_log = &of->mixer.slot[DR_ROLE_A_LOG];
+    for (int64_t i = 0; i < a_log->count; i++) of->parameters[a_log->offset + i] = 0.3 * dr_random_normal(random);
+}
+
+static void begin(problem *of, const dr_model_config *config) {
+    dr_random random = dr_random_start(11, 0);
+    *of = (problem){0};
+    ASSERT_OK(dr_config_resolve(config, &of->config));
+    ASSERT_OK(dr_mixer_create(backend, &of->config, &of->mixer));
+    of->count = dr_slots_place(of->mixer.slot);
+    of->parameters = doubles(of->count);
+    of->gradients = doubles(of->count);
+    of->layer = (dr_layer){.mixer = &of->mixer,
+                           .backend = backend,
+                           .parameters = (const char *)of->parameters,
+                           .gradients = (char *)of->gradients,
+                           .layout = {SEQUENCES, ROWS, begins}};
+    draw_parameters(of, &random);
+    dr_recurrence recurrence = dr_layer_recurrence(&of->layer);
+    dr_recurrence_memory engine;
+    ASSERT_OK(dr_recurrence_plan(backend, &recurrence, &engine));
+    dr_arena arena = {0};
+    place(of, &engine, &arena);
+    ASSERT_OK(dr_allocate(arena.peak, "test", &of->block));
+    arena = (dr_arena){.block = of->block};
+    place(of, &engine, &arena);
+    int64_t elements = ROWS * of->config.hidden;
+    of->x = doubles(elements);
+    of->y = doubles(elements);
+    of->d_x = doubles(elements);
+    of->d_y = doubles(elements);
+    for (int64_t i = 0; i < elements; i++) {
+        of->x[i] = dr_random_normal(&random);
+        of->d_y[i] = dr_random_normal(&random);
+    }
+}
+
+static void end(problem *of) {
+    dr_mixer_destroy(backend, &of->mixer);
+    dr_release(of->block);
+    free(of->parameters);
+    free(of->gradients);
+    free(of->x);
+    free(of->y);
+    free(of->d_x);
+    free(of->d_y);
+}
+
+/* L = <y, d_y> */
+static double objective(void *context) {
+    problem *of = context;
+    double sum = 0;
+    ASSERT_OK(dr_mixer_forward(&of->layer, of->x, of->y, &of->memory, &of->scratch, NULL));
+    for (int64_t i = 0; i < ROWS * of->config.hidden; i++) sum += of->y[i] * of->d_y[i];
+    return sum;
+}
+
+static void check(const char *name, const dr_model_config *config) {
+    problem of;
+    begin(&of, config);
+    assert_true(isfinite(objective(&of)));
+    ASSERT_OK(dr_mixer_backward(&of.layer, of.x, of.d_y, of.d_x, &of.memory, &of.scratch));
+    char label[160];
+    snprintf(label, sizeof label, "%s: d_x", name);
+    assert_gradient(label, objective, &of, of.x, ROWS * of.config.hidden, of.d_x, tolerance);
+    int parameters = 0;
+    for (int role = 0; role < DR_ROLES; role++) {
+        const dr_slot *slot = &of.mixer.slot[role];
+        if (slot->count == 0) continue;
+        parameters++;
+        snprintf(label, sizeof label, "%s: %s", name, slot->name);
+        assert_gradient(label, objective, &of, of.parameters + slot->offset, slot->count, of.gradients + slot->offset,
+                        tolerance);
+    }
+    assert_true(parameters >= 5); /* query, key, value, norm and output at least */
+    /* gradients are added to */
+    double before = of.gradients[of.mixer.slot[DR_ROLE_QUERY].offset];
+    objective(&of);
+    ASSERT_OK(dr_mixer_backward(&of.layer, of.x, of.d_y, of.d_x, &of.memory, &of.scratch));
+    assert_true(fabs(of.gradients[of.mixer.slot[DR_ROLE_QUERY].offset] - 2 * before) <= 1e-12 * fabs(before));
+    end(&of);
+}
+
+/* Sizes that are no multiples of anything, three value heads a key head. */
+static dr_model_config small(const dr_rule *rule) {
+    dr_model_config config = dr_model_config_default(rule);
+    config.hidden = 7;
+    config.heads = 2;
+    config.value_heads = rule->tied_scan ? 2 : 6;
+    config.key_size = 4;
+    config.value_size = 3;
+    if (config.conv_size > 0) config.conv_size = 3;
+    return config;
+}
+
+/* ---- named rules ---------------------------------------------------------------------------------------------------- */
+
+static void test_named_rules(void **state) {
+    (void)state;
+    assert_true(dr_rule_count() >= 12);
+    for (int i = 0; i < dr_rule_count(); i++) {
+        const dr_rule *rule = dr_rule_at(i);
+        dr_model_config config = small(rule);
+        check(rule->name, &config);
+    }
+}
+
+/* Without convolution, with and without the output gate, with negative eigenvalues, bounded decay gates. */
+static void test_variants(void **state) {
+    (void)state;
+    dr_model_config config = small(dr_rule_find("gdn"));
+    config.conv_size = 0;
+    config.output_gate = 0;
+    config.negative_eigenvalues = true;
+    check("gdn without convolution and gate, beta to 2", &config);
+    config = small(dr_rule_find("qdelta"));
+    config.negative_eigenvalues = true;
+    check("qdelta, beta and lambda to 2", &config);
+    config = small(dr_rule_find("kda"));
+    config.gate = DR_GATE_FORM_KDA_BOUNDED;
+    config.lower_bound = -3;
+    check("kda bounded", &config);
+    config = small(dr_rule_find("gdn"));
+    config.gate = DR_GATE_FORM_EDA_BOUNDED;
+    check("gdn with eda's gate", &config);
+    config = small(dr_rule_find("gla"));
+    config.conv_size = 2;
+    check("gla with convolution", &config);
+    config = small(dr_rule_find("delta_net"));
+    config.output_gate = 1;
+    config.value_heads = 2;
+    check("delta_net with gate", &config);
+    config = small(dr_rule_find("pgdn"));
+    config.negative_eigenvalues = config.force = true;
+    check("pgdn forced to negative eigenvalues", &config);
+}
+
+/* ---- compositions --------------------------------------------------------------------------------------------------- */
+
+static dr_rule one_row(dr_decay decay, dr_row row) {
+    dr_rule rule = dr_rule_blank();
+    rule.decay = decay;
+    rule.rows = 1;
+    rule.row[0] = row;
+    return rule;
+}
+
+static void check_composition(const char *name, dr_rule rule) {
+    dr_model_config config = small(&rule);
+    check(name, &config);
+}
+
+static void test_compositions(void **state) {
+    (void)state;
+    const dr_row linear = {DR_READ_NONE, false, DR_WRITE_KEY, DR_GAIN_ONE, DR_VALUE_V};
+    const dr_row delta = {DR_READ_KEY, false, DR_WRITE_KEY, DR_GAIN_BETA, DR_VALUE_GAIN};
+    const dr_row gated = {DR_READ_GATED_KEY, false, DR_WRITE_KEY, DR_GAIN_ONE, DR_VALUE_GATED};
+    const dr_row feedback = {DR_READ_FEEDBACK, true, DR_WRITE_KEY, DR_GAIN_BETA, DR_VALUE_GAIN};
+    const dr_row implicit = {DR_READ_KEY, false, DR_WRITE_KEY, DR_GAIN_IMPLICIT, DR_VALUE_GAIN};
+    const dr_row exponential = {DR_READ_KEY, false, DR_WRITE_KEY, DR_GAIN_EXPONENTIAL, DR_VALUE_GAIN};
+    const dr_row preconditioned = {DR_READ_KEY, false, DR_WRITE_PRECONDITIONED, DR_GAIN_BETA, DR_VALUE_GAIN};
+    const dr_row unstable = {DR_READ_KEY, false, DR_WRITE_SHERMAN_MORRISON, DR_GAIN_BETA, DR_VALUE_GAIN};
+    dr_rule rule = one_row(DR_DECAY_CHANNEL, gated);
+    check_composition("gated key and value", rule);
+    rule = one_row(DR_DECAY_SCALAR, feedback);
+    check_composition("feedback", rule);
+    rule.query = DR_QUERY_CORRECTED;
+    check_composition("feedback and corrected query", rule);
+    rule = one_row(DR_DECAY_SCALAR, delta);
+    rule.query = DR_QUERY_CORRECTED;
+    check_composition("corrected query", rule);
+    rule = one_row(DR_DECAY_SCALAR, delta);
+    rule.repeat = 3;
+    check_composition("three steps a token", rule);
+    check_composition("implicit gain", one_row(DR_DECAY_NONE, implicit));
+    check_composition("exponential gain", one_row(DR_DECAY_CONSTANT, exponential));
+    rule = one_row(DR_DECAY_CHANNEL, linear);
+    rule.scan = DR_SCAN_DIAGONAL;
+    rule.query = DR_QUERY_RIDGE;
+    check_composition("ridge query", rule);
+    rule = one_row(DR_DECAY_NONE, unstable);
+    rule.scan = DR_SCAN_DIAGONAL;
+    check_composition("sherman-morrison write key", rule);
+    rule = one_row(DR_DECAY_SCALAR, preconditioned);
+    rule.scan = DR_SCAN_DIAGONAL;
+    rule.tied_scan = true;
+    check_composition("tied scan", rule);
+    rule.tied_scan = false;
+    rule.normalizer = DR_NORMALIZER_IMPLICIT;
+    rule.squash.interval = DR_SQUASH_DAMPEN;
+    check_composition("normalizer and another squash", rule);
+}
+
+/* The free keys have no layer, and the sentence says so. */
+static void test_refused(void **state) {
+    (void)state;
+    dr_rule rule = one_row(DR_DECAY_SCALAR, (dr_row){DR_READ_FREE, true, DR_WRITE_FREE, DR_GAIN_ONE, DR_VALUE_NONE});
+    rule.row[rule.rows++] = (dr_row){DR_READ_NONE, false, DR_WRITE_KEY, DR_GAIN_ONE, DR_VALUE_V};
+    dr_model_config config = small(&rule), resolved;
+    assert_int_equal(dr_config_resolve(&config, &resolved), DR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(dr_last_error(), "free_read"));
+    rule.row[0] = (dr_row){DR_READ_KEY, true, DR_WRITE_RATE_READ, DR_GAIN_ONE, DR_VALUE_NONE};
+    config = small(&rule);
+    assert_int_equal(dr_config_resolve(&config, &resolved), DR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(dr_last_error(), "rate"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_rules),
+        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
