@@ -48,6 +48,13 @@ static inline const char *scratch_path(const char *name) {
     return text;
 }
 
+static inline void scratch_write_at(const char *path, const void *data, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
 /* Makes a file in the folder, and the subfolders it lies in. */
 static inline const char *scratch_write(const char *name, const void *data, size_t bytes) {
     char path[PATH_MAX];
@@ -57,11 +64,21 @@ static inline const char *scratch_write(const char *name, const void *data, size
         mkdir(path, 0777);
         *slash = '/';
     }
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
-    assert_int_equal(fclose(file), 0);
+    scratch_write_at(path, data, bytes);
     return scratch_path(name);
+}
+
+/* The whole of a file, with a zero byte behind it; free it. NULL if there is none. */
+static inline char *scratch_read_at(const char *path, size_t *bytes) {
+    FILE *file = fopen(path, "rb");
+    struct stat about;
+    if (!file) return NULL;
+    assert_int_equal(fstat(fileno(file), &about), 0);
+    char *text = calloc(1, (size_t)about.st_size + 1);
+    assert_non_null(text);
+    *bytes = fread(text, 1, (size_t)about.st_size, file);
+    fclose(file);
+    return text;
 }
 
 #endif
