@@ -1,0 +1,170 @@
+/* Writing and reading checkpoints. Numbers of the position stand in the metadata of optimizer.safetensors as text; reals in
+ * hexadecimal, which loses nothing. */
+#include "train/checkpoint.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/folder.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "nn/model_files.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char OPTIMIZER_FILE[] = "optimizer.safetensors", SETTINGS_FILE[] = "settings.json";
+
+/* ---- writing -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char step[24], skipped[24], skipped_in_row[24], updates[24], seconds[32], held_out[32], accuracy[32], fingerprint[24];
+} position_text;
+
+static position_text to_text(const dr_run_position *position, int64_t updates) {
+    position_text text;
+    snprintf(text.step, sizeof text.step, "%" PRId64, position->step);
+    snprintf(text.skipped, sizeof text.skipped, "%" PRId64, position->skipped);
+    snprintf(text.skipped_in_row, sizeof text.skipped_in_row, "%" PRId64, position->skipped_in_row);
+    snprintf(text.updates, sizeof text.updates, "%" PRId64, updates);
+    snprintf(text.seconds, sizeof text.seconds, "%a", position->seconds);
+    snprintf(text.held_out, sizeof text.held_out, "%a", position->held_out);
+    snprintf(text.accuracy, sizeof text.accuracy, "%a", position->accuracy);
+    snprintf(text.fingerprint, sizeof text.fingerprint, "%016" PRIx64, position->fingerprint);
+    return text;
+}
+
+static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer, const dr_run_position *position) {
+    dr_backend *backend = dr_model_backend(optimizer->model);
+    dr_dtype dtype = dr_backend_dtype(backend);
+    size_t bytes = (size_t)optimizer->count * dr_dtype_size(dtype);
+    void *mean = NULL, *square = NULL;
+    dr_status status;
+    DR_GO(dr_allocate(bytes, "a copy of the optimizer", &mean));
+    DR_GO(dr_allocate(bytes, "a copy of the optimizer", &square));
+    DR_GO(dr_backend_download(backend, mean, dtype, optimizer->mean, optimizer->count));
+    DR_GO(dr_backend_download(backend, square, dtype, optimizer->square, optimizer->count));
+    position_text text = to_text(position, optimizer->updates);
+    const char *const metadata[] = {
+        "step",        text.step,        "skipped",    text.skipped, "skipped_in_row", text.skipped_in_row, "updates",
+        text.updates,  "seconds",        text.seconds, "held_out",   text.held_out,    "accuracy",          text.accuracy,
+        "fingerprint", text.fingerprint, NULL};
+    const char *const names[] = {"mean", "square"};
+    const dr_tensor tensors[] = {{.dtype = dtype, .rank = 1, .shape = {optimizer->count}, .data = mean},
+                                 {.dtype = dtype, .rank = 1, .shape = {optimizer->count}, .data = square}};
+    DR_GO(dr_safetensors_write(file, 2, names, tensors, metadata));
+done:
+    dr_release(mean);
+    dr_release(square);
+    return status;
+}
+
+static dr_status write_settings(const char *file, const dr_train_options *options) {
+    json_t *object;
+    DR_TRY(dr_train_options_to_json(options, &object));
+    dr_status status = dr_json_write(file, object);
+    json_decref(object);
+    return status;
+}
+
+dr_status dr_checkpoint_write(const char *folder, const dr_train_options *options, const dr_optimizer *optimizer,
+                              const dr_run_position *position) {
+    dr_folder *change;
+    dr_status status;
+    DR_TRY(dr_folder_begin(folder, &change));
+    DR_GO(dr_model_write(optimizer->model, change));
+    DR_GO(write_settings(dr_folder_path(change, SETTINGS_FILE), options));
+    DR_GO(write_optimizer(dr_folder_path(change, OPTIMIZER_FILE), optimizer, position));
+    return dr_folder_commit(change);
+done:
+    dr_folder_abandon(change);
+    return status;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------- */
+
+static dr_status path_of(const char *folder, const char *name, char path[PATH_MAX]) {
+    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", folder);
+}
+
+bool dr_checkpoint_exists(const char *folder) {
+    char path[PATH_MAX];
+    return path_of(folder, SETTINGS_FILE, path) == DR_OK && access(path, F_OK) == 0;
+}
+
+static dr_status metadata_text(const dr_safetensors *file, const char *key, const char **text) {
+    *text = dr_safetensors_metadata(file, key);
+    return *text ? DR_OK : dr_fail(DR_ERROR_FORMAT, "%s has no \"%s\" in its metadata", OPTIMIZER_FILE, key);
+}
+
+static dr_status metadata_count(const dr_safetensors *file, const char *key, int64_t *count) {
+    const char *text;
+    char *end;
+    DR_TRY(metadata_text(file, key, &text));
+    *count = strtoll(text, &end, 10);
+    if (end != text && !*end && *count >= 0) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is \"%.40s\": it must be a count", key, OPTIMIZER_FILE, text);
+}
+
+static dr_status metadata_real(const dr_safetensors *file, const char *key, double *number) {
+    const char *text;
+    char *end;
+    DR_TRY(metadata_text(file, key, &text));
+    *number = strtod(text, &end);
+    if (end != text && !*end) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is \"%.40s\": it must be a number", key, OPTIMIZER_FILE, text);
+}
+
+static dr_status read_position(const dr_safetensors *file, dr_run_position *position, int64_t *updates) {
+    const char *text;
+    char *end;
+    DR_TRY(metadata_count(file, "step", &position->step));
+    DR_TRY(metadata_count(file, "skipped", &position->skipped));
+    DR_TRY(metadata_count(file, "skipped_in_row", &position->skipped_in_row));
+    DR_TRY(metadata_count(file, "updates", updates));
+    DR_TRY(metadata_real(file, "seconds", &position->seconds));
+    DR_TRY(metadata_real(file, "held_out", &position->held_out));
+    DR_TRY(metadata_real(file, "accuracy", &position->accuracy));
+    DR_TRY(metadata_text(file, "fingerprint", &text));
+    position->fingerprint = strtoull(text, &end, 16);
+    if (end == text || *end)
+        return dr_fail(DR_ERROR_FORMAT, "\"fingerprint\" in %s is \"%.40s\": it must be a hexadecimal number", OPTIMIZER_FILE,
+                       text);
+    return DR_OK;
+}
+
+static dr_status read_means(const dr_safetensors *file, const char *name, const dr_optimizer *optimizer, void *means) {
+    dr_backend *backend = dr_model_backend(optimizer->model);
+    dr_dtype dtype = dr_backend_dtype(backend);
+    dr_tensor tensor;
+    if (!dr_safetensors_find(file, name, &tensor))
+        return dr_fail(DR_ERROR_FORMAT, "%s has no tensor \"%s\"", OPTIMIZER_FILE, name);
+    if (tensor.rank != 1 || tensor.shape[0] != optimizer->count)
+        return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is not [%lld], as the model's parameters are", name, OPTIMIZER_FILE,
+                       (long long)optimizer->count);
+    if (tensor.dtype != dtype)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "the run was trained in %s, but the backend %s computes in %s: resume it on the backend that "
+                       "began it",
+                       dr_dtype_name(tensor.dtype), dr_backend_name(backend), dr_dtype_name(dtype));
+    return dr_backend_upload(backend, means, tensor.data, dtype, optimizer->count);
+}
+
+dr_status dr_checkpoint_read(const char *folder, dr_optimizer *optimizer, dr_run_position *position) {
+    char path[PATH_MAX];
+    dr_safetensors *file;
+    dr_status status;
+    DR_TRY(path_of(folder, OPTIMIZER_FILE, path));
+    DR_TRY(dr_safetensors_open(path, &file));
+    DR_GO(read_position(file, position, &optimizer->updates));
+    DR_GO(read_means(file, "mean", optimizer, optimizer->mean));
+    DR_GO(read_means(file, "square", optimizer, optimizer->square));
+done:
+    dr_safetensors_close(file);
+    return status;
+}

@@ -1,0 +1,107 @@
+/* The training loop. Each step: batch, gradient of the mean loss, clipped AdamW step, evaluation when due, a line of metrics,
+ * the caller's callback, a checkpoint when due. Everything a step does follows from the checkpoint before it, so a resumed run
+ * makes the numbers of an uninterrupted one. */
+#include "base/error.h"
+#include "train/run.h"
+
+#include <math.h>
+#include <time.h>
+
+enum { MOST_SKIPPED_IN_ROW = 50 };
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void zero_gradient(dr_model *model) {
+    dr_backend *backend = dr_model_backend(model);
+    size_t bytes = (size_t)dr_model_block_count(model) * dr_dtype_size(dr_backend_dtype(backend));
+    dr_backend_zero(backend, dr_model_gradient_block(model), bytes);
+}
+
+/* One step: moves the position and tells loss, bits per byte, learning rate, norm and the tokens it read. */
+static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) {
+    dr_run_position *position = &run->position;
+    dr_batch batch;
+    int64_t step = position->step + 1, bytes;
+    double sum;
+    bool skipped;
+    DR_TRY(run->task->ops->batch(run->task, step, &batch, &bytes));
+    zero_gradient(run->model);
+    DR_TRY(dr_model_gradient(run->model, &batch, 1.0 / (double)batch.targets, &sum, NULL));
+    progress->learning_rate = dr_schedule_rate(&run->schedule, step);
+    DR_TRY(dr_optimizer_step(run->optimizer, progress->learning_rate, &progress->gradient_norm, &skipped));
+    progress->loss = sum / (double)batch.targets;
+    progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : NAN; /* ln 2 */
+    *tokens = batch.layout.rows;
+    position->step = step;
+    position->skipped += skipped;
+    position->skipped_in_row = skipped ? position->skipped_in_row + 1 : 0;
+    if (position->skipped_in_row < MOST_SKIPPED_IN_ROW) return DR_OK;
+    return dr_fail(
+        DR_ERROR_NUMERIC,
+        "the gradients of %d steps in a row, up to step %lld, were not finite: begin again with a learning_rate below %g",
+        MOST_SKIPPED_IN_ROW, (long long)step, run->schedule.peak);
+}
+
+static bool is_due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+/* Whether the last evaluation is as good as the user wanted. */
+static bool is_good_enough(const dr_run *run) {
+    double wanted = dr_setting_real(run->options, DR_SET_STOP_ACCURACY);
+    return wanted > 0 && run->position.accuracy >= wanted; /* false where there is no accuracy, NaN */
+}
+
+static bool is_over(const dr_run *run) {
+    return run->position.step >= run->schedule.steps || is_good_enough(run);
+}
+
+static dr_status evaluate(dr_run *run, dr_evaluation *evaluation) {
+    DR_TRY(run->task->ops->evaluate(run->task, run->model, evaluation));
+    run->position.held_out = evaluation->loss;
+    run->position.accuracy = evaluation->accuracy;
+    return DR_OK;
+}
+
+static dr_status save(dr_run *run) {
+    DR_TRY(dr_metrics_sync(&run->metrics));
+    return dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position);
+}
+
+dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context) {
+    dr_run_position *position = &run->position;
+    int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
+    int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);
+    double start = now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
+    while (!is_over(run)) {
+        dr_progress progress = {.steps = run->schedule.steps};
+        dr_evaluation evaluation;
+        int64_t tokens;
+        double step_start = now();
+        DR_TRY(take_step(run, &progress, &tokens));
+        double step_seconds = now() - step_start;
+        mean_seconds = mean_seconds == 0 ? step_seconds : 0.9 * mean_seconds + 0.1 * step_seconds;
+        bool is_last = position->step == run->schedule.steps;
+        progress.evaluated = is_last || is_due(position->step, evaluate_every);
+        if (progress.evaluated) DR_TRY(evaluate(run, &evaluation));
+        position->seconds = now() - start;
+        progress.step = position->step;
+        progress.held_out = position->held_out;
+        progress.accuracy = position->accuracy;
+        progress.skipped = position->skipped;
+        progress.seconds = position->seconds;
+        progress.tokens_per_second = (double)tokens / mean_seconds;
+        progress.seconds_left = (double)(run->schedule.steps - position->step) * position->seconds / (double)position->step;
+        DR_TRY(dr_metrics_append(&run->metrics, &progress, progress.evaluated ? &evaluation : NULL));
+        bool stops = callback && !callback(context, &progress);
+        if (stops || is_over(run) || is_due(position->step, save_every)) DR_TRY(save(run));
+        if (stops && !is_over(run))
+            return dr_fail(DR_ERROR_INTERRUPTED, "the run was stopped after step %lld of %lld; its checkpoint is in %s",
+                           (long long)position->step, (long long)run->schedule.steps, run->folder);
+    }
+    return DR_OK;
+}

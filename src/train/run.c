@@ -1,0 +1,173 @@
+/* Making a run from settings, or from the folder of an earlier one. A new run writes its first checkpoint before its first
+ * step: a folder that cannot be written is found at once, and a kill at any later moment leaves something to resume. */
+#include "train/run.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "formats/folder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A resumed run may stand in another folder than the run that it continues did. */
+static dr_status make_corpus_path_absolute(dr_train_options *options) {
+    const char *path = dr_setting_text(options, DR_SET_CORPUS);
+    char *absolute = *path ? realpath(path, NULL) : NULL;
+    if (!absolute) return DR_OK; /* reading the corpus tells what is wrong */
+    dr_status status = dr_train_options_set(options, "corpus", absolute);
+    free(absolute);
+    return status;
+}
+
+static dr_status copy_options(const dr_train_options *options, dr_train_options *copy) {
+    for (int id = 0; id < DR_SETTINGS; id++)
+        if (dr_setting_is_set(options, (dr_setting_id)id))
+            DR_TRY(dr_train_options_set(copy, dr_setting_table[id].name, dr_setting_text(options, (dr_setting_id)id)));
+    return DR_OK;
+}
+
+/* Folder and options that are all at their defaults; to be filled. */
+static dr_status begin(const char *folder, dr_run **run) {
+    void *memory;
+    *run = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(dr_run), "a run", &memory));
+    dr_run *made = memory;
+    made->position = (dr_run_position){.held_out = NAN, .accuracy = NAN};
+    dr_status status = dr_copy_string(folder, &made->folder);
+    if (status == DR_OK) status = dr_train_options_create(&made->options);
+    if (status != DR_OK)
+        dr_run_destroy(made);
+    else
+        *run = made;
+    return status;
+}
+
+static dr_status make_optimizer(dr_run *run) {
+    const dr_train_options *options = run->options;
+    dr_optimizer_settings settings = {.beta1 = dr_setting_real(options, DR_SET_BETA1),
+                                      .beta2 = dr_setting_real(options, DR_SET_BETA2),
+                                      .eps = dr_setting_real(options, DR_SET_EPS),
+                                      .weight_decay = dr_setting_real(options, DR_SET_WEIGHT_DECAY),
+                                      .clip = dr_setting_real(options, DR_SET_CLIP)};
+    run->schedule = (dr_schedule){.peak = dr_setting_real(options, DR_SET_LEARNING_RATE),
+                                  .last_ratio = dr_setting_real(options, DR_SET_MIN_LEARNING_RATE_RATIO),
+                                  .warmup = dr_setting_real(options, DR_SET_WARMUP),
+                                  .steps = dr_setting_integer(options, DR_SET_STEPS)};
+    return dr_optimizer_create(run->model, &settings, &run->optimizer);
+}
+
+dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
+    dr_run *made;
+    dr_model_config config;
+    dr_status status;
+    *run = NULL;
+    DR_TRY(dr_folder_recover(folder));
+    if (dr_checkpoint_exists(folder))
+        return dr_fail(DR_ERROR_ARGUMENT, "%s holds a run already: resume it, or choose another folder", folder);
+    DR_TRY(begin(folder, &made));
+    DR_GO(copy_options(options, made->options));
+    DR_GO(make_corpus_path_absolute(made->options));
+    DR_GO(dr_task_create(made->options, &made->task));
+    made->position.fingerprint = made->task->fingerprint;
+    DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
+    DR_GO(dr_model_create(backend, &config, (uint64_t)dr_setting_integer(made->options, DR_SET_SEED), &made->model));
+    DR_GO(make_optimizer(made));
+    if (made->task->ops->publish) DR_GO(made->task->ops->publish(made->task, folder));
+    DR_GO(dr_checkpoint_write(folder, made->options, made->optimizer, &made->position));
+    DR_GO(dr_metrics_open(folder, 0, &made->metrics));
+    *run = made;
+    return DR_OK;
+done:
+    dr_run_destroy(made);
+    return status;
+}
+
+/* Settings that were given for a resumed run: those that decide its numbers must be as they were, but for steps. */
+static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
+    for (int id = 0; id < DR_SETTINGS; id++) {
+        bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_SAVE_EVERY ||
+                          id == DR_SET_EVALUATE_EVERY ||
+                          id == DR_SET_CORPUS; /* it may have moved: its content must be the same */
+        if (!dr_setting_is_set(changes, (dr_setting_id)id)) continue;
+        const char *name = dr_setting_table[id].name, *value = dr_setting_text(changes, (dr_setting_id)id);
+        const char *old = dr_setting_text(options, (dr_setting_id)id);
+        bool is_number = dr_setting_table[id].type == DR_SETTING_INTEGER || dr_setting_table[id].type == DR_SETTING_REAL;
+        bool same = strcmp(value, old) == 0 || (is_number && strtod(value, NULL) == strtod(old, NULL));
+        if (!may_change && !same)
+            return dr_fail(DR_ERROR_ARGUMENT,
+                           "%s cannot be changed from %s to %s when a run is resumed: steps, threads, save_every, "
+                           "evaluate_every and the place of the corpus can",
+                           name, old, value);
+        if (may_change) DR_TRY(dr_train_options_set(options, name, value));
+    }
+    return DR_OK;
+}
+
+dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run) {
+    dr_run *made;
+    dr_status status;
+    *run = NULL;
+    DR_TRY(dr_folder_recover(folder));
+    if (!dr_checkpoint_exists(folder))
+        return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: it has no settings.json", folder);
+    DR_TRY(begin(folder, &made));
+    DR_GO(dr_train_options_read(made->options, folder));
+    if (changes) DR_GO(apply_changes(changes, made->options));
+    DR_GO(make_corpus_path_absolute(made->options));
+    DR_GO(dr_task_create(made->options, &made->task));
+    DR_GO(dr_model_load(backend, folder, &made->model));
+    DR_GO(make_optimizer(made));
+    DR_GO(dr_checkpoint_read(folder, made->optimizer, &made->position));
+    if (dr_model_get_config(made->model)->vocabulary != made->task->vocabulary) {
+        status = dr_fail(DR_ERROR_FORMAT, "%s: the model's vocabulary of %lld ids is not that of its settings, %lld", folder,
+                         (long long)dr_model_get_config(made->model)->vocabulary, (long long)made->task->vocabulary);
+        goto done;
+    }
+    if (made->position.fingerprint != made->task->fingerprint) {
+        status = dr_fail(DR_ERROR_ARGUMENT,
+                         "the corpus %s is not the text that the run began with: put that back, or begin a new run",
+                         dr_setting_text(made->options, DR_SET_CORPUS));
+        goto done;
+    }
+    DR_GO(dr_metrics_open(folder, made->position.step, &made->metrics));
+    *run = made;
+    return DR_OK;
+done:
+    dr_run_destroy(made);
+    return status;
+}
+
+dr_model *dr_run_model(dr_run *run) {
+    return run->model;
+}
+
+void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context) {
+    const dr_model_config *config = dr_model_get_config(run->model);
+    const dr_backend *backend = dr_model_backend(run->model);
+    char text[256];
+    snprintf(text, sizeof text, "model: %s, %lld layers of width %lld, %lld heads of %lld x %lld, %lld parameters",
+             dr_setting_text(run->options, DR_SET_RULE), (long long)config->layers, (long long)config->hidden,
+             (long long)config->value_heads, (long long)config->key_size, (long long)config->value_size,
+             (long long)dr_model_parameter_count(run->model));
+    line(context, text);
+    snprintf(text, sizeof text, "backend: %s (%s), %d threads", dr_backend_name(backend), dr_backend_isa(backend),
+             dr_backend_threads(backend));
+    line(context, text);
+    run->task->ops->describe(run->task, line, context);
+    if (run->position.step == 0) return;
+    snprintf(text, sizeof text, "resumed after step %lld of %lld", (long long)run->position.step,
+             (long long)run->schedule.steps);
+    line(context, text);
+}
+
+void dr_run_destroy(dr_run *run) {
+    if (!run) return;
+    dr_metrics_close(&run->metrics);
+    dr_optimizer_destroy(run->optimizer);
+    dr_model_destroy(run->model);
+    if (run->task) run->task->ops->destroy(run->task);
+    dr_train_options_destroy(run->options);
+    dr_release(run->folder);
+    dr_release(run);
+}

@@ -1,0 +1,20 @@
+/* A run: what dr_run_create and dr_run_resume put together (run.c) and dr_run_train moves on (loop.c). */
+#ifndef DR_TRAIN_RUN_H
+#define DR_TRAIN_RUN_H
+
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+#include "train/schedule.h"
+
+struct dr_run {
+    char *folder;
+    dr_train_options *options;
+    dr_task *task;
+    dr_model *model;
+    dr_optimizer *optimizer;
+    dr_schedule schedule;
+    dr_metrics metrics;
+    dr_run_position position;
+};
+
+#endif
