@@ -6,9 +6,11 @@
 #include "base/memory.h"
 #include "formats/folder.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A resumed run may stand in another folder than the run that it continues did. */
 static dr_status make_corpus_path_absolute(dr_train_options *options) {
@@ -62,7 +64,7 @@ dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, co
     dr_model_config config;
     dr_status status;
     *run = NULL;
-    DR_TRY(dr_folder_recover(folder));
+    if (access(folder, F_OK) == 0) DR_TRY(dr_folder_recover(folder));
     if (dr_checkpoint_exists(folder))
         return dr_fail(DR_ERROR_ARGUMENT, "%s holds a run already: resume it, or choose another folder", folder);
     DR_TRY(begin(folder, &made));
@@ -108,6 +110,7 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     dr_run *made;
     dr_status status;
     *run = NULL;
+    if (access(folder, F_OK) != 0) return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, strerror(errno));
     DR_TRY(dr_folder_recover(folder));
     if (!dr_checkpoint_exists(folder))
         return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: it has no settings.json", folder);

@@ -147,7 +147,7 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char *b
 
 static dr_status set_from_json(dr_train_options *options, const char *name, const json_t *value) {
     char buffer[64];
-    const char *text;
+    const char *text = NULL;
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
     DR_TRY(text_of(&dr_setting_table[id], value, buffer, sizeof buffer, &text));

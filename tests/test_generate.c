@@ -1,0 +1,306 @@
+/* Choosing tokens, generating text, scoring text. */
+#include "allocation.h"
+#include "backends/reference/reference.h"
+#include "data/corpus.h"
+#include "generate/sampling.h"
+#include "scratch.h"
+
+#include <deltarule/evaluate.h>
+#include <deltarule/generate.h>
+#include <math.h>
+
+/* ---- choosing ---- */
+
+enum { VOCABULARY = 6, DRAWS = 20000 };
+
+static void count_draws(const dr_generate_options *options, const float *logits, int64_t counts[VOCABULARY]) {
+    dr_candidate candidates[VOCABULARY];
+    dr_random random = dr_random_start(7, 0);
+    memset(counts, 0, VOCABULARY * sizeof(int64_t));
+    for (int i = 0; i < DRAWS; i++) {
+        int32_t id = -1;
+        assert_int_equal(dr_sample(options, logits, VOCABULARY, candidates, &random, &id), DR_OK);
+        assert_in_range(id, 0, VOCABULARY - 1);
+        counts[id]++;
+    }
+}
+
+static void assert_shares(const int64_t counts[VOCABULARY], const double shares[VOCABULARY]) {
+    for (int i = 0; i < VOCABULARY; i++) {
+        double deviation = sqrt(DRAWS * shares[i] * (1 - shares[i]));
+        if (fabs((double)counts[i] - DRAWS * shares[i]) > 5 * deviation)
+            fail_msg("token %d: %lld draws, expected %.1f +- %.1f", i, (long long)counts[i], DRAWS * shares[i], deviation);
+    }
+}
+
+/* Logits are logarithms of 1, 8, 2, 4, 1, 0: the shares are sixteenths. */
+static void test_distribution_of_draws(void **state) {
+    (void)state;
+    const float logits[VOCABULARY] = {0, logf(8), logf(2), logf(4), 0, -INFINITY};
+    int64_t counts[VOCABULARY];
+    dr_generate_options plain = {.temperature = 1, .top_p = 1};
+    count_draws(&plain, logits, counts);
+    assert_shares(counts, (double[]){1 / 16., 8 / 16., 2 / 16., 4 / 16., 1 / 16., 0});
+
+    dr_generate_options hot = {.temperature = 2, .top_p = 1}; /* square roots of the weights */
+    double sum = 2 + sqrt(8) + sqrt(2) + 2;
+    count_draws(&hot, logits, counts);
+    assert_shares(counts, (double[]){1 / sum, sqrt(8) / sum, sqrt(2) / sum, 2 / sum, 1 / sum, 0});
+
+    dr_generate_options two = {.temperature = 1, .top_k = 2, .top_p = 1};
+    count_draws(&two, logits, counts);
+    assert_shares(counts, (double[]){0, 8 / 12., 0, 4 / 12., 0, 0});
+
+    dr_generate_options tie = {.temperature = 1, .top_k = 4, .top_p = 1}; /* of two equals the lower id stays */
+    count_draws(&tie, logits, counts);
+    assert_shares(counts, (double[]){1 / 15., 8 / 15., 2 / 15., 4 / 15., 0, 0});
+
+    dr_generate_options nucleus = {.temperature = 1, .top_p = 0.8}; /* 8 + 4 are 0.75 of the sum, so 2 comes too */
+    count_draws(&nucleus, logits, counts);
+    assert_shares(counts, (double[]){0, 8 / 14., 2 / 14., 4 / 14., 0, 0});
+
+    dr_generate_options both = {.temperature = 1, .top_k = 3, .top_p = 0.5}; /* of the three, 8 is more than half */
+    count_draws(&both, logits, counts);
+    assert_shares(counts, (double[]){0, 1, 0, 0, 0, 0});
+
+    dr_generate_options greedy = {.temperature = 0, .top_p = 1};
+    count_draws(&greedy, logits, counts);
+    assert_shares(counts, (double[]){0, 1, 0, 0, 0, 0});
+}
+
+static void test_extreme_logits(void **state) {
+    (void)state;
+    dr_candidate candidates[2];
+    dr_random random = dr_random_start(1, 0);
+    dr_generate_options options = {.temperature = 1e-3, .top_p = 1};
+    int32_t id;
+    assert_int_equal(dr_sample(&options, (float[]){1e30f, -1e30f}, 2, candidates, &random, &id), DR_OK);
+    assert_int_equal(id, 0);
+    assert_int_equal(dr_sample(&options, (float[]){0, NAN}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
+    assert_non_null(strstr(dr_last_error(), "token 1"));
+    assert_int_equal(dr_sample(&options, (float[]){0, INFINITY}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
+    assert_int_equal(dr_sample(&options, (float[]){-INFINITY, -INFINITY}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
+}
+
+/* ---- a small model ---- */
+
+static dr_backend *backend;
+static dr_model *model;
+
+static dr_model *make_model(int64_t vocabulary) {
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    config.vocabulary = vocabulary, config.hidden = 16, config.layers = 2, config.heads = 2, config.intermediate = 24;
+    config.initializer_range = 0.3; /* far from uniform, so that greedy choices differ */
+    dr_model *made;
+    assert_int_equal(dr_model_create(backend, &config, 3, &made), DR_OK);
+    return made;
+}
+
+static int begin(void **state) {
+    if (dr_reference_open(NULL, &backend) != DR_OK) return -1;
+    model = make_model(DR_BYTE_VOCABULARY);
+    return scratch_begin(state);
+}
+
+static int end(void **state) {
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+    return scratch_end(state);
+}
+
+/* ---- generating ---- */
+
+enum { MOST_TEXT = 2048 };
+
+typedef struct {
+    char text[MOST_TEXT];
+    size_t bytes, calls, stop_after;
+} output;
+
+static bool collect(void *context, const char *bytes, size_t count) {
+    output *out = context;
+    assert_true(count <= 1 && out->bytes + count <= MOST_TEXT);
+    memcpy(out->text + out->bytes, bytes, count);
+    out->bytes += count;
+    return ++out->calls != out->stop_after;
+}
+
+static output generate(const char *prompt, size_t bytes, dr_generate_options options) {
+    output out = {.stop_after = 0};
+    assert_int_equal(dr_generate(model, prompt, bytes, &options, collect, &out), DR_OK);
+    assert_int_equal(out.calls, options.tokens);
+    return out;
+}
+
+/* The likeliest next token after ids, by one forward over all of them. */
+static int32_t likeliest(const int32_t *ids, int64_t count) {
+    double logits[DR_BYTE_VOCABULARY];
+    int64_t last = count - 1;
+    dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = 1, .positions = &last};
+    assert_int_equal(dr_model_logits(model, &batch, NULL, DR_F64, logits), DR_OK);
+    int32_t best = 0;
+    for (int32_t i = 1; i < DR_BYTE_VOCABULARY; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* Prompts of no byte, some, and more than one window. */
+static void test_greedy_is_the_argmax_of_full_forwards(void **state) {
+    (void)state;
+    enum { TOKENS = 12 };
+    static const size_t lengths[] = {0, 5, 511, 512, 700};
+    char prompt[700];
+    for (size_t i = 0; i < sizeof prompt; i++) prompt[i] = (char)(i * i % 251); /* bytes above 127 too */
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int32_t ids[1 + 700 + TOKENS] = {DR_DOCUMENT_START};
+        int64_t count = 1;
+        for (size_t byte = 0; byte < lengths[i]; byte++) ids[count++] = (unsigned char)prompt[byte];
+        output out = generate(prompt, lengths[i], (dr_generate_options){.tokens = TOKENS, .top_p = 1});
+        for (size_t made = 0, byte = 0; made < TOKENS; made++) {
+            int32_t id = likeliest(ids, count);
+            ids[count++] = id;
+            if (id != DR_DOCUMENT_START) assert_int_equal((unsigned char)out.text[byte++], id);
+        }
+    }
+}
+
+static void test_seeds_repeat(void **state) {
+    (void)state;
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 200;
+    options.seed = 5;
+    output one = generate("The ", 4, options), again = generate("The ", 4, options);
+    options.seed = 6;
+    output other = generate("The ", 4, options);
+    assert_int_equal(one.bytes, again.bytes);
+    assert_memory_equal(one.text, again.text, one.bytes);
+    assert_true(other.bytes != one.bytes || memcmp(one.text, other.text, one.bytes) != 0);
+}
+
+static void test_callback_stops(void **state) {
+    (void)state;
+    dr_generate_options options = dr_generate_defaults();
+    output out = {.stop_after = 3};
+    assert_int_equal(dr_generate(model, "", 0, &options, collect, &out), DR_ERROR_INTERRUPTED);
+    assert_int_equal(out.calls, 3);
+    out = generate("", 0, (dr_generate_options){.tokens = 0, .top_p = 1});
+    assert_int_equal(out.calls, 0);
+}
+
+static void test_bad_options_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        dr_generate_options options;
+        const char *part;
+    } cases[] = {{{.tokens = -1, .top_p = 1}, "tokens is -1"},
+                 {{.temperature = -0.5, .top_p = 1}, "temperature is -0.5"},
+                 {{.temperature = NAN, .top_p = 1}, "temperature is nan"},
+                 {{.top_k = -2, .top_p = 1}, "top_k is -2"},
+                 {{.top_p = 0}, "top_p is 0"},
+                 {{.top_p = 1.5}, "top_p is 1.5"}};
+    output out = {.stop_after = 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(dr_generate(model, "", 0, &cases[i].options, collect, &out), DR_ERROR_ARGUMENT);
+        assert_non_null(strstr(dr_last_error(), cases[i].part));
+    }
+    dr_model *words = make_model(300);
+    dr_generate_options options = dr_generate_defaults();
+    assert_int_equal(dr_generate(words, "", 0, &options, collect, &out), DR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(dr_last_error(), "300 ids"));
+    assert_int_equal(out.calls, 0);
+    dr_model_destroy(words);
+}
+
+/* ---- scoring ---- */
+
+static int64_t last_done;
+
+static bool remember(void *context, int64_t done, int64_t total) {
+    assert_true(done > last_done && done <= total);
+    last_done = done;
+    return context == NULL;
+}
+
+/* Two files through windows of any size against the definition: every byte predicted from the separator and the bytes before.
+ */
+static void test_windows_do_not_change_a_score(void **state) {
+    (void)state;
+    const char *const texts[] = {"The quick brown fox jumps over the lazy dog; \xc3\xa9t\xc3\xa9 comes early this year.\n",
+                                 "x"};
+    scratch_write("score/a", texts[0], strlen(texts[0]));
+    scratch_write("score/b", texts[1], strlen(texts[1]));
+    double sum = 0;
+    int64_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        int32_t ids[100] = {DR_DOCUMENT_START}, labels[100];
+        int64_t count = (int64_t)strlen(texts[i]);
+        for (int64_t t = 0; t < count; t++) ids[t + 1] = labels[t] = (unsigned char)texts[i][t];
+        dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = count, .labels = labels};
+        double loss;
+        assert_int_equal(dr_model_loss(model, &batch, NULL, &loss, NULL, NULL, NULL), DR_OK);
+        sum += loss;
+        bytes += count;
+    }
+    static const int64_t windows[] = {1, 7, 64, 100000};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        dr_score score;
+        last_done = 0;
+        assert_int_equal(dr_score_corpus(model, scratch_path("score"), windows[i], remember, NULL, &score), DR_OK);
+        assert_int_equal(last_done, bytes);
+        assert_int_equal(score.files, 2);
+        assert_int_equal(score.bytes, bytes);
+        assert_int_equal(score.tokens, bytes);
+        double loss = sum / (double)bytes;
+        assert_true(fabs(score.loss - loss) < 1e-12 * loss);
+        assert_true(fabs(score.perplexity - exp(loss)) < 1e-10 * exp(loss));
+        assert_true(fabs(score.bits_per_byte - loss / log(2)) < 1e-12 * loss);
+    }
+}
+
+static void test_scores_that_cannot_be(void **state) {
+    (void)state;
+    scratch_write("words", "some words", 10);
+    dr_score score;
+    assert_int_equal(dr_score_corpus(model, scratch_path("words"), 0, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "window is 0"));
+    assert_int_equal(dr_score_corpus(model, scratch_path("none"), 8, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    last_done = 0;
+    assert_int_equal(dr_score_corpus(model, scratch_path("words"), 8, remember, &score, &score), DR_ERROR_INTERRUPTED);
+    assert_int_equal(last_done, 8);
+    dr_model *words = make_model(300);
+    assert_int_equal(dr_score_corpus(words, scratch_path("words"), 8, NULL, NULL, &score), DR_ERROR_UNSUPPORTED);
+    dr_model_destroy(words);
+}
+
+/* ---- failed allocations ---- */
+
+static dr_status score_and_generate(void *context) {
+    dr_score score;
+    output out = {.stop_after = 0};
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 3;
+    DR_TRY(dr_score_corpus(model, context, 8, NULL, NULL, &score));
+    return dr_generate(model, "abc", 3, &options, collect, &out);
+}
+
+static void test_failed_allocations_are_survived(void **state) {
+    (void)state;
+    const char *path = scratch_write("few", "a few words", 11);
+    assert_int_equal(score_and_generate((void *)path), DR_OK); /* what the model keeps for later calls is there from here on */
+    assert_true(assert_survives_failed_allocations(score_and_generate, (void *)path) > 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distribution_of_draws),
+        cmocka_unit_test(test_extreme_logits),
+        cmocka_unit_test(test_greedy_is_the_argmax_of_full_forwards),
+        cmocka_unit_test(test_seeds_repeat),
+        cmocka_unit_test(test_callback_stops),
+        cmocka_unit_test(test_bad_options_are_refused),
+        cmocka_unit_test(test_windows_do_not_change_a_score),
+        cmocka_unit_test(test_scores_that_cannot_be),
+        cmocka_unit_test(test_failed_allocations_are_survived),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
