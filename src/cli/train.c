@@ -25,7 +25,8 @@ static cli_flag *make_flags(int *count) {
         [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "run folder (default runs/NAME-TIME)"},
                  .placeholder = "DIR"},
         [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                                "continue the run in this folder, bit for bit; only --steps and --threads may change"},
+                                "continue the run in this folder, bit for bit; of its settings steps, threads, save_every, "
+                                "evaluate_every and the place of the corpus may change"},
                     .placeholder = "DIR"},
         [BACKEND] = CLI_FLAG_BACKEND,
         [ISA] = CLI_FLAG_ISA,

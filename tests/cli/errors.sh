@@ -1,0 +1,81 @@
+#!/bin/sh
+# Bad input of every kind: the exit status, and a sentence that names what was wrong.
+. "$(dirname "$0")/expect.sh"
+make_corpus
+tiny='--hidden 16 --layers 1 --heads 1 --intermediate 16 --batch 2 --seq-len 16 --steps 2 --threads 1'
+# train STATUS WORDS FLAGS...: as expect, of a tiny run
+train() {
+    status=$1 words=$2
+    shift 2
+    # shellcheck disable=SC2086 # a list of words
+    expect "$status" "$words" "$deltarule" train --out out $tiny "$@"
+}
+
+# Settings.
+train 2 'there is no flag --corpsu; did you mean --corpus?' --corpsu x
+train 2 'many' --steps many
+train 2 'batch is' --batch 0
+train 2 'maybe' --tied maybe
+train 2 'chess' --task chess
+train 2 'gdm' --rule gdm --corpus corpus
+train 2 'gdn' --rule gdm --corpus corpus
+expect 2 '--steps needs a value' "$deltarule" train --steps
+expect 2 'leave out --out' "$deltarule" train --resume out --out other
+expect 2 'corpus' "$deltarule" train --out out
+
+# The corpus.
+expect 2 'no-such-text' "$deltarule" train --corpus no-such-text --out out
+: >empty.txt
+expect 2 'empty.txt' "$deltarule" train --corpus empty.txt --out out
+mkdir empty
+expect 2 'empty' "$deltarule" train --corpus empty --out out
+printf 'one line\nthen \377\376 no UTF-8\n' >latin.txt
+expect 1 'latin.txt' "$deltarule" train --corpus latin.txt --out out
+echo tiny >tiny.txt
+expect 2 'byte' "$deltarule" train --corpus tiny.txt --out out
+
+# The configuration file.
+config() { echo "$3" >config.json; expect "$1" "$2" "$deltarule" train --corpus corpus --out out --config config.json; }
+expect 1 'no-such.json' "$deltarule" train --config no-such.json
+config 1 'config.json' '{"steps": 2'
+config 2 'steps' '{"steps": "many"}'
+config 2 'layers' '{"layers": 1.5}'
+config 2 'stepz' '{"stepz": 2}'
+config 2 'tied' '{"tied": 1}'
+config 2 '-3' '{"hidden": -3}'
+config 2 'heads' '{"hidden": 10, "heads": 3}'
+[ ! -e out/model.safetensors ] || fail 'a refused run left a model'
+
+# An impossible layout of the recall task.
+expect 2 'pairs' "$deltarule" train --task mqar --seq-len 16 --pairs 16 --out out
+[ ! -e out/model.safetensors ] || fail 'a refused run left a model'
+
+# Checkpoints.
+expect 1 'no-such-model' "$deltarule" score --model no-such-model --corpus corpus
+expect 1 'no-such-run' "$deltarule" train --resume no-such-run
+expect 2 '--model DIR is missing' "$deltarule" generate --prompt x
+# shellcheck disable=SC2086
+expect 0 'model: whole' "$deltarule" train --corpus corpus --out whole $tiny
+damage() { rm -rf damaged; cp -r whole damaged; }
+refuse() { expect "$1" "$2" "$deltarule" generate --model damaged --prompt x --tokens 1; }
+expect 2 'no-such-text' "$deltarule" score --model whole --corpus no-such-text
+expect 2 'top-p' "$deltarule" generate --model whole --top-p 2
+expect 2 'temperature' "$deltarule" generate --model whole --temperature cold
+
+damage; size=$(wc -c <whole/model.safetensors)
+head -c $((size - 10)) whole/model.safetensors >damaged/model.safetensors; refuse 1 'model.safetensors'
+damage; head -c 5 whole/model.safetensors >damaged/model.safetensors; refuse 1 'model.safetensors'
+damage; : >damaged/model.safetensors; refuse 1 'model.safetensors'
+damage; printf '\377\377\377\377\377\377\377\177{}' >damaged/model.safetensors; refuse 1 'model.safetensors'
+damage; rm damaged/model.safetensors; refuse 1 'model.safetensors'
+damage; rm damaged/config.json; refuse 1 'config.json'
+damage; echo '[]' >damaged/config.json; refuse 1 'config.json'
+damage; echo '{"model_type": "chess"}' >damaged/config.json; refuse 1 'chess'
+damage; sed 's/"hidden_size": *16/"hidden_size": 32/' whole/config.json >damaged/config.json; refuse 1 'shape'
+damage; sed 's/"hidden_size": *16/"hidden_size": -1/' whole/config.json >damaged/config.json; refuse 1 'hidden_size'
+
+# A tensor that overlaps another, one that is missing, one of a wrong type: the same file with another header of equal length.
+header() { damage; sed "s/$1/$2/" whole/model.safetensors >damaged/model.safetensors; }
+header 'model.norm.weight' 'model.norm.weight'; refuse 1 'model.norm.weight'
+header '"dtype":"F32"' '"dtype":"X32"'; refuse 1 'X32'
+expect 1 'damaged' "$deltarule" train --resume damaged
