@@ -430,6 +430,24 @@ static void test_compositions(void **state) {
             }
 }
 
+/* The exponential gain where its formula is a series (beta key . key < 1/2), where it is a quotient, and at a zero key. */
+static void test_exponential_gain(void **state) {
+    (void)state;
+    static const double factors[] = {0, 1e-3, 1, 2, 5, 12};
+    dr_rule rule = dr_rule_blank();
+    rule.rows = 1;
+    rule.row[0] = (dr_row){DR_READ_KEY, false, DR_WRITE_KEY, DR_GAIN_EXPONENTIAL, DR_VALUE_GAIN};
+    dr_random random = dr_random_start(11, 0);
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
+        problem *p = problem_create(&rule, &packed_shape, &random);
+        for (int64_t j = 0; j < p->input_count[DR_INPUT_KEY]; j++) p->input[DR_INPUT_KEY][j] *= factors[i];
+        char name[64];
+        snprintf(name, sizeof name, "exponential gain, keys times %g", factors[i]);
+        assert_gradients(p, name, false);
+        problem_free(p);
+    }
+}
+
 /* ---- values by hand ------------------------------------------------------------------------------------------------- */
 
 /* Two tokens of gdn with K = V = 1, scale 1: S1 = S0/2 + 0.5 * 2 (3 - 2 S0/2) with S0 = 4 is 2 - 1 = 1; then
@@ -861,6 +879,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_named_rules),
         cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_exponential_gain),
         cmocka_unit_test(test_gdn_by_hand),
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_pieces_agree),
