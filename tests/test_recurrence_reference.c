@@ -137,7 +137,7 @@ static void problem_free(problem *p) {
     for (int i = 0; i < DR_INPUTS; i++) free(p->input[i]), free(p->gradient[i]);
     for (int i = 0; i < DR_STATES; i++) free(p->initial[i]), free(p->final[i]), free(p->d_initial[i]), free(p->d_final[i]);
     free(p->o), free(p->d_o), free(p->workspace);
-    dr_backend_close(p->backend);
+    p->backend->ops->close(p->backend);
     free(p);
 }
 
