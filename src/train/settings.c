@@ -78,6 +78,11 @@ static bool is_word_of(const char *words, const char *value) {
     return false;
 }
 
+/* Whether the rule's family can choose. */
+static bool may_be_auto(const dr_setting *setting) {
+    return strstr(setting->fallback, "auto") != NULL;
+}
+
 static dr_status check_number(const dr_setting *setting, const char *value) {
     char *end;
     errno = 0;
@@ -89,7 +94,7 @@ static dr_status check_number(const dr_setting *setting, const char *value) {
 }
 
 static dr_status check_value(const dr_setting *setting, const char *value) {
-    if (strcmp(value, "auto") == 0 && strcmp(setting->fallback, "auto") == 0) return DR_OK;
+    if (strcmp(value, "auto") == 0 && may_be_auto(setting)) return DR_OK;
     switch (setting->type) {
     case DR_SETTING_INTEGER:
     case DR_SETTING_REAL:
@@ -128,7 +133,7 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char *b
                 : setting->type == DR_SETTING_BOOLEAN ? json_is_boolean(value)
                                                       : json_is_string(value);
     bool is_auto = json_is_string(value) && strcmp(json_string_value(value), "auto") == 0;
-    if (!fits && !(is_auto && strcmp(setting->fallback, "auto") == 0)) {
+    if (!fits && !(is_auto && may_be_auto(setting))) {
         char found[96];
         dr_json_describe(value, found, sizeof found);
         return dr_fail(DR_ERROR_ARGUMENT, "%s must be %s, not %s", setting->name, wanted[setting->type], found);

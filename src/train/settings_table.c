@@ -52,7 +52,7 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
         INTEGER("value_size", "0", 0, 1e5, MODEL, "of a head; 0: key_size times the expansion of the rule's family"),
     [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 512, mqar 128", -1, 1e7, MODEL,
                                     "width of the MLP; -1: 8/3 of hidden, rounded up to a multiple of 256; 0: no MLP"),
-    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "auto", 0, 64, MODEL,
+    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4", 0, 64, MODEL,
                                  "width of the short convolution; 0: none; auto: as the rule's family has it"),
     [DR_SET_TIED] = BOOLEAN("tied", "true", MODEL, "the head is the embedding"),
     [DR_SET_OUTPUT_GATE] = BOOLEAN("output_gate", "auto", MODEL, "of the mixer; auto: as the rule's family has it"),
