@@ -7,8 +7,8 @@ static dr_status check_backend(const dr_backend *backend) {
     return backend ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
 }
 
-static dr_status check_pointer(const void *pointer, int64_t needed, const char *what) {
-    return pointer || needed == 0 ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "%s is missing", what);
+static dr_status check_pointer(const void *pointer, bool needed, const char *what) {
+    return pointer || !needed ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "%s is missing", what);
 }
 
 /* Every input that the rule uses is there, and no other: one too many is a mistake about the rule. */
@@ -47,8 +47,9 @@ static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input
     return DR_OK;
 }
 
-static int64_t output_count(const dr_recurrence *recurrence) {
-    return recurrence->layout.rows > 0; /* whether o and d_o have elements; every other size is at least 1 */
+/* Whether o and d_o have elements: every size but rows is at least 1. */
+static bool has_output(const dr_recurrence *recurrence) {
+    return recurrence->layout.rows > 0;
 }
 
 dr_status dr_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
@@ -65,9 +66,9 @@ dr_status dr_recurrence_forward(dr_backend *backend, const dr_recurrence *recurr
     DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
     DR_TRY(check_inputs(recurrence, inputs));
     if (initial) DR_TRY(check_states(recurrence, initial->at, "initial"));
-    DR_TRY(check_pointer(o, output_count(recurrence), "the output o"));
+    DR_TRY(check_pointer(o, has_output(recurrence), "the output o"));
     DR_TRY(check_mutable_states(recurrence, final, "final"));
-    DR_TRY(check_pointer(workspace, (int64_t)memory.forward, "the workspace"));
+    DR_TRY(check_pointer(workspace, memory.forward > 0, "the workspace"));
     return backend->ops->recurrence_forward(backend, recurrence, inputs, initial, o, final, saved, workspace);
 }
 
@@ -78,12 +79,12 @@ dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence *recur
     DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
     DR_TRY(check_inputs(recurrence, inputs));
     if (initial) DR_TRY(check_states(recurrence, initial->at, "initial"));
-    DR_TRY(check_pointer(saved, (int64_t)memory.saved, "what the forward saved"));
-    DR_TRY(check_pointer(d_o, output_count(recurrence), "the gradient d_o of the output"));
+    DR_TRY(check_pointer(saved, memory.saved > 0, "what the forward saved"));
+    DR_TRY(check_pointer(d_o, has_output(recurrence), "the gradient d_o of the output"));
     if (d_final) DR_TRY(check_states(recurrence, d_final->at, "the gradient of the final"));
     DR_TRY(check_gradients(recurrence, d_inputs));
     DR_TRY(check_mutable_states(recurrence, d_initial, "the gradient of the initial"));
-    DR_TRY(check_pointer(workspace, (int64_t)memory.backward, "the workspace"));
+    DR_TRY(check_pointer(workspace, memory.backward > 0, "the workspace"));
     return backend->ops->recurrence_backward(backend, recurrence, inputs, initial, saved, d_o, d_final, d_inputs, d_initial,
                                              workspace);
 }
@@ -105,12 +106,12 @@ dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurre
     DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
     DR_TRY(check_one_token_each(&recurrence->layout));
     DR_TRY(check_inputs(recurrence, inputs));
-    DR_TRY(check_pointer(o, output_count(recurrence), "the output o"));
+    DR_TRY(check_pointer(o, has_output(recurrence), "the output o"));
     DR_TRY(check_mutable_states(recurrence, states, "the"));
     for (int i = 0; i < DR_STATES; i++)
         if (dr_rule_carries(recurrence->rule, i) && !(states && states->at[i]))
             return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing", dr_state_name(i));
-    DR_TRY(check_pointer(workspace, (int64_t)memory.decode, "the workspace"));
+    DR_TRY(check_pointer(workspace, memory.decode > 0, "the workspace"));
     return backend->ops->recurrence_decode(backend, recurrence, inputs, states, o, workspace);
 }
 
