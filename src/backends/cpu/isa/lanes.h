@@ -17,7 +17,7 @@
 #if defined(DR_ISA_avx512)
 
 enum { LANES = 16 };
-typedef __m512 lanes;
+typedef float lanes __attribute__((vector_size(64)));
 typedef __mmask16 lanes_mask;
 typedef __m512i lanes_int;
 
@@ -78,6 +78,9 @@ static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
 static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
     return _mm512_or_si512(a, b);
 }
+static inline lanes_int lanes_int_xor(lanes_int a, lanes_int b) {
+    return _mm512_xor_si512(a, b);
+}
 static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
     return _mm512_add_epi32(a, b);
 }
@@ -102,7 +105,7 @@ static inline __m256 lanes_high_(lanes x) {
 #elif defined(DR_ISA_avx2)
 
 enum { LANES = 8 };
-typedef __m256 lanes;
+typedef float lanes __attribute__((vector_size(32)));
 typedef __m256 lanes_mask;
 typedef __m256i lanes_int;
 
@@ -166,6 +169,9 @@ static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
 static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
     return _mm256_or_si256(a, b);
 }
+static inline lanes_int lanes_int_xor(lanes_int a, lanes_int b) {
+    return _mm256_xor_si256(a, b);
+}
 static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
     return _mm256_add_epi32(a, b);
 }
@@ -184,7 +190,7 @@ static inline lanes lanes_of_int(lanes_int x) {
 #else
 
 enum { LANES = 4 };
-typedef __m128 lanes;
+typedef float lanes __attribute__((vector_size(16)));
 typedef __m128 lanes_mask;
 typedef __m128i lanes_int;
 
@@ -247,6 +253,9 @@ static inline lanes_int lanes_int_and(lanes_int a, lanes_int b) {
 }
 static inline lanes_int lanes_int_or(lanes_int a, lanes_int b) {
     return _mm_or_si128(a, b);
+}
+static inline lanes_int lanes_int_xor(lanes_int a, lanes_int b) {
+    return _mm_xor_si128(a, b);
 }
 static inline lanes_int lanes_int_add(lanes_int a, lanes_int b) {
     return _mm_add_epi32(a, b);
@@ -387,6 +396,15 @@ static inline lanes lanes_silu(lanes x) {
     return x * lanes_sigmoid(x);
 }
 
+/* Derivatives. s (1 - s) is e / (1 + e)^2 with e = e^-|x|, without the cancellation of 1 - s. */
+static inline lanes lanes_sigmoid_slope(lanes x) {
+    lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
+    return e * r * r;
+}
+static inline lanes lanes_silu_slope(lanes x) {
+    return lanes_fma(x, lanes_sigmoid_slope(x), lanes_sigmoid(x));
+}
+
 /* tanh x = x + x^3 P(x^2) near 0, else 1 - 2 / (e^2|x| + 1) with the sign of x */
 static inline lanes lanes_tanh(lanes x) {
     lanes a = lanes_abs(x), z = x * x;
@@ -398,6 +416,32 @@ static inline lanes lanes_tanh(lanes x) {
     p = lanes_fma(p * z, x, x);
     lanes far = lanes_set(1.0f) - lanes_set(2.0f) / (lanes_exp(a + a) + lanes_set(1.0f));
     return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
+}
+
+/* Turns a square block: lane j of x[i] becomes lane i of x[j]. Each pass deals the first and second half of the vectors into
+ * each other like two halves of a pack of cards; LANES cards are in turned order after log2(LANES) passes. */
+#if defined(DR_ISA_avx512)
+#define LANES_DEAL_LOW_  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define LANES_DEAL_HIGH_ 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(DR_ISA_avx2)
+#define LANES_DEAL_LOW_  0, 8, 1, 9, 2, 10, 3, 11
+#define LANES_DEAL_HIGH_ 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LANES_DEAL_LOW_  0, 4, 1, 5
+#define LANES_DEAL_HIGH_ 2, 6, 3, 7
+#endif
+static inline void lanes_turn(lanes x[LANES]) {
+    lanes y[LANES];
+#pragma GCC unroll 4
+    for (int pass = 1; pass < LANES; pass *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++) {
+            y[2 * i] = __builtin_shufflevector(x[i], x[i + LANES / 2], LANES_DEAL_LOW_);
+            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + LANES / 2], LANES_DEAL_HIGH_);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) x[i] = y[i];
+    }
 }
 
 #endif

@@ -1,0 +1,121 @@
+/* The CPU backend's table of operations, and opening it: which kernels run is decided once, here, from what the machine has and
+ * the options ask for. Apart from the scratch memory it keeps nothing between calls; a backend serves one caller at a time. */
+#include "backends/cpu/cpu.h"
+#include "backends/cpu/kernels.h"
+#include "backends/cpu/operations.h"
+#include "backends/cpu/recurrence.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    const dr_cpu_state *state = backend->state;
+    char text[160];
+    snprintf(text, sizeof text, "cpu: float32, OpenMP, threads: %d", backend->threads);
+    line(context, text);
+    snprintf(text, sizeof text, "cpu features found: portable%s%s", state->features.avx2 ? ", avx2" : "",
+             state->features.avx512 ? ", avx512" : "");
+    line(context, text);
+    snprintf(text, sizeof text, "cpu kernels chosen: %s for matrix products, convolutions, norms, gates, losses, optimizer",
+             backend->isa);
+    line(context, text);
+    snprintf(text, sizeof text, "cpu kernels chosen: %s for recurrences (chunkwise, recurrent, decode)", backend->isa);
+    line(context, text);
+    line(context, "cpu matrix products: own kernels, so that a row's result does not depend on its place or neighbours");
+}
+
+static void close_backend(dr_backend *backend) {
+    dr_cpu_state *state = backend->state;
+    dr_release(state->scratch);
+    dr_release(state);
+    dr_release(backend);
+}
+
+static const dr_operations operations = {
+    .name = "cpu",
+    .dtype = DR_F32,
+    .allocate = dr_cpu_allocate,
+    .free = dr_cpu_free,
+    .zero = dr_cpu_zero,
+    .upload = dr_cpu_upload,
+    .download = dr_cpu_download,
+    .describe = describe,
+    .close = close_backend,
+    .linear_forward = dr_cpu_linear_forward,
+    .linear_backward = dr_cpu_linear_backward,
+    .grouped_linear_forward = dr_cpu_grouped_linear_forward,
+    .grouped_linear_backward = dr_cpu_grouped_linear_backward,
+    .embedding_forward = dr_cpu_embedding_forward,
+    .embedding_backward = dr_cpu_embedding_backward,
+    .rms_norm_forward = dr_cpu_rms_norm_forward,
+    .rms_norm_backward = dr_cpu_rms_norm_backward,
+    .l2_norm_forward = dr_cpu_l2_norm_forward,
+    .l2_norm_backward = dr_cpu_l2_norm_backward,
+    .conv_forward = dr_cpu_conv_forward,
+    .conv_backward = dr_cpu_conv_backward,
+    .gate_forward = dr_cpu_gate_forward,
+    .gate_backward = dr_cpu_gate_backward,
+    .rotary = dr_cpu_rotary,
+    .swiglu_forward = dr_cpu_swiglu_forward,
+    .swiglu_backward = dr_cpu_swiglu_backward,
+    .add = dr_cpu_add,
+    .scale_heads_forward = dr_cpu_scale_heads_forward,
+    .scale_heads_backward = dr_cpu_scale_heads_backward,
+    .rows_gather = dr_cpu_rows_gather,
+    .rows_scatter = dr_cpu_rows_scatter,
+    .cross_entropy = dr_cpu_cross_entropy,
+    .sum_squares = dr_cpu_sum_squares,
+    .adamw = dr_cpu_adamw,
+    .recurrence_plan = dr_cpu_recurrence_plan,
+    .recurrence_forward = dr_cpu_recurrence_forward,
+    .recurrence_backward = dr_cpu_recurrence_backward,
+    .recurrence_decode = dr_cpu_recurrence_decode,
+    .recurrence_kernel = dr_cpu_recurrence_kernel,
+};
+
+/* The kernels that the options name, or the best that the machine has. */
+static dr_status choose_kernels(const char *isa, dr_cpu_features features, const dr_cpu_kernels **kernels) {
+    const struct {
+        const dr_cpu_kernels *kernels;
+        bool found;
+    } known[] = {
+        {&dr_cpu_kernels_avx512, features.avx512}, {&dr_cpu_kernels_avx2, features.avx2}, {&dr_cpu_kernels_portable, true}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (isa && strcmp(isa, known[i].kernels->name) != 0) continue;
+        if (isa && !known[i].found)
+            return dr_fail(DR_ERROR_UNSUPPORTED, "this machine has no %s: choose portable%s, or none to take the best", isa,
+                           features.avx2 ? " or avx2" : "");
+        if (!known[i].found) continue;
+        *kernels = known[i].kernels;
+        return DR_OK;
+    }
+    return dr_fail(DR_ERROR_ARGUMENT, "there is no instruction set \"%s\": it is one of portable, avx2, avx512", isa);
+}
+
+dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
+    dr_cpu_features features = dr_cpu_detect();
+    const dr_cpu_kernels *kernels = NULL;
+    DR_TRY(choose_kernels(options ? options->isa : NULL, features, &kernels));
+    int threads = options ? options->threads : 0;
+    if (threads < 0) return dr_fail(DR_ERROR_ARGUMENT, "%d threads cannot run: ask for 1 or more, or 0 for all", threads);
+    void *memory = NULL, *state = NULL;
+    DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
+    dr_status status = dr_allocate(sizeof(dr_cpu_state), "a backend's state", &state);
+    if (status == DR_OK) {
+        *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
+        status = dr_allocate(0, "scratch memory of the CPU backend", &((dr_cpu_state *)state)->scratch);
+    }
+    if (status != DR_OK) {
+        dr_release(state);
+        dr_release(memory);
+        return status;
+    }
+    dr_backend *opened = memory;
+    *opened = (dr_backend){
+        .ops = &operations, .isa = kernels->name, .threads = threads ? threads : omp_get_max_threads(), .state = state};
+    *backend = opened;
+    return DR_OK;
+}

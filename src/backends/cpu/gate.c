@@ -1,0 +1,95 @@
+/* Gates. The kernel sees rows of columns; narrow rows (one column a head) are joined `join` at a time, with their rates and
+ * biases repeated as often, so that vectors are full. Gradients of A_log and the bias are summed over the rows of each of
+ * DR_CPU_PARTS parts, then over parts and joined rows in order, and last over the columns that share an A_log. */
+#include "backends/cpu/kernels.h"
+#include "backends/cpu/operations.h"
+#include "base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { JOINED_COLUMNS = 128 };
+
+static int64_t join_of(int64_t columns) {
+    return columns < JOINED_COLUMNS ? JOINED_COLUMNS / columns : 1;
+}
+
+/* The gate over joined rows, with rates and biases written to table [2, join * columns]. */
+static dr_cpu_gate joined_gate(const dr_gate *gate, const float *a_log, const float *bias, int64_t join, float *table) {
+    int64_t columns = gate->heads * gate->dim;
+    float *rates = table, *biases = table + join * columns;
+    for (int64_t c = 0; c < join * columns; c++) {
+        int64_t channel = c % columns;
+        if (a_log) rates[c] = (float)exp((double)a_log[gate->a_log_per_channel ? channel : channel / gate->dim]);
+        if (bias) biases[c] = bias[channel];
+    }
+    return (dr_cpu_gate){.kind = gate->kind,
+                         .columns = join * columns,
+                         .multiplier = (float)gate->multiplier,
+                         .shift = (float)gate->shift,
+                         .lower_bound = (float)gate->lower_bound,
+                         .rate = a_log ? rates : NULL,
+                         .bias = bias ? biases : NULL};
+}
+
+/* The rows [begin, end) of a part, which are whole joined rows but for those left over at the very end. */
+static int64_t part_begin(int64_t rows, int64_t join, int part) {
+    return part == DR_CPU_PARTS ? rows : dr_cpu_part(rows / join, part, DR_CPU_PARTS) * join;
+}
+
+dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log, const void *bias,
+                              void *y_) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    int64_t columns = gate->heads * gate->dim, join = join_of(columns);
+    const float *x = x_;
+    float *y = y_;
+    void *table = NULL;
+    DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * join * columns) * sizeof(float), &table));
+    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, table);
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
+    for (int part = 0; part < DR_CPU_PARTS; part++) {
+        int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
+        int64_t whole = (end - begin) / join, left = begin + whole * join;
+        kernels->gate_forward(&joined, whole, x + begin * columns, y + begin * columns);
+        if (left == end) continue;
+        dr_cpu_gate rest = joined;
+        rest.columns = (end - left) * columns;
+        kernels->gate_forward(&rest, 1, x + left * columns, y + left * columns);
+    }
+    return DR_OK;
+}
+
+/* d_sum [count] += the columns of sums [DR_CPU_PARTS, join, columns], count of them: columns, or fewer that share */
+static void add_joined(const float *sums, int64_t join, int64_t columns, int64_t count, float *d_sum) {
+    for (int64_t i = 0; i < DR_CPU_PARTS * join; i++)
+        for (int64_t c = 0; c < columns; c++) d_sum[c / (columns / count)] += sums[i * columns + c];
+}
+
+dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log, const void *bias,
+                               const void *d_y_, void *d_x_, bool accumulate, void *d_a_log, void *d_bias) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    int64_t columns = gate->heads * gate->dim, join = join_of(columns), width = join * columns;
+    const float *x = x_, *d_y = d_y_;
+    float *d_x = d_x_;
+    void *scratch = NULL;
+    DR_TRY(dr_cpu_scratch(backend, (size_t)((2 + 2 * DR_CPU_PARTS) * width) * sizeof(float), &scratch));
+    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, scratch);
+    float *rate_sums = (float *)scratch + 2 * width, *bias_sums = rate_sums + DR_CPU_PARTS * width; /* [parts, join, columns] */
+    memset(rate_sums, 0, (size_t)(2 * DR_CPU_PARTS * width) * sizeof(float));
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
+    for (int part = 0; part < DR_CPU_PARTS; part++) {
+        int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
+        int64_t whole = (end - begin) / join, left = begin + whole * join;
+        float *d_rate = d_a_log ? rate_sums + part * width : NULL, *d_shift = d_bias ? bias_sums + part * width : NULL;
+        kernels->gate_backward(&joined, whole, x + begin * columns, d_y + begin * columns, d_x ? d_x + begin * columns : NULL,
+                               accumulate, d_rate, d_shift);
+        if (left == end) continue;
+        dr_cpu_gate rest = joined;
+        rest.columns = (end - left) * columns;
+        kernels->gate_backward(&rest, 1, x + left * columns, d_y + left * columns, d_x ? d_x + left * columns : NULL,
+                               accumulate, d_rate, d_shift);
+    }
+    if (d_a_log) add_joined(rate_sums, join, columns, gate->a_log_per_channel ? columns : gate->heads, d_a_log);
+    if (d_bias) add_joined(bias_sums, join, columns, columns, d_bias);
+    return DR_OK;
+}

@@ -1,0 +1,43 @@
+/* One factor a head. A factor that all rows share is read row by row; its gradient is summed over rows in DR_CPU_PARTS parts.
+ */
+#include "backends/cpu/kernels.h"
+#include "backends/cpu/operations.h"
+#include "base/error.h"
+
+#include <string.h>
+
+dr_status dr_cpu_scale_heads_forward(dr_backend *backend, int64_t rows, int64_t heads, int64_t dim, bool shared,
+                                     const void *factor, const void *x, void *y, bool accumulate) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, rows, rows *heads *dim))
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = r * heads * dim;
+        kernels->scale_forward(heads, dim, (const float *)factor + (shared ? 0 : r * heads), (const float *)x + at,
+                               (float *)y + at, accumulate);
+    }
+    return DR_OK;
+}
+
+dr_status dr_cpu_scale_heads_backward(dr_backend *backend, int64_t rows, int64_t heads, int64_t dim, bool shared,
+                                      const void *factor, const void *x, const void *d_y, void *d_factor, void *d_x,
+                                      bool accumulate) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    void *scratch = NULL;
+    bool summed = shared && d_factor;
+    if (summed) DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * DR_CPU_PARTS * heads) * sizeof(float), &scratch));
+    float *sums = scratch, *of_rows = sums ? sums + DR_CPU_PARTS * heads : NULL; /* both [DR_CPU_PARTS, heads] */
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, rows *heads *dim))
+    for (int part = 0; part < DR_CPU_PARTS; part++) {
+        float *sum = summed ? sums + part * heads : NULL, *of_row = summed ? of_rows + part * heads : NULL;
+        if (sum) memset(sum, 0, (size_t)heads * sizeof *sum);
+        for (int64_t r = dr_cpu_part(rows, part, DR_CPU_PARTS); r < dr_cpu_part(rows, part + 1, DR_CPU_PARTS); r++) {
+            int64_t at = r * heads * dim;
+            float *d_row = shared ? of_row : d_factor ? (float *)d_factor + r * heads : NULL;
+            kernels->scale_backward(heads, dim, (const float *)factor + (shared ? 0 : r * heads), (const float *)x + at,
+                                    (const float *)d_y + at, d_row, d_x ? (float *)d_x + at : NULL, accumulate);
+            for (int64_t h = 0; sum && h < heads; h++) sum[h] += of_row[h];
+        }
+    }
+    if (summed) dr_cpu_add_parts(sums, heads, d_factor);
+    return DR_OK;
+}

@@ -1,0 +1,46 @@
+/* The kernels of this folder, by instruction set: each is an entry of dr_cpu_kernels (backends/cpu/kernels.h), which says what
+ * it does. */
+#ifndef DR_CPU_ISA_KERNELS_H
+#define DR_CPU_ISA_KERNELS_H
+
+#include "backends/cpu/isa/isa.h"
+#include "backends/cpu/kernels.h"
+
+void DR_ISA_NAME(dr_cpu_product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
+
+void DR_ISA_NAME(dr_cpu_rms_norm_forward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,
+                                          const float *gate, float *y);
+void DR_ISA_NAME(dr_cpu_rms_norm_backward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,
+                                           const float *gate, const float *d_y, float *d_x, bool accumulate, float *d_weight,
+                                           float *d_gate);
+void DR_ISA_NAME(dr_cpu_l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y);
+void DR_ISA_NAME(dr_cpu_l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x);
+
+void DR_ISA_NAME(dr_cpu_conv_forward)(const dr_cpu_conv *part, float *y);
+void DR_ISA_NAME(dr_cpu_conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias);
+
+void DR_ISA_NAME(dr_cpu_gate_forward)(const dr_cpu_gate *gate, int64_t rows, const float *x, float *y);
+void DR_ISA_NAME(dr_cpu_gate_backward)(const dr_cpu_gate *gate, int64_t rows, const float *x, const float *d_y, float *d_x,
+                                       bool accumulate, float *d_rate_log, float *d_bias);
+
+void DR_ISA_NAME(dr_cpu_rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse,
+                                float *x);
+
+void DR_ISA_NAME(dr_cpu_swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
+void DR_ISA_NAME(dr_cpu_swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate,
+                                         float *d_up);
+void DR_ISA_NAME(dr_cpu_add)(int64_t count, float factor, const float *x, float *y);
+
+void DR_ISA_NAME(dr_cpu_adamw)(const dr_adamw *adamw, int64_t count, const float *gradient, float *parameter, float *m,
+                               float *v);
+double DR_ISA_NAME(dr_cpu_sum_squares)(int64_t count, const float *x);
+
+void DR_ISA_NAME(dr_cpu_scale_forward)(int64_t heads, int64_t dim, const float *factor, const float *x, float *y,
+                                       bool accumulate);
+void DR_ISA_NAME(dr_cpu_scale_backward)(int64_t heads, int64_t dim, const float *factor, const float *x, const float *d_y,
+                                        float *d_factor, float *d_x, bool accumulate);
+
+double DR_ISA_NAME(dr_cpu_cross_entropy)(int64_t vocabulary, const float *logits, int32_t label, float factor, uint8_t *hit,
+                                         float *d_logits);
+
+#endif

@@ -1,0 +1,155 @@
+/* RMS norm, with or without a gate, and L2 norm, row by row: n = u / s with s the root of the squares, and the gradient of u is
+ * that of n without its part along n (backends/reference/norm.c has the formulas).
+ *
+ * Each row is read three times while it is in the first-level cache: squares, the part along n, the results. The kind of gate
+ * is a constant of each instance, so that nothing is asked in the inner loops. */
+#include "backends/cpu/isa/kernels.h"
+#include "backends/cpu/isa/lanes.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE lanes activate(dr_activation kind, lanes gate) {
+    return kind == DR_ACTIVATION_SILU      ? lanes_silu(gate)
+           : kind == DR_ACTIVATION_SIGMOID ? lanes_sigmoid(gate)
+                                           : lanes_set(1.0f);
+}
+
+/* what is normed: x, or x act(gate) */
+INLINE lanes normed(dr_activation kind, bool first, const float *x, const float *gate, int64_t n) {
+    lanes u = lanes_load_n(x, n);
+    return first ? u * activate(kind, lanes_load_n(gate, n)) : u;
+}
+
+INLINE float inverse_root(const dr_rms_norm *norm, dr_activation kind, bool first, const float *x, const float *gate) {
+    lanes sum = lanes_zero();
+    for (int64_t i = 0; i < norm->dim; i += LANES) {
+        lanes u = normed(kind, first, x + i, gate + i, lanes_left(norm->dim, i));
+        sum = lanes_fma(u, u, sum);
+    }
+    return (float)(1 / sqrt((double)lanes_sum(sum) / (double)norm->dim + norm->eps));
+}
+
+INLINE void forward(const dr_rms_norm *norm, dr_activation kind, bool first, int64_t rows, const float *x, const float *weight,
+                    const float *gate, float *y) {
+    int64_t dim = norm->dim, gate_step = kind == DR_ACTIVATION_NONE ? 0 : dim;
+    for (int64_t r = 0; r < rows; r++, x += dim, y += dim, gate += gate_step) {
+        lanes inverse = lanes_set(inverse_root(norm, kind, first, x, gate));
+        for (int64_t i = 0; i < dim; i += LANES) {
+            int64_t n = lanes_left(dim, i);
+            lanes value = normed(kind, first, x + i, gate + i, n) * inverse * lanes_load_n(weight + i, n);
+            if (kind != DR_ACTIVATION_NONE && !first) value = value * activate(kind, lanes_load_n(gate + i, n));
+            lanes_store_n(y + i, n, value);
+        }
+    }
+}
+
+typedef struct {
+    const float *x, *weight, *gate, *d_y;
+    float *d_x, *d_weight, *d_gate; /* each may be NULL */
+    bool accumulate;
+} backward_row;
+
+/* With a the gate's activation: d_n = d_y w a (gate after) or d_y w (first); d_u = (d_n - n mean(d_n n)) / s */
+INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, backward_row row) {
+    int64_t dim = norm->dim;
+    bool gated = kind != DR_ACTIVATION_NONE;
+    lanes inverse = lanes_set(inverse_root(norm, kind, first, row.x, row.gate)), along = lanes_zero();
+    for (int64_t i = 0; i < dim; i += LANES) {
+        int64_t n = lanes_left(dim, i);
+        lanes value = normed(kind, first, row.x + i, row.gate + i, n) * inverse;
+        lanes d_n = lanes_load_n(row.d_y + i, n) * lanes_load_n(row.weight + i, n);
+        if (gated && !first) d_n = d_n * activate(kind, lanes_load_n(row.gate + i, n));
+        along = lanes_fma(d_n, value, along);
+    }
+    lanes mean = lanes_set(lanes_sum(along) / (float)dim);
+    for (int64_t i = 0; i < dim; i += LANES) {
+        int64_t n = lanes_left(dim, i);
+        lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = lanes_load_n(row.weight + i, n);
+        lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), s = gated ? lanes_sigmoid(gate) : lanes_set(1.0f);
+        lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s, after = first ? lanes_set(1.0f) : a;
+        lanes value = (first ? x * a : x) * inverse, d_w = d_y * value;
+        lanes d_u = inverse * lanes_fnma(value, mean, d_y * weight * after);
+        if (row.d_weight) lanes_store_n(row.d_weight + i, n, lanes_fma(d_w, after, lanes_load_n(row.d_weight + i, n)));
+        if (gated && row.d_gate) {
+            lanes slope = kind == DR_ACTIVATION_SILU ? lanes_silu_slope(gate) : lanes_sigmoid_slope(gate);
+            lanes_store_n(row.d_gate + i, n, (first ? d_u * x : d_w * weight) * slope);
+        }
+        if (row.d_x) {
+            lanes before = row.accumulate ? lanes_load_n(row.d_x + i, n) : lanes_zero();
+            lanes_store_n(row.d_x + i, n, before + (first ? d_u * a : d_u));
+        }
+    }
+}
+
+void DR_ISA_NAME(dr_cpu_rms_norm_forward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,
+                                          const float *gate, float *y) {
+    if (norm->gate == DR_ACTIVATION_NONE)
+        forward(norm, DR_ACTIVATION_NONE, false, rows, x, weight, x, y);
+    else if (norm->gate == DR_ACTIVATION_SILU && norm->gate_first)
+        forward(norm, DR_ACTIVATION_SILU, true, rows, x, weight, gate, y);
+    else if (norm->gate == DR_ACTIVATION_SILU)
+        forward(norm, DR_ACTIVATION_SILU, false, rows, x, weight, gate, y);
+    else
+        forward(norm, DR_ACTIVATION_SIGMOID, norm->gate_first, rows, x, weight, gate, y);
+}
+
+void DR_ISA_NAME(dr_cpu_rms_norm_backward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,
+                                           const float *gate, const float *d_y, float *d_x, bool accumulate, float *d_weight,
+                                           float *d_gate) {
+    int64_t dim = norm->dim;
+    for (int64_t r = 0; r < rows; r++) {
+        backward_row row = {.x = x + r * dim,
+                            .weight = weight,
+                            .gate = norm->gate == DR_ACTIVATION_NONE ? x : gate + r * dim,
+                            .d_y = d_y + r * dim,
+                            .d_x = d_x ? d_x + r * dim : NULL,
+                            .d_weight = d_weight,
+                            .d_gate = d_gate ? d_gate + r * dim : NULL,
+                            .accumulate = accumulate};
+        if (norm->gate == DR_ACTIVATION_NONE)
+            backward(norm, DR_ACTIVATION_NONE, false, row);
+        else if (norm->gate == DR_ACTIVATION_SILU && norm->gate_first)
+            backward(norm, DR_ACTIVATION_SILU, true, row);
+        else if (norm->gate == DR_ACTIVATION_SILU)
+            backward(norm, DR_ACTIVATION_SILU, false, row);
+        else
+            backward(norm, DR_ACTIVATION_SIGMOID, norm->gate_first, row);
+    }
+}
+
+static lanes inverse_length(const dr_l2_norm *norm, const float *x) {
+    lanes sum = lanes_zero();
+    for (int64_t i = 0; i < norm->dim; i += LANES) {
+        lanes u = lanes_load_n(x + i, lanes_left(norm->dim, i));
+        sum = lanes_fma(u, u, sum);
+    }
+    return lanes_set((float)(1 / sqrt((double)lanes_sum(sum) + norm->eps)));
+}
+
+void DR_ISA_NAME(dr_cpu_l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y) {
+    int64_t dim = norm->dim;
+    for (int64_t r = 0; r < rows; r++, x += dim, y += dim) {
+        lanes inverse = inverse_length(norm, x);
+        for (int64_t i = 0; i < dim; i += LANES) {
+            int64_t n = lanes_left(dim, i);
+            lanes_store_n(y + i, n, lanes_load_n(x + i, n) * inverse);
+        }
+    }
+}
+
+void DR_ISA_NAME(dr_cpu_l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x) {
+    int64_t dim = norm->dim;
+    for (int64_t r = 0; r < rows; r++, x += dim, d_y += dim, d_x += dim) {
+        lanes inverse = inverse_length(norm, x), sum = lanes_zero();
+        for (int64_t i = 0; i < dim; i += LANES) {
+            int64_t n = lanes_left(dim, i);
+            sum = lanes_fma(lanes_load_n(d_y + i, n), lanes_load_n(x + i, n) * inverse, sum);
+        }
+        lanes along = lanes_set(lanes_sum(sum));
+        for (int64_t i = 0; i < dim; i += LANES) {
+            int64_t n = lanes_left(dim, i);
+            lanes value = lanes_load_n(x + i, n) * inverse;
+            lanes_store_n(d_x + i, n, inverse * lanes_fnma(value, along, lanes_load_n(d_y + i, n)));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+/* C = A B for dense matrices: the product behind every linear layer, forward and backward.
+ *
+ * What is asked of it decides how it is made: a row of C must be the same bits whatever its neighbours are, wherever it stands
+ * and however the work is cut, so that packed equals separate and threads do not matter. Library kernels do not give that (some
+ * of OpenBLAS's add in another order in every other group of six rows). Here each element of C has one accumulator that takes
+ * the products of STEPS steps in order and is then added to C, block of steps by block of steps; tiles only say which elements
+ * are computed side by side.
+ *
+ * Order: for a block of WIDTH columns and STEPS steps B is copied to panels of COLUMNS columns [steps][COLUMNS], which stay in
+ * the second-level cache; then for each ROWS rows A is copied to [rows][A_ROW] (first-level cache, no two rows on the same
+ * cache lines modulo 4096), and every panel makes one tile of ROWS x COLUMNS accumulators in registers. Few rows (decoding)
+ * work as well as many: a tile is as high as there are rows. */
+#include "backends/cpu/isa/isa.h"
+#include "backends/cpu/isa/kernels.h"
+#include "backends/cpu/isa/lanes.h"
+
+#if defined(DR_ISA_avx512)
+enum { ROWS = 12 }; /* 24 of 32 registers accumulate */
+#else
+enum { ROWS = 6 }; /* 12 of 16 registers */
+#endif
+enum { COLUMNS = 2 * LANES, STEPS = 256, WIDTH = 256, A_ROW = STEPS + 16 };
+
+static int64_t at_most(int64_t value, int64_t limit) {
+    return value < limit ? value : limit;
+}
+
+/* to[j, i] = from[i, j] for i < rows <= LANES, j < columns <= LANES; kept rows of LANES are written, zero where there is none
+ */
+static void copy_turned(const float *from, int64_t from_row, int64_t rows, int64_t columns, float *to, int64_t to_row,
+                        int64_t kept) {
+    lanes x[LANES];
+    if (rows == LANES && columns == LANES)
+        for (int i = 0; i < LANES; i++) x[i] = lanes_load(from + i * from_row);
+    else
+        for (int i = 0; i < LANES; i++) x[i] = i < rows ? lanes_load_n(from + i * from_row, columns) : lanes_zero();
+    lanes_turn(x);
+    if (kept == LANES)
+        for (int j = 0; j < LANES; j++) lanes_store(to + j * to_row, x[j]);
+    else
+        for (int j = 0; j < kept; j++) lanes_store(to + j * to_row, x[j]);
+}
+
+/* One panel: to [steps][COLUMNS] = B[k0 .. k0 + steps, n0 .. n0 + columns], zero in the missing columns */
+static void copy_panel(const dr_cpu_product *p, int64_t k0, int64_t steps, int64_t n0, int64_t columns, float *to) {
+    if (p->b_column == 1) {
+        const float *from = p->b + k0 * p->b_step + n0;
+        for (int64_t k = 0; k < steps; k++, from += p->b_step, to += COLUMNS)
+            for (int j = 0; j < COLUMNS; j += LANES) {
+                int64_t there = columns - j;
+                lanes_store(to + j, there >= LANES ? lanes_load(from + j)
+                                    : there > 0    ? lanes_load_n(from + j, there)
+                                                   : lanes_zero());
+            }
+        return;
+    }
+    for (int j = 0; j < COLUMNS; j += LANES)
+        for (int64_t k = 0; k < steps; k += LANES)
+            copy_turned(p->b + (n0 + j) * p->b_column + k0 + k, p->b_column, columns - j, at_most(steps - k, LANES),
+                        to + k * COLUMNS + j, COLUMNS, at_most(steps - k, LANES));
+}
+
+/* to [ROWS][A_ROW] = A[m0 .. m0 + rows, k0 .. k0 + steps], zero in the missing rows */
+static void copy_rows(const dr_cpu_product *p, int64_t m0, int64_t rows, int64_t k0, int64_t steps, float *to) {
+    if (p->a_step == 1) {
+        for (int64_t i = 0; i < ROWS; i++)
+            for (int64_t k = 0; k < steps; k += LANES) {
+                const float *from = p->a + (m0 + i) * p->a_row + k0 + k;
+                int64_t there = steps - k;
+                lanes_store(to + i * A_ROW + k, i >= rows       ? lanes_zero()
+                                                : there < LANES ? lanes_load_n(from, there)
+                                                                : lanes_load(from));
+            }
+        return;
+    }
+    for (int64_t i = 0; i < ROWS; i += LANES)
+        for (int64_t k = 0; k < steps; k += LANES)
+            copy_turned(p->a + (m0 + i) + (k0 + k) * p->a_step, p->a_step, at_most(steps - k, LANES),
+                        rows - i < 0 ? 0 : at_most(rows - i, LANES), to + i * A_ROW + k, A_ROW, at_most(ROWS - i, LANES));
+}
+
+/* c [rows, columns] = base + a [rows][A_ROW] b [steps][COLUMNS]; base is c itself, or the bias for every row, or zero */
+static inline __attribute__((always_inline)) void tile(const int rows, int64_t steps, const float *a, const float *b, float *c,
+                                                       int64_t c_row, int64_t columns, bool add, const float *bias) {
+    lanes sum[ROWS][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = lanes_zero();
+    for (int64_t k = 0; k < steps; k++) {
+        lanes b0 = lanes_load(b + k * COLUMNS), b1 = lanes_load(b + k * COLUMNS + LANES);
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++) {
+            lanes value = lanes_set(a[i * A_ROW + k]);
+            sum[i][0] = lanes_fma(value, b0, sum[i][0]);
+            sum[i][1] = lanes_fma(value, b1, sum[i][1]);
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++, c += c_row) {
+        const float *base = add ? c : bias;
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            int64_t there = columns - j * LANES;
+            if (there >= LANES) {
+                lanes before = base ? lanes_load(base + j * LANES) : lanes_zero();
+                lanes_store(c + j * LANES, before + sum[i][j]);
+            } else if (there > 0) {
+                lanes before = base ? lanes_load_n(base + j * LANES, there) : lanes_zero();
+                lanes_store_n(c + j * LANES, there, before + sum[i][j]);
+            }
+        }
+    }
+}
+
+/* A tile of any height: the missing rows of a are zero, but c is only written where it is */
+static void tile_of(int64_t rows, int64_t steps, const float *a, const float *b, float *c, int64_t c_row, int64_t columns,
+                    bool add, const float *bias) {
+    switch (rows) {
+#define CASE(n)                                                                                                                \
+    case n:                                                                                                                    \
+        tile(n, steps, a, b, c, c_row, columns, add, bias);                                                                    \
+        break;
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+#if defined(DR_ISA_avx512)
+        CASE(7)
+        CASE(8)
+        CASE(9)
+        CASE(10)
+        CASE(11)
+        CASE(12)
+#endif
+#undef CASE
+    }
+}
+
+void DR_ISA_NAME(dr_cpu_product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end) {
+    _Alignas(64) float a[ROWS * A_ROW], b[STEPS * WIDTH];
+    for (int64_t n0 = n_begin; n0 < n_end; n0 += WIDTH) {
+        int64_t width = at_most(n_end - n0, WIDTH);
+        for (int64_t k0 = 0; k0 < p->k; k0 += STEPS) {
+            int64_t steps = at_most(p->k - k0, STEPS);
+            bool add = p->accumulate || k0 > 0;
+            for (int64_t n = 0; n < width; n += COLUMNS)
+                copy_panel(p, k0, steps, n0 + n, at_most(width - n, COLUMNS), b + n * STEPS);
+            for (int64_t m0 = m_begin; m0 < m_end; m0 += ROWS) {
+                int64_t rows = at_most(m_end - m0, ROWS);
+                copy_rows(p, m0, rows, k0, steps, a);
+                for (int64_t n = 0; n < width; n += COLUMNS)
+                    tile_of(rows, steps, a, b + n * STEPS, p->c + m0 * p->c_row + n0 + n, p->c_row, at_most(width - n, COLUMNS),
+                            add, p->bias ? p->bias + n0 + n : NULL);
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+/* What the CPU backend's operations share: the table of kernels of one instruction set, the backend's own state, and how work
+ * is cut.
+ *
+ * Kernels (isa/) are single-threaded and work on a range; operations (this folder) cut the work into ranges for OpenMP threads.
+ * A cut never changes a result: ranges are of independent elements, rows or columns, and where rows are summed (gradients of
+ * parameters) they are summed in DR_CPU_PARTS parts whose bounds depend on the number of rows only, part by part in order. */
+#ifndef DR_CPU_KERNELS_H
+#define DR_CPU_KERNELS_H
+
+#include "base/cpu.h"
+#include "ops/operations.h"
+
+enum {
+    DR_CPU_PARTS = 16,         /* parts of a sum over rows */
+    DR_CPU_GRAIN = 4096,       /* elements below which another thread costs more than it saves */
+    DR_CPU_MAX_CONV_WIDTH = 16 /* taps of a convolution: they are kept in registers and on the stack */
+};
+
+/* C [m, n] = A [m, k] B [k, n], plus what `accumulate` or `bias` says. Strides count elements. */
+typedef struct {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_step; /* A[i, j] is a[i a_row + j a_step]; one of them is 1 */
+    const float *b;
+    int64_t b_step, b_column; /* B[i, j] is b[i b_step + j b_column]; one of them is 1 */
+    float *c;
+    int64_t c_row;     /* C[i, j] is c[i c_row + j] */
+    const float *bias; /* [n] added to each row, or NULL; not with accumulate */
+    bool accumulate;   /* C is added to */
+} dr_cpu_product;
+
+/* A projection seen as rows of `columns` channels, with the coefficient exp(A_log) and the bias of each. */
+typedef struct {
+    dr_gate_kind kind;
+    int64_t columns;
+    float multiplier, shift, lower_bound;
+    const float *rate; /* [columns] exp(A_log), or NULL: 1 */
+    const float *bias; /* [columns], or NULL: 0 */
+} dr_cpu_gate;
+
+/* A part of a convolution: the tokens [begin, end) of one sequence and the channels [first, last). */
+typedef struct {
+    const dr_conv *conv;
+    const float *x;       /* [length, channels], the sequence's first token */
+    const float *weight;  /* [channels, width] */
+    const float *bias;    /* [channels] or NULL */
+    const float *initial; /* [width - 1, channels] of this sequence, or NULL */
+    int64_t begin, end, first, last;
+} dr_cpu_conv;
+
+typedef struct {
+    const char *name;
+    /* product.c: the block [m_begin, m_end) x [n_begin, n_end) of C */
+    void (*product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
+
+    /* norm.c: rows vectors of length dim. d_weight [dim] is added to. */
+    void (*rms_norm_forward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight, const float *gate,
+                             float *y);
+    void (*rms_norm_backward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight, const float *gate,
+                              const float *d_y, float *d_x, bool accumulate, float *d_weight, float *d_gate);
+    void (*l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y);
+    void (*l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x);
+
+    /* conv.c. y, d_y, d_x as x; d_weight, d_bias as weight, bias, added to. */
+    void (*conv_forward)(const dr_cpu_conv *part, float *y);
+    void (*conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias);
+
+    /* gate.c: rows rows. d_rate_log, d_bias [columns] are added to; either, and d_x, may be NULL. */
+    void (*gate_forward)(const dr_cpu_gate *gate, int64_t rows, const float *x, float *y);
+    void (*gate_backward)(const dr_cpu_gate *gate, int64_t rows, const float *x, const float *d_y, float *d_x, bool accumulate,
+                          float *d_rate_log, float *d_bias);
+
+    /* rotary.c: rows tokens from a position on; turns [dim/2] is base^(-2i/dim) / (2 pi) */
+    void (*rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse, float *x);
+
+    /* elementwise.c: count elements */
+    void (*swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
+    void (*swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate, float *d_up);
+    void (*add)(int64_t count, float factor, const float *x, float *y);
+    void (*adamw)(const dr_adamw *adamw, int64_t count, const float *gradient, float *parameter, float *m, float *v);
+    double (*sum_squares)(int64_t count, const float *x);
+
+    /* heads.c: heads vectors of length dim, one factor each */
+    void (*scale_forward)(int64_t heads, int64_t dim, const float *factor, const float *x, float *y, bool accumulate);
+    void (*scale_backward)(int64_t heads, int64_t dim, const float *factor, const float *x, const float *d_y, float *d_factor,
+                           float *d_x, bool accumulate);
+
+    /* cross_entropy.c: one row of logits */
+    double (*cross_entropy)(int64_t vocabulary, const float *logits, int32_t label, float factor, uint8_t *hit,
+                            float *d_logits);
+} dr_cpu_kernels;
+
+extern const dr_cpu_kernels dr_cpu_kernels_portable, dr_cpu_kernels_avx2, dr_cpu_kernels_avx512;
+
+typedef struct {
+    const dr_cpu_kernels *kernels;
+    dr_cpu_features features;
+    void *scratch; /* grows to the largest size asked for, so that a step in use allocates nothing */
+    size_t scratch_bytes;
+} dr_cpu_state;
+
+static inline const dr_cpu_kernels *dr_cpu_kernels_of(const dr_backend *backend) {
+    return ((const dr_cpu_state *)backend->state)->kernels;
+}
+
+/* At least bytes of scratch memory, valid until the next call on this backend. */
+dr_status dr_cpu_scratch(dr_backend *backend, size_t bytes, void **scratch);
+
+/* Threads for tasks of `elements` elements in all: one thread where the work is small. */
+static inline int dr_cpu_threads(const dr_backend *backend, int64_t tasks, int64_t elements) {
+    int64_t most = elements / DR_CPU_GRAIN + 1;
+    if (most > tasks) most = tasks;
+    if (most > backend->threads) most = backend->threads;
+    return most < 1 ? 1 : (int)most;
+}
+
+/* The first of `count` things that part i of `parts` holds; part `parts` begins at count. */
+static inline int64_t dr_cpu_part(int64_t count, int64_t i, int64_t parts) {
+    return count / parts * i + (count % parts) * i / parts;
+}
+
+/* Adds sums [DR_CPU_PARTS, columns] to total [columns], part by part. */
+void dr_cpu_add_parts(const float *sums, int64_t columns, float *total);
+
+#endif

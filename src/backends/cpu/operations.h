@@ -1,0 +1,75 @@
+/* The CPU backend's functions behind the table of ops/operations.h, which says what each does; the recurrence's are in
+ * recurrence.h. */
+#ifndef DR_CPU_OPERATIONS_H
+#define DR_CPU_OPERATIONS_H
+
+#include "ops/operations.h"
+
+/* memory.c */
+dr_status dr_cpu_allocate(dr_backend *, size_t bytes, void **memory);
+void dr_cpu_free(dr_backend *, void *memory);
+void dr_cpu_zero(dr_backend *, void *memory, size_t bytes);
+dr_status dr_cpu_upload(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
+dr_status dr_cpu_download(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
+
+/* linear.c */
+dr_status dr_cpu_linear_forward(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *bias, void *y);
+dr_status dr_cpu_linear_backward(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *d_y, void *d_x,
+                                 bool accumulate, void *d_weight, void *d_bias);
+dr_status dr_cpu_grouped_linear_forward(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight, void *y);
+dr_status dr_cpu_grouped_linear_backward(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight,
+                                         const void *d_y, void *d_x, void *d_weight);
+
+/* embedding.c */
+dr_status dr_cpu_embedding_forward(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y);
+dr_status dr_cpu_embedding_backward(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
+                                    void *d_table);
+
+/* norm.c */
+dr_status dr_cpu_rms_norm_forward(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
+                                  void *y);
+dr_status dr_cpu_rms_norm_backward(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
+                                   const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_gate);
+dr_status dr_cpu_l2_norm_forward(dr_backend *, const dr_l2_norm *, const void *x, void *y);
+dr_status dr_cpu_l2_norm_backward(dr_backend *, const dr_l2_norm *, const void *x, const void *d_y, void *d_x);
+
+/* conv.c */
+dr_status dr_cpu_conv_forward(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
+                              const void *initial, void *y, void *final);
+dr_status dr_cpu_conv_backward(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
+                               const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
+
+/* gate.c */
+dr_status dr_cpu_gate_forward(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
+dr_status dr_cpu_gate_backward(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
+                               const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
+
+/* rotary.c */
+dr_status dr_cpu_rotary(dr_backend *, const dr_rotary *, void *x, bool inverse);
+
+/* swiglu.c */
+dr_status dr_cpu_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
+dr_status dr_cpu_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
+                                 void *d_up);
+
+/* heads.c */
+dr_status dr_cpu_scale_heads_forward(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
+                                     const void *x, void *y, bool accumulate);
+dr_status dr_cpu_scale_heads_backward(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
+                                      const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
+
+/* rows.c */
+dr_status dr_cpu_add(dr_backend *, int64_t count, double factor, const void *x, void *y);
+dr_status dr_cpu_rows_gather(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
+dr_status dr_cpu_rows_scatter(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
+                              void *d_x);
+
+/* cross_entropy.c */
+dr_status dr_cpu_cross_entropy(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
+                               double factor, double *loss, uint8_t *hit, void *d_logits);
+
+/* optimizer.c */
+dr_status dr_cpu_sum_squares(dr_backend *, int64_t count, const void *x, double *sum);
+dr_status dr_cpu_adamw(dr_backend *, const dr_adamw *, int64_t count, const void *gradient, void *parameter, void *m, void *v);
+
+#endif
