@@ -1,0 +1,135 @@
+/* Opening backends by name, what they tell of themselves, and their memory, for each backend of the build. */
+#include "allocation.h"
+
+#include <deltarule/backend.h>
+
+#include <math.h>
+#include <stdint.h>
+
+static const char *const names[] = {"reference", "cpu"};
+enum { NAMES = sizeof names / sizeof *names };
+
+static void test_opening(void **state) {
+    (void)state;
+    for (int i = 0; i < NAMES; i++) {
+        dr_backend *backend = NULL;
+        assert_int_equal(dr_backend_open(names[i], NULL, &backend), DR_OK);
+        assert_string_equal(dr_backend_name(backend), names[i]);
+        assert_true(strlen(dr_backend_isa(backend)) > 0);
+        assert_int_equal(dr_backend_dtype(backend), i == 0 ? DR_F64 : DR_F32);
+        assert_true(dr_backend_threads(backend) >= 1);
+        dr_backend_close(backend);
+    }
+    dr_backend_close(NULL);
+    assert_int_equal(allocation_alive, 0);
+}
+
+static void test_options(void **state) {
+    (void)state;
+    dr_backend *backend = NULL;
+    dr_backend_options options = {.threads = 3, .isa = "portable"};
+    assert_int_equal(dr_backend_open("cpu", &options, &backend), DR_OK);
+    assert_int_equal(dr_backend_threads(backend), 3);
+    assert_string_equal(dr_backend_isa(backend), "portable");
+    dr_backend_close(backend);
+    assert_int_equal(dr_backend_open("reference", &options, &backend), DR_OK);
+    assert_int_equal(dr_backend_threads(backend), 1);
+    assert_string_equal(dr_backend_isa(backend), "double");
+    dr_backend_close(backend);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    dr_backend *const untouched = (dr_backend *)&allocation_alive, *backend = untouched;
+    assert_int_equal(dr_backend_open("gpu", NULL, &backend), DR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(dr_last_error(), "\"gpu\""));
+    for (int i = 0; i < NAMES; i++) assert_non_null(strstr(dr_last_error(), names[i]));
+    assert_int_equal(dr_backend_open("", NULL, &backend), DR_ERROR_UNSUPPORTED);
+    assert_int_equal(dr_backend_open(NULL, NULL, &backend), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_backend_open("cpu", NULL, NULL), DR_ERROR_ARGUMENT);
+    for (int i = 0; i < NAMES; i++) {
+        assert_int_equal(dr_backend_open(names[i], &(dr_backend_options){.threads = -2}, &backend), DR_ERROR_ARGUMENT);
+        assert_non_null(strstr(dr_last_error(), "-2 threads"));
+    }
+    assert_int_not_equal(dr_backend_open("cpu", &(dr_backend_options){.isa = "sse9"}, &backend), DR_OK);
+    assert_non_null(strstr(dr_last_error(), "sse9"));
+    assert_ptr_equal(backend, untouched);
+    assert_int_equal(allocation_alive, 0);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    static const float numbers[] = {1, -2.5f, 0, 1e30f, INFINITY};
+    enum { COUNT = sizeof numbers / sizeof *numbers };
+    for (int i = 0; i < NAMES; i++) {
+        dr_backend *backend = NULL;
+        void *memory = NULL, *empty = NULL;
+        float back[COUNT];
+        size_t bytes = COUNT * dr_dtype_size(i == 0 ? DR_F64 : DR_F32);
+        assert_int_equal(dr_backend_open(names[i], NULL, &backend), DR_OK);
+        assert_int_equal(dr_backend_allocate(backend, 0, &empty), DR_OK);
+        assert_int_equal(dr_backend_allocate(backend, bytes, &memory), DR_OK);
+        assert_non_null(empty);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        assert_int_equal(dr_backend_upload(backend, memory, numbers, DR_F32, COUNT), DR_OK);
+        assert_int_equal(dr_backend_download(backend, back, DR_F32, memory, COUNT), DR_OK);
+        assert_memory_equal(back, numbers, sizeof numbers);
+        assert_int_equal(dr_backend_upload(backend, memory, numbers, DR_I32, COUNT), DR_ERROR_ARGUMENT);
+        assert_non_null(strstr(dr_last_error(), "I32"));
+        assert_int_equal(dr_backend_download(backend, back, DR_U8, memory, COUNT), DR_ERROR_ARGUMENT);
+        assert_int_equal(dr_backend_upload(backend, memory, numbers, DR_F32, -1), DR_ERROR_ARGUMENT);
+        assert_non_null(strstr(dr_last_error(), "-1 elements"));
+        dr_backend_zero(backend, memory, bytes);
+        assert_int_equal(dr_backend_download(backend, back, DR_F32, memory, COUNT), DR_OK);
+        for (int j = 0; j < COUNT; j++) assert_true(back[j] == 0 && !signbit(back[j]));
+        assert_int_equal(dr_backend_allocate(backend, SIZE_MAX, &memory), DR_ERROR_MEMORY);
+        dr_backend_free(backend, memory);
+        dr_backend_free(backend, empty);
+        dr_backend_free(backend, NULL);
+        dr_backend_close(backend);
+        assert_int_equal(allocation_alive, 0);
+    }
+}
+
+static void count_line(void *context, const char *text) {
+    ++*(int *)context;
+    assert_true(strlen(text) > 0);
+    assert_null(strchr(text, '\n'));
+}
+
+static void test_descriptions(void **state) {
+    (void)state;
+    for (int i = 0; i < NAMES; i++) {
+        dr_backend *backend = NULL;
+        int lines = 0;
+        assert_int_equal(dr_backend_open(names[i], NULL, &backend), DR_OK);
+        dr_backend_describe(backend, count_line, &lines);
+        assert_true(lines >= 1);
+        dr_backend_close(backend);
+    }
+}
+
+static dr_status open_and_allocate(void *context) {
+    dr_backend *backend = NULL;
+    void *memory = NULL;
+    dr_status status;
+    DR_GO(dr_backend_open(context, NULL, &backend));
+    DR_GO(dr_backend_allocate(backend, 1000, &memory));
+    dr_backend_free(backend, memory);
+done:
+    dr_backend_close(backend);
+    return status;
+}
+
+static void test_failing_allocations(void **state) {
+    (void)state;
+    for (int i = 0; i < NAMES; i++) assert_true(assert_survives_failed_allocations(open_and_allocate, (void *)names[i]) >= 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_opening), cmocka_unit_test(test_options),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_descriptions), cmocka_unit_test(test_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
