@@ -162,8 +162,8 @@ static dr_status measure(decoding *d, dr_worst *worst) {
         int64_t count = dr_recurrence_run_states(&d->run.recurrence, (dr_state_kind)i);
         if (!read->state[i].has_final) continue;
         DR_TRY(permute(d, count, d->states.at[i], d->states.at[i], true));
-        DR_TRY(dr_measure_block(d->run.backend, d->states.at[i], &read->state[i].final, "out.", dr_state_name((dr_state_kind)i),
-                                worst));
+        DR_TRY(
+            dr_measure_block(d->run.backend, d->states.at[i], &read->state[i].final, "out.", read->state[i].final_name, worst));
     }
     return DR_OK;
 }

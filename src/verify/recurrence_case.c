@@ -110,7 +110,7 @@ static dr_status read_sizes(dr_vector_file *file, dr_recurrence_case *read, int6
     if (recurrence->value_heads % recurrence->key_heads != 0)
         return dr_fail(DR_ERROR_FORMAT, "its %lld value heads are no multiple of its %lld key heads",
                        (long long)recurrence->value_heads, (long long)recurrence->key_heads);
-    if (recurrence->layout.sequences != batch && !(packed && batch == 1))
+    if (packed ? batch != 1 : recurrence->layout.sequences != batch)
         return dr_fail(DR_ERROR_FORMAT, "its metadata 'N' must be 'B', or 'B' 1 and 'packed' 1");
     recurrence->layout.rows = batch * *tokens;
     if (packed) DR_TRY(read_cu_seqlens(file, read));
@@ -154,6 +154,7 @@ static dr_status read_states(dr_vector_file *file, dr_recurrence_case *read) {
         int64_t shape[DR_MAX_RANK];
         int rank = dr_recurrence_state_shape(&read->recurrence, (dr_state_kind)i, shape);
         snprintf(state->initial_name, sizeof state->initial_name, "%s0", name);
+        state->final_name = name;
         state->has_final = true;
         DR_TRY(dr_vector_file_take(file, "out.", name, DR_F64, rank, shape, &state->final));
         state->has_initial = dr_vector_file_has(file, "in.", state->initial_name);
@@ -227,6 +228,7 @@ dr_status dr_squash_case_read(dr_vector_file *file, dr_recurrence_case *read) {
         DR_TRY(dr_vector_file_take(file, "grad.", "mu", DR_F64, 1, &shape[2], &centre->gradient));
     }
     s->has_final = a->has_initial = true;
+    s->final_name = "y";
     s->has_cotangent = a->has_initial_gradient = centre->has_gradient = read->backward;
     snprintf(a->initial_name, sizeof a->initial_name, "A");
     centre->name = "mu";

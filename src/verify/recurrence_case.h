@@ -15,7 +15,8 @@ typedef struct {
 
 typedef struct {
     bool has_initial, has_initial_gradient, has_final, has_cotangent;
-    char initial_name[4]; /* "S0" */
+    char initial_name[4];   /* "S0" */
+    const char *final_name; /* "S" */
     dr_tensor initial, initial_gradient, final, cotangent;
 } dr_case_state;
 

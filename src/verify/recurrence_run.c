@@ -76,8 +76,8 @@ static dr_status run_forward(dr_recurrence_run *run, const dr_recurrence_memory 
     if (read->has_output) DR_TRY(dr_measure_block(run->backend, o, &read->output, "out.", "o", worst));
     for (int i = 0; i < DR_STATES; i++)
         if (read->state[i].has_final)
-            DR_TRY(dr_measure_block(run->backend, final.at[i], &read->state[i].final, "out.", dr_state_name((dr_state_kind)i),
-                                    worst));
+            DR_TRY(
+                dr_measure_block(run->backend, final.at[i], &read->state[i].final, "out.", read->state[i].final_name, worst));
     return DR_OK;
 }
 
