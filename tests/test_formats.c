@@ -436,17 +436,25 @@ static void test_json_values(void **state) {
 static void test_json_round_trip(void **state) {
     (void)state;
     const char *path = scratch_path("round.json");
-    json_t *object = json_pack("{s:f, s:s, s:[i,i]}", "third", 1.0 / 3, "name", "\u03b2 \"x\"", "list", 1, 2), *again = NULL;
-    assert_int_equal(dr_json_write(path, object), DR_OK);
-    assert_int_equal(dr_json_read(path, &again), DR_OK);
-    assert_true(json_equal(object, again));
-    json_decref(object);
-    json_decref(again);
-    size_t bytes = 0;
-    char *text = scratch_read_at(path, &bytes);
-    assert_memory_equal(text, "{\n  \"third\"", 11); /* in the order in which keys were set */
-    assert_int_equal(text[bytes - 1], '\n');
-    free(text);
+    static const struct {
+        double real;
+        const char *text;
+    } cases[] = {{0.02, "\"real\": 0.02,"}, {1e-6, "\"real\": 1e-6,"}, {1.0 / 3, "\"real\": 0.33333333333333331,"}};
+    for (int i = 0; i < 3; i++) {
+        json_t *object = json_pack("{s:f, s:s, s:[i,i]}", "real", cases[i].real, "name", "\u03b2 \"x\"", "list", 1, 2);
+        json_t *again = NULL;
+        assert_int_equal(dr_json_write(path, object), DR_OK);
+        assert_int_equal(dr_json_read(path, &again), DR_OK);
+        assert_true(json_equal(object, again));
+        json_decref(object);
+        json_decref(again);
+        size_t bytes = 0;
+        char *text = scratch_read_at(path, &bytes);
+        assert_memory_equal(text, "{\n  \"real\"", 10); /* in the order in which keys were set */
+        assert_non_null(strstr(text, cases[i].text));
+        assert_int_equal(text[bytes - 1], '\n');
+        free(text);
+    }
 }
 
 int main(void) {

@@ -40,8 +40,19 @@ dr_status dr_json_read(const char *file, json_t **object) {
     return status;
 }
 
+/* 15 digits write 0.02 as 0.02, but do not tell every double from its neighbours; 17 do. NULL if there is no memory. */
+static char *format_object(const json_t *object) {
+    char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    bool same = again && json_equal(object, again);
+    json_decref(again);
+    if (same) return text;
+    free(text);
+    return json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+}
+
 dr_status dr_json_write(const char *file, const json_t *object) {
-    char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text = format_object(object);
     if (!text) return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", file);
     dr_file out;
     dr_file_create(file, &out);

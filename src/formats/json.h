@@ -14,8 +14,9 @@
 dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object);
 /* The same from a file of at most 100 MB; DR_ERROR_IO. */
 dr_status dr_json_read(const char *file, json_t **object);
-/* Writes an object with two spaces of indent, keys in the order in which they were set, reals with 17 digits, and syncs.
- * Nothing is left behind on failure (DR_ERROR_IO). In place: an atomic replacement is dr_folder's business. */
+/* Writes an object with two spaces of indent, keys in the order in which they were set, every number such that it reads back
+ * the same, and syncs. Nothing is left behind on failure (DR_ERROR_IO). In place: an atomic replacement is dr_folder's
+ * business. */
 dr_status dr_json_write(const char *file, const json_t *object);
 
 /* Values of an object's keys. Where the key is missing or null, *value stays as it was (put the default there before) and DR_OK
