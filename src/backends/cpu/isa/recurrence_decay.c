@@ -1,0 +1,110 @@
+/* Gradient of the log decays of a chunk. f(b, a), the decay between two boundaries, has itself as derivative for each token
+ * between them, so the gradient at a token is the sum over all pairs of what was written before its decay and read after it:
+ *
+ *     entry state, exit state     keep (S . dS')
+ *     entry state, reader         reader . its far gradient         a suffix sum over tokens
+ *     writer, exit state          write . its far gradient          a prefix sum over tokens
+ *     writer, reader              score cotangent . u               over the pairs that span the token
+ *
+ * Scalar decay: as written, every term has the factor alpha of the token, so that even a gradient of 1e-20 is right. Decay by
+ * channel: the pairs would need a sum for each channel. Instead, all pairs are in a suffix sum of reader d_reader - write
+ * d_write, where those that do not span the token cancel; what should cancel comes from the same roundings. No division in
+ * either. */
+#include "backends/cpu/isa/recurrence_stages.h"
+#include <string.h>
+
+/* keep (S . dS') of every channel */
+static void meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
+    const int64_t pitch = plan->value_pitch;
+    memset(chunk->exit, 0, (size_t)plan->key_width * sizeof(float));
+    for (int64_t d = 0; d < plan->key_size; d++)
+        chunk->exit[d] = chunk->keep[d] * dot_rows(plan->value_width, state + d * pitch, d_state + d * pitch);
+}
+
+/* ---- scalar decay ---------------------------------------------------------------------------------------------------- */
+
+/* Adds reader i to the pairs, sums over the readers behind a token for every row j. Returns its pair with the entry state.
+ * factor: of the cotangent, which scores hold already or lack. */
+static float add_reader(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t i, float score_factor, float factor,
+                        int64_t columns, float *pairs) {
+    const float *score = chunk->score + i * chunk->columns, *d_score = chunk->d_score + i * chunk->columns;
+    const lanes x = lanes_set(score_factor);
+    for (int64_t j = 0; j < columns; j += LANES)
+        lanes_store(pairs + j, lanes_fma(x * lanes_load(score + j), lanes_load(d_score + j), lanes_load(pairs + j)));
+    return factor * dot_rows(plan->key_width, chunk->reader + i * plan->key_pitch, chunk->d_reader + i * plan->key_pitch);
+}
+
+/* The erase rows of token t that read before (undecayed) or after its decay: their gain is in the score. */
+static float add_erases(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t t, bool undecayed, int64_t columns,
+                        float *pairs) {
+    float sum = 0;
+    for (int64_t i = t * plan->erases; i < (t + 1) * plan->erases; i++) {
+        const int64_t row = dr_cpu_erase_row(plan, i);
+        if (dr_cpu_reads_undecayed(plan, row) == undecayed)
+            sum += add_reader(plan, chunk, i, -1, -chunk->gain[row], columns, pairs);
+    }
+    return sum;
+}
+
+static float sum_of(const float *x, int64_t count) {
+    lanes sum = lanes_zero();
+    for (int64_t j = 0; j < count; j += LANES) sum = sum + lanes_load_n(x + j, lanes_left(count, j));
+    return lanes_sum(sum);
+}
+
+/* d_reader, d_far: the far parts only. d_score: before mask and decay, so that with score there is one decay in a pair. */
+void dr_chunk_decay_scalar(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
+    const int64_t n = plan->steps, pitch = plan->key_pitch;
+    float *pairs = chunk->far_turned, entry = 0;
+    meet_exit(plan, chunk, state, d_state);
+    memset(pairs, 0, (size_t)round_to_tile(chunk->rows) * sizeof(float));
+    for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
+        const int64_t columns = round_to_tile((t + 1) * n);
+        if (t + 1 < chunk->tokens) entry += add_erases(plan, chunk, t + 1, true, columns, pairs);
+        entry += add_erases(plan, chunk, t, false, columns, pairs);
+        entry += add_reader(plan, chunk, chunk->erases + t, 1 / plan->scale, 1, columns, pairs);
+        chunk->d_log_decay[t] = entry + sum_of(pairs, t * n);
+    }
+    float exit = sum_of(chunk->exit, plan->key_width);
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        chunk->d_log_decay[t] += exit;
+        for (int64_t at = t * n * pitch; at < (t + 1) * n * pitch; at += pitch)
+            exit += dot_rows(plan->key_width, chunk->write + at, chunk->d_far + at);
+    }
+}
+
+/* ---- decay by channel ------------------------------------------------------------------------------------------------ */
+
+/* One vector of channels. d_reader, d_write: whole, but for d_far. */
+static void channel_sums(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t d) {
+    const int64_t n = plan->steps, e = plan->erases, pitch = plan->key_pitch;
+    float *out = chunk->d_log_decay + d;
+    lanes sum = lanes_zero();
+    for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
+        const int64_t query = (chunk->erases + t) * pitch + d;
+        sum = lanes_fma(lanes_load(chunk->reader + query), lanes_load(chunk->d_reader + query), sum);
+        for (int64_t at = t * n * pitch + d; at < (t + 1) * n * pitch; at += pitch)
+            sum = lanes_fnma(lanes_load(chunk->write + at), lanes_load(chunk->d_write + at), sum);
+        lanes undecayed = lanes_zero();
+        for (int64_t i = t * e; i < (t + 1) * e; i++) {
+            lanes part = lanes_load(chunk->reader + i * pitch + d) * lanes_load(chunk->d_reader + i * pitch + d);
+            if (dr_cpu_reads_undecayed(plan, dr_cpu_erase_row(plan, i)))
+                undecayed = part;
+            else
+                sum = sum + part;
+        }
+        lanes_store(out + t * pitch, sum);
+        sum = sum + undecayed;
+    }
+    sum = lanes_load(chunk->exit + d);
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        lanes_store(out + t * pitch, lanes_load(out + t * pitch) + sum);
+        for (int64_t at = t * n * pitch + d; at < (t + 1) * n * pitch; at += pitch)
+            sum = lanes_fma(lanes_load(chunk->write + at), lanes_load(chunk->d_far + at), sum);
+    }
+}
+
+void dr_chunk_decay_channel(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
+    meet_exit(plan, chunk, state, d_state);
+    for (int64_t d = 0; d < plan->key_width; d += LANES) channel_sums(plan, chunk, d);
+}

@@ -1,0 +1,191 @@
+/* The diagonal scan and what it feeds, per key head: A of every token, the squash B, Sherman-Morrison write keys, the query q~.
+ * All value heads of the key head share it; the backward runs once, after all of them have added their gradients. */
+#include "backends/cpu/isa/recurrence_stages.h"
+#include "maps/diagonal.h"
+
+static const float *key_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t t) {
+    return chunk->input[DR_INPUT_KEY] + t * plan->key_pitch;
+}
+
+static const float *scan_gain_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk) {
+    return chunk->input[plan->rule->tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN];
+}
+
+static void scan_forward(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const int64_t K = plan->key_width, pitch = plan->key_pitch;
+    const float *log_decay = chunk->input[plan->rule->tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY];
+    const float *gain = scan_gain_of(plan, chunk);
+    for (int64_t t = 0; t < chunk->tokens; t += LANES) {
+        int64_t left = lanes_left(chunk->tokens, t);
+        lanes_store_n(chunk->scan_alpha + t, left, lanes_exp(lanes_load_n(log_decay + t, left)));
+    }
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const float *key = key_of(plan, chunk, t);
+        float *a = chunk->scan + t * pitch;
+        lanes alpha = lanes_set(chunk->scan_alpha[t]), b = lanes_set(gain[t]);
+        for (int64_t d = 0; d < K; d += LANES)
+            lanes_store(a + pitch + d, dr_map_scan_step(lanes_load(a + d), alpha, b, lanes_load(key + d)));
+    }
+}
+
+/* B of every token, and m = key . (B key) */
+static void precondition(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const lanes centre = lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]);
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const float *key = key_of(plan, chunk, t), *a = chunk->scan + (t + 1) * plan->key_pitch;
+        float *squash = chunk->squash + t * plan->key_pitch;
+        lanes sum = lanes_zero(), slope;
+        for (int64_t d = 0; d < plan->key_width; d += LANES) {
+            lanes b = dr_map_squash_value(&plan->squash, lanes_load(a + d), centre, &slope), k = lanes_load(key + d);
+            lanes_store(squash + d, b);
+            sum = lanes_fma(k, b * k, sum);
+        }
+        chunk->key_dot[t] = lanes_sum(sum);
+    }
+}
+
+/* The ridge is 1 behind the true size, where A and the keys are 0. */
+static void pad_ridge(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    for (int64_t d = plan->key_size; d < plan->key_width; d++) chunk->input[DR_INPUT_RIDGE][d] = 1;
+}
+
+/* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
+static void sherman_morrison(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const float *ridge = chunk->input[DR_INPUT_RIDGE];
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const float *key = key_of(plan, chunk, t), *a = chunk->scan + t * plan->key_pitch;
+        float *w = chunk->morrison + t * plan->key_pitch;
+        lanes sum = lanes_zero();
+        for (int64_t d = 0; d < plan->key_width; d += LANES) {
+            lanes k = lanes_load(key + d), m = k / (lanes_load(a + d) + lanes_load(ridge + d));
+            lanes_store(w + d, m);
+            sum = lanes_fma(k, m, sum);
+        }
+        float factor = chunk->morrison_factor[t] = 1 / (1 + lanes_sum(sum));
+        scale_row(plan->key_width, factor, w, w);
+    }
+}
+
+static void correct_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    lanes correction = lanes_set(chunk->input[DR_INPUT_CORRECTION][0]);
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const float *key = key_of(plan, chunk, t), *query = chunk->input[DR_INPUT_QUERY] + t * plan->key_pitch;
+        float *read = chunk->read_query + t * plan->key_pitch;
+        for (int64_t d = 0; d < plan->key_width; d += LANES)
+            lanes_store(read + d, lanes_load(query + d) - correction * lanes_load(key + d));
+    }
+}
+
+static void ridge_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const float *ridge = chunk->input[DR_INPUT_RIDGE];
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const float *query = chunk->input[DR_INPUT_QUERY] + t * plan->key_pitch, *a = chunk->scan + (t + 1) * plan->key_pitch;
+        float *read = chunk->read_query + t * plan->key_pitch;
+        for (int64_t d = 0; d < plan->key_width; d += LANES)
+            lanes_store(read + d, lanes_load(query + d) / (lanes_load(a + d) + lanes_load(ridge + d)));
+    }
+}
+
+void dr_chunk_scan_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (plan->input[DR_INPUT_RIDGE].used) pad_ridge(plan, chunk);
+    if (plan->rule->scan == DR_SCAN_DIAGONAL) scan_forward(plan, chunk);
+    if (plan->preconditioned) precondition(plan, chunk);
+    if (plan->sherman_morrison) sherman_morrison(plan, chunk);
+    if (plan->rule->query == DR_QUERY_CORRECTED) correct_query(plan, chunk);
+    if (plan->rule->query == DR_QUERY_RIDGE) ridge_query(plan, chunk);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------- */
+
+static void add_to(float *to, lanes x) {
+    lanes_store(to, lanes_load(to) + x);
+}
+
+static void correct_query_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    lanes correction = lanes_set(chunk->input[DR_INPUT_CORRECTION][0]);
+    float d_correction = 0;
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const int64_t row = t * plan->key_pitch;
+        const float *key = key_of(plan, chunk, t), *d_read = chunk->d_read_query + row;
+        for (int64_t d = 0; d < plan->key_width; d += LANES) {
+            add_to(chunk->d_input[DR_INPUT_QUERY] + row + d, lanes_load(d_read + d));
+            add_to(chunk->d_input[DR_INPUT_KEY] + row + d, -(correction * lanes_load(d_read + d)));
+        }
+        d_correction -= dot_rows(plan->key_width, key, d_read);
+    }
+    chunk->d_input[DR_INPUT_CORRECTION][0] += d_correction;
+}
+
+/* q~ = q / (A_t + ridge): the gradient of A_t is returned in d_scan */
+static void ridge_query_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
+    const int64_t row = t * plan->key_pitch;
+    const float *a = chunk->scan + row + plan->key_pitch, *ridge = chunk->input[DR_INPUT_RIDGE];
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes d_query = lanes_load(chunk->d_read_query + row + d) / (lanes_load(a + d) + lanes_load(ridge + d));
+        lanes d_sum = -(lanes_load(chunk->read_query + row + d) * d_query);
+        add_to(chunk->d_input[DR_INPUT_QUERY] + row + d, d_query);
+        add_to(chunk->d_input[DR_INPUT_RIDGE] + d, d_sum);
+        add_to(chunk->d_scan + d, d_sum);
+    }
+}
+
+/* from dB, gradients of A_t and of the centre */
+static void precondition_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
+    const int64_t row = t * plan->key_pitch;
+    const float *a = chunk->scan + row + plan->key_pitch, *d_squash = chunk->d_squash + row;
+    const lanes centre = lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]), eps = lanes_set(plan->squash.eps);
+    lanes d_centre = lanes_zero(), slope;
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes scan = lanes_load(a + d);
+        dr_map_squash_value(&plan->squash, scan, centre, &slope);
+        lanes d_position = slope * lanes_load(d_squash + d);
+        d_centre = d_centre - d_position;
+        add_to(chunk->d_scan + d, d_position / (scan + eps));
+    }
+    chunk->d_input[DR_INPUT_SCAN_CENTRE][0] += lanes_sum(d_centre);
+}
+
+/* A_t = alpha A_{t-1} + b key * key: from d_scan of A_t to that of A_{t-1} */
+static void scan_step_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
+    const int64_t row = t * plan->key_pitch;
+    const float *key = key_of(plan, chunk, t), *a = chunk->scan + row;
+    const float alpha = chunk->scan_alpha[t], b = scan_gain_of(plan, chunk)[t];
+    lanes d_gain = lanes_zero(), d_alpha = lanes_zero(), twice = lanes_set(2 * b);
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes k = lanes_load(key + d), d_scan = lanes_load(chunk->d_scan + d);
+        d_gain = lanes_fma(k * k, d_scan, d_gain);
+        d_alpha = lanes_fma(lanes_load(a + d), d_scan, d_alpha);
+        add_to(chunk->d_input[DR_INPUT_KEY] + row + d, twice * k * d_scan);
+        lanes_store(chunk->d_scan + d, lanes_set(alpha) * d_scan);
+    }
+    bool tied = plan->rule->tied_scan;
+    chunk->d_input[tied ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN][t] += lanes_sum(d_gain);
+    chunk->d_input[tied ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY][t] += alpha * lanes_sum(d_alpha);
+}
+
+/* w = f m, f = 1 / (1 + key . m), m = key / (A_{t-1} + ridge): dm = f dw - f^2 (m . dw) key */
+static void sherman_morrison_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
+    const int64_t row = t * plan->key_pitch;
+    const float *key = key_of(plan, chunk, t), *a = chunk->scan + row, *ridge = chunk->input[DR_INPUT_RIDGE];
+    const float *w = chunk->morrison + row, *d_w = chunk->d_morrison + row;
+    const float f = chunk->morrison_factor[t], d_dot = -f * dot_rows(plan->key_width, w, d_w);
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes k = lanes_load(key + d), sum = lanes_load(a + d) + lanes_load(ridge + d), m = k / sum;
+        lanes d_m = lanes_fma(lanes_set(d_dot), k, lanes_set(f) * lanes_load(d_w + d)) / sum;
+        lanes d_sum = -(m * d_m);
+        add_to(chunk->d_input[DR_INPUT_KEY] + row + d, lanes_fma(lanes_set(d_dot), m, d_m));
+        add_to(chunk->d_input[DR_INPUT_RIDGE] + d, d_sum);
+        add_to(chunk->d_scan + d, d_sum);
+    }
+}
+
+void dr_chunk_scan_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (plan->rule->query == DR_QUERY_CORRECTED) correct_query_back(plan, chunk);
+    if (plan->rule->scan != DR_SCAN_DIAGONAL) return;
+    for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
+        if (plan->rule->query == DR_QUERY_RIDGE) ridge_query_back(plan, chunk, t);
+        if (plan->preconditioned) precondition_back(plan, chunk, t);
+        scan_step_back(plan, chunk, t);
+        if (plan->sherman_morrison) sherman_morrison_back(plan, chunk, t);
+    }
+}

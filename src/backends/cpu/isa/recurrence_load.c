@@ -1,0 +1,114 @@
+/* Tensors to the rows of a chunk and gradients of a chunk to tensors: strided copies. The rows of a chunk are zero behind the
+ * true size, so nothing after this has a tail. */
+#include "backends/cpu/isa/recurrence_stages.h"
+#include <string.h>
+
+/* First element of the input's rows of this chunk and head, in units of the tensor. */
+static int64_t offset_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk, int64_t head) {
+    int64_t row = input->per_token ? chunk->first * input->steps : 0;
+    return (row * input->heads + head) * input->width;
+}
+
+static int64_t rows_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk) {
+    return input->per_token ? chunk->tokens * input->steps : 1;
+}
+
+static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int i, int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head);
+    int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
+    float *to = chunk->input[i];
+    if (input->pitch == 1) {
+        for (int64_t row = 0; row < rows; row++) to[row] = from[row * stride];
+        return;
+    }
+    int64_t padding = round_to_tile(input->width) - input->width;
+    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) {
+        memcpy(to, from, (size_t)input->width * sizeof(float));
+        memset(to + input->width, 0, (size_t)padding * sizeof(float));
+    }
+}
+
+static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int i, int64_t sequence,
+                  int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    const float *from = chunk->d_input[i];
+    if (!input->per_token) {
+        double *sum = call->d_parameter[i];
+        if (!sum) return;
+        sum += (sequence * input->heads + head) * input->width;
+        for (int64_t d = 0; d < input->width; d++) sum[d] += from[d];
+        return;
+    }
+    float *to = call->d_inputs->at[i];
+    if (!to) return;
+    to += offset_of(input, chunk, head);
+    int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
+    if (input->pitch == 1) {
+        for (int64_t row = 0; row < rows; row++) to[row * stride] = from[row];
+        return;
+    }
+    for (int64_t row = 0; row < rows; row++, from += input->pitch, to += stride)
+        memcpy(to, from, (size_t)input->width * sizeof(float));
+}
+
+/* With a tied scan, value head and key head are the same head, and the key head needs the value head's decay and gain. */
+static bool tied(const dr_cpu_plan *plan, int i) {
+    return plan->rule->tied_scan && (i == DR_INPUT_LOG_DECAY || i == DR_INPUT_BETA);
+}
+
+void dr_chunk_load_keys(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t key_head) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) load(plan, inputs, chunk, i, key_head);
+}
+
+void dr_chunk_load_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t value_head) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) load(plan, inputs, chunk, i, value_head);
+}
+
+static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {
+    const dr_cpu_input *input = &plan->input[i];
+    memset(chunk->d_input[i], 0, (size_t)(rows_of(input, chunk) * input->pitch) * sizeof(float));
+}
+
+void dr_chunk_clear_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) clear(plan, chunk, i);
+    size_t bytes = (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float);
+    if (plan->preconditioned) memset(chunk->d_squash, 0, bytes);
+    if (plan->sherman_morrison) memset(chunk->d_morrison, 0, bytes);
+    if (plan->rule->query != DR_QUERY_PLAIN) memset(chunk->d_read_query, 0, bytes);
+}
+
+void dr_chunk_clear_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) clear(plan, chunk, i);
+}
+
+/* The gradient of a log decay of -inf is zero, whatever rounding left there. */
+static void clear_infinite_decays(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const dr_cpu_input *input = &plan->input[DR_INPUT_LOG_DECAY];
+    if (!input->used) return;
+    const float *g = chunk->input[DR_INPUT_LOG_DECAY];
+    float *d_g = chunk->d_input[DR_INPUT_LOG_DECAY];
+    int64_t rows = rows_of(input, chunk);
+    for (int64_t row = 0; row < rows; row++, g += input->pitch, d_g += input->pitch)
+        for (int64_t d = 0; d < input->width; d++)
+            if (g[d] == -INFINITY) d_g[d] = 0;
+}
+
+void dr_chunk_store_keys(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                         int64_t key_head) {
+    if (plan->rule->tied_scan) clear_infinite_decays(plan, chunk);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) store(plan, call, chunk, i, sequence, key_head);
+}
+
+void dr_chunk_store_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                         int64_t value_head) {
+    if (!plan->rule->tied_scan) clear_infinite_decays(plan, chunk);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i))
+            store(plan, call, chunk, i, sequence, value_head);
+}

@@ -1,0 +1,215 @@
+/* The rows of a value head from its inputs: read key, write key, gain and value of every row, and back from their gradients.
+ * The maps themselves are those of maps/, here are the loops and the sums over channels. */
+#include "backends/cpu/isa/recurrence_stages.h"
+#include "maps/gain.h"
+#include "maps/keys.h"
+#include <string.h>
+
+static float *row_or_null(float *rows, int64_t row, int64_t pitch) {
+    return rows ? rows + row * pitch : NULL;
+}
+
+/* The channels of row `row`: of the inputs, or of their gradients. */
+static dr_map_keys keys_of(const dr_cpu_plan *plan, float *const *input, float *squash, float *morrison, int64_t row) {
+    const int64_t t = row / plan->steps, pitch = plan->key_pitch;
+    return (dr_map_keys){
+        .query = row_or_null(input[DR_INPUT_QUERY], t, pitch),
+        .key = row_or_null(input[DR_INPUT_KEY], plan->step_axis ? row : t, pitch),
+        .erase_key = row_or_null(input[DR_INPUT_ERASE_KEY], t, pitch),
+        .feedback_key = row_or_null(input[DR_INPUT_FEEDBACK_KEY], t, pitch),
+        .free_read = row_or_null(input[DR_INPUT_FREE_READ], t, pitch),
+        .free_write = row_or_null(input[DR_INPUT_FREE_WRITE], t, pitch),
+        .rate = row_or_null(input[DR_INPUT_RATE], t, pitch),
+        .erase_gate = row_or_null(input[DR_INPUT_ERASE_GATE], t, pitch),
+        .squash = row_or_null(squash, t, pitch),
+        .morrison = row_or_null(morrison, t, pitch),
+    };
+}
+
+static float scalar_of(float *const *input, dr_input i, int64_t row) {
+    return input[i] ? input[i][row] : 0;
+}
+
+static dr_map_gain_inputs gain_inputs_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t row) {
+    const int64_t t = row / plan->steps;
+    return (dr_map_gain_inputs){
+        .beta = scalar_of(chunk->input, DR_INPUT_BETA, plan->step_axis ? row : t),
+        .erase_gain = scalar_of(chunk->input, DR_INPUT_ERASE_GAIN, t),
+        .alpha = plan->scalar ? chunk->alpha[t] : 1,
+        .dot = chunk->dot[row],
+        .key_dot = chunk->key_dot ? chunk->key_dot[t] : 0,
+    };
+}
+
+/* The normalizer is a factor of rows with a preconditioned write key only. */
+static dr_normalizer normalizer_of(const dr_cpu_plan *plan, const dr_row *spec) {
+    return spec->write == DR_WRITE_PRECONDITIONED ? plan->rule->normalizer : DR_NORMALIZER_NONE;
+}
+
+static void map_alpha(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const float *g = chunk->input[DR_INPUT_LOG_DECAY];
+    if (plan->channel) {
+        for (int64_t t = 0; t < chunk->tokens; t++)
+            for (int64_t d = t * plan->key_pitch; d < t * plan->key_pitch + plan->key_width; d += LANES)
+                lanes_store(chunk->alpha + d, lanes_exp(lanes_load(g + d)));
+        return;
+    }
+    bool constant = plan->rule->decay == DR_DECAY_CONSTANT;
+    for (int64_t t = 0; t < chunk->tokens; t += LANES) {
+        int64_t left = lanes_left(chunk->tokens, t);
+        lanes_store_n(chunk->alpha + t, left, lanes_exp(constant ? lanes_set(g[0]) : lanes_load_n(g + t, left)));
+    }
+}
+
+static void map_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *read_to) {
+    dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, row);
+    const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
+    float *write_to = chunk->write + row * plan->key_pitch;
+    lanes dot = lanes_zero();
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes r = dr_map_read(spec->read, &keys, lambda, d), w = dr_map_write(spec->write, &keys, r, d);
+        if (read_to) lanes_store(read_to + d, r);
+        lanes_store(write_to + d, w);
+        dot = lanes_fma(r, w, dot);
+    }
+    chunk->dot[row] = lanes_sum(dot);
+}
+
+static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row) {
+    const int64_t t = row / plan->steps, pitch = plan->value_pitch;
+    float *z = chunk->update + row * pitch;
+    if (spec->value == DR_VALUE_NONE) {
+        memset(z, 0, (size_t)plan->value_width * sizeof(float));
+        return;
+    }
+    const float *v = chunk->input[DR_INPUT_VALUE] + (plan->step_axis ? row : t) * pitch;
+    const float *gate = row_or_null(chunk->input[DR_INPUT_WRITE_GATE], t, pitch);
+    const lanes factor = lanes_set(spec->value == DR_VALUE_GAIN ? chunk->gain[row] : chunk->factor[row]);
+    for (int64_t d = 0; d < plan->value_width; d += LANES) {
+        lanes x = lanes_load(v + d);
+        if (spec->value == DR_VALUE_GATED) x = lanes_load(gate + d) * x;
+        lanes_store(z + d, factor * x);
+    }
+}
+
+void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const int64_t pitch = plan->key_pitch;
+    if (plan->rule->decay != DR_DECAY_NONE) map_alpha(plan, chunk);
+    float *reader = chunk->reader;
+    for (int64_t row = 0; row < chunk->rows; row++) {
+        const dr_row *spec = dr_cpu_rule_row(plan, row);
+        bool reads = spec->read != DR_READ_NONE;
+        map_keys(plan, chunk, spec, row, reads ? reader : NULL);
+        if (reads) reader += pitch;
+        dr_map_gain_inputs x = gain_inputs_of(plan, chunk, row);
+        chunk->base_gain[row] = dr_map_base_gain(spec->gain, plan->rule->gain_eps, &x);
+        chunk->factor[row] = dr_map_normalizer(normalizer_of(plan, spec), &x);
+        chunk->gain[row] = chunk->base_gain[row] * chunk->factor[row];
+        map_value(plan, chunk, spec, row);
+    }
+    for (int64_t t = 0; t < chunk->tokens; t++)
+        memcpy(reader + t * pitch, chunk->read_query + t * pitch, (size_t)plan->key_width * sizeof(float));
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------- */
+
+/* Gradients of value and write gate; adds what z brings to the gradients of the gain and of the factor. */
+static void map_value_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *d_gain,
+                           float *d_factor) {
+    if (spec->value == DR_VALUE_NONE) return;
+    const int64_t t = row / plan->steps, pitch = plan->value_pitch, at = (plan->step_axis ? row : t) * pitch;
+    const float *v = chunk->input[DR_INPUT_VALUE] + at, *d_z = chunk->d_update + row * pitch;
+    float *d_v = chunk->d_input[DR_INPUT_VALUE] + at;
+    const float *gate = row_or_null(chunk->input[DR_INPUT_WRITE_GATE], t, pitch);
+    float *d_gate = row_or_null(chunk->d_input[DR_INPUT_WRITE_GATE], t, pitch);
+    const bool gained = spec->value == DR_VALUE_GAIN, gated = spec->value == DR_VALUE_GATED;
+    const lanes factor = lanes_set(gained ? chunk->gain[row] : chunk->factor[row]);
+    lanes sum = lanes_zero();
+    for (int64_t d = 0; d < plan->value_width; d += LANES) {
+        lanes x = lanes_load(v + d), d_x = lanes_load(d_z + d);
+        if (gated) {
+            lanes w = lanes_load(gate + d);
+            dr_map_add(d_gate + d, factor * x * d_x);
+            sum = lanes_fma(w * x, d_x, sum);
+            dr_map_add(d_v + d, factor * w * d_x);
+        } else {
+            sum = lanes_fma(x, d_x, sum);
+            dr_map_add(d_v + d, factor * d_x);
+        }
+    }
+    *(gained ? d_gain : d_factor) += lanes_sum(sum);
+}
+
+/* Gradients of the scalars of a row from those of its gain and factor; returns those of r . w (or key . key) and of m. */
+static dr_map_gain_inputs map_gain_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row,
+                                        float d_gain, float d_factor) {
+    const int64_t t = row / plan->steps;
+    dr_map_gain_inputs x = gain_inputs_of(plan, chunk, row), dx = {0};
+    float base = chunk->base_gain[row], factor = chunk->factor[row];
+    dr_map_base_gain_backward(spec->gain, &x, base, d_gain * factor, &dx);
+    dr_map_normalizer_backward(normalizer_of(plan, spec), &x, factor, d_factor + d_gain * base, &dx);
+    if (plan->input[DR_INPUT_BETA].used) chunk->d_input[DR_INPUT_BETA][plan->step_axis ? row : t] += dx.beta;
+    if (plan->input[DR_INPUT_ERASE_GAIN].used) chunk->d_input[DR_INPUT_ERASE_GAIN][t] += dx.erase_gain;
+    if (plan->scalar) chunk->d_log_decay[t] += dx.alpha * x.alpha;
+    return dx;
+}
+
+/* d_read NULL: the row has no read. */
+static void map_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, const float *reader,
+                          const float *d_reader, float d_dot, float d_key_dot) {
+    dr_map_keys x = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, row);
+    dr_map_keys dx = keys_of(plan, chunk->d_input, chunk->d_squash, chunk->d_morrison, row);
+    const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
+    const float *write = chunk->write + row * plan->key_pitch, *d_write = chunk->d_write + row * plan->key_pitch;
+    const lanes dot = lanes_set(d_dot), key_dot = lanes_set(d_key_dot);
+    const bool normalized = normalizer_of(plan, spec) != DR_NORMALIZER_NONE;
+    lanes d_lambda = lanes_zero();
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes w = lanes_load(write + d), d_w = lanes_load(d_write + d), r = lanes_zero(), d_r = lanes_zero();
+        if (reader) {
+            r = lanes_load(reader + d);
+            d_r = lanes_fma(dot, w, lanes_load(d_reader + d));
+            d_w = lanes_fma(dot, r, d_w);
+        }
+        if (normalized) {
+            d_w = lanes_fma(key_dot, lanes_load(x.key + d), d_w);
+            dr_map_add(dx.key + d, key_dot * w);
+        }
+        d_r = d_r + dr_map_write_backward(spec->write, &x, r, d_w, &dx, d);
+        d_lambda = d_lambda + dr_map_read_backward(spec->read, &x, lambda, d_r, &dx, d);
+    }
+    if (spec->read == DR_READ_KEY_PLUS_QUERY) chunk->d_input[DR_INPUT_LAMBDA][row / plan->steps] += lanes_sum(d_lambda);
+}
+
+static void map_decay_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const float *from = chunk->d_log_decay;
+    float *to = chunk->d_input[DR_INPUT_LOG_DECAY];
+    if (plan->channel) {
+        for (int64_t t = 0; t < chunk->tokens; t++)
+            memcpy(to + t * plan->key_pitch, from + t * plan->key_pitch, (size_t)plan->key_width * sizeof(float));
+        return;
+    }
+    bool constant = plan->rule->decay == DR_DECAY_CONSTANT;
+    for (int64_t t = 0; t < chunk->tokens; t++) to[constant ? 0 : t] += from[t];
+}
+
+void dr_chunk_map_rows_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const int64_t pitch = plan->key_pitch;
+    const float *reader = chunk->reader, *d_reader = chunk->d_reader;
+    for (int64_t row = 0; row < chunk->rows; row++) {
+        const dr_row *spec = dr_cpu_rule_row(plan, row);
+        bool reads = spec->read != DR_READ_NONE;
+        float d_gain = reads ? chunk->d_gain[row] : 0, d_factor = 0;
+        map_value_back(plan, chunk, spec, row, &d_gain, &d_factor);
+        dr_map_gain_inputs d = map_gain_back(plan, chunk, spec, row, d_gain, d_factor);
+        map_keys_back(plan, chunk, spec, row, reads ? reader : NULL, d_reader, d.dot, d.key_dot);
+        if (reads) {
+            reader += pitch;
+            d_reader += pitch;
+        }
+    }
+    if (plan->rule->decay != DR_DECAY_NONE) map_decay_back(plan, chunk);
+    float *d_query = chunk->d_read_query;
+    for (int64_t t = 0; t < chunk->tokens; t++, d_reader += pitch, d_query += pitch)
+        for (int64_t d = 0; d < plan->key_width; d += LANES) dr_map_add(d_query + d, lanes_load(d_reader + d));
+}

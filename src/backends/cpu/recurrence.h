@@ -1,0 +1,18 @@
+/* The recurrence on a CPU: the entries of the table of operations, as ops/operations.h says. */
+#ifndef DR_CPU_RECURRENCE_H
+#define DR_CPU_RECURRENCE_H
+
+#include "ops/operations.h"
+
+dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory);
+dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                    const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
+                                    void *workspace);
+dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
+                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
+dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                   const dr_mutable_states *states, void *o, void *workspace);
+int dr_cpu_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size);
+
+#endif

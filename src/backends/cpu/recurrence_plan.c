@@ -1,0 +1,217 @@
+/* Sizes of a call, and the memory of a chunk. Chunk length: 32 rows, because then the products are high enough for the vector
+ * units while the work within a chunk, which grows with its length, stays small beside that with the state; the state and the
+ * chunk stay in the second-level cache (docs/architecture.md). */
+#include "backends/cpu/recurrence_plan.h"
+#include "ops/shapes.h"
+#include <math.h>
+
+enum { CHUNK_ROWS = 32, REPLAY_ROWS = 16, BLOCK_ROWS = 16 };
+
+static int64_t round_up(int64_t size) {
+    return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
+}
+
+/* Rows 256 bytes apart, or a multiple of it, would fall into few sets of the first-level cache. */
+static int64_t pitch_of(int64_t size) {
+    int64_t width = round_up(size);
+    return width % 64 ? width : width + DR_CHUNK_TILE;
+}
+
+static int64_t at_least_one(int64_t size) {
+    return size > 1 ? size : 1;
+}
+
+static int64_t longest_sequence(const dr_layout *layout) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < layout->sequences; i++) {
+        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
+    for (int i = 0; i < DR_INPUTS; i++) {
+        dr_input_form form = dr_recurrence_input_form(recurrence, (dr_input)i);
+        plan->input[i] = (dr_cpu_input){
+            .used = dr_rule_uses(plan->rule, (dr_input)i),
+            .per_token = form.per_row,
+            .key_owned = !form.per_value,
+            .heads = form.heads,
+            .width = form.size,
+            .steps = form.steps,
+            .pitch = form.vector ? pitch_of(form.size) : 1,
+        };
+    }
+}
+
+static void plan_reads(dr_cpu_plan *plan) {
+    const dr_rule *rule = plan->rule;
+    bool first = rule->row[0].read != DR_READ_NONE, last = rule->row[rule->rows - 1].read != DR_READ_NONE;
+    plan->erase_first = first ? 0 : 1;
+    plan->erase_stride = first && last ? 1 : plan->steps;
+    plan->erases = plan->step_axis ? (first ? plan->steps : 0) : rule->rows == 1 ? first : (int64_t)first + last;
+    for (int i = 0; i < rule->rows; i++) {
+        plan->preconditioned |= rule->row[i].write == DR_WRITE_PRECONDITIONED;
+        plan->sherman_morrison |= rule->row[i].write == DR_WRITE_SHERMAN_MORRISON;
+    }
+}
+
+void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
+    const dr_rule *rule = recurrence->rule;
+    *plan = (dr_cpu_plan){
+        .rule = rule,
+        .layout = recurrence->layout,
+        .key_heads = recurrence->key_heads,
+        .value_heads = recurrence->value_heads,
+        .group = recurrence->value_heads / recurrence->key_heads,
+        .key_size = recurrence->key_size,
+        .key_width = round_up(recurrence->key_size),
+        .key_pitch = pitch_of(recurrence->key_size),
+        .value_size = recurrence->value_size,
+        .value_width = round_up(recurrence->value_size),
+        .value_pitch = pitch_of(recurrence->value_size),
+        .chunkwise = !decode && recurrence->path != DR_PATH_RECURRENT,
+        .steps = dr_rule_steps(rule),
+        .step_axis = rule->repeat > 1,
+        .scalar = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
+        .channel = rule->decay == DR_DECAY_CHANNEL,
+        .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
+        .squash = dr_map_squash_make(&rule->squash),
+    };
+    plan->block = at_least_one(BLOCK_ROWS / plan->steps);
+    plan->chunk = dr_cpu_chunk_length(recurrence, decode);
+    int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
+    if (plan->chunk > longest) plan->chunk = longest;
+    plan_reads(plan);
+    plan_inputs(recurrence, plan);
+}
+
+int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
+    if (decode) return 1;
+    if (recurrence->path == DR_PATH_RECURRENT) return at_least_one(REPLAY_ROWS / dr_rule_steps(recurrence->rule));
+    return recurrence->chunk > 0 ? recurrence->chunk : at_least_one(CHUNK_ROWS / dr_rule_steps(recurrence->rule));
+}
+
+/* ---- the memory of a chunk ------------------------------------------------------------------------------------------- */
+
+static float *take(dr_arena *arena, int64_t rows, int64_t pitch) {
+    return dr_arena_take(arena, (size_t)rows * (size_t)pitch * sizeof(float));
+}
+
+static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
+    for (int i = 0; i < DR_INPUTS; i++) {
+        const dr_cpu_input *input = &plan->input[i];
+        if (!input->used) continue;
+        int64_t rows = input->per_token ? plan->chunk * input->steps : 1;
+        /* scalars are read as whole vectors */
+        int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
+        chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
+    }
+}
+
+static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
+    int64_t C = plan->chunk, Kp = plan->key_pitch;
+    if (plan->rule->scan == DR_SCAN_DIAGONAL) {
+        chunk->scan = take(arena, C + 1, Kp);
+        chunk->scan_alpha = take(arena, C + DR_CHUNK_TILE, 1);
+        if (backward) chunk->d_scan = take(arena, 1, Kp);
+    }
+    if (plan->preconditioned) {
+        chunk->squash = take(arena, C, Kp);
+        chunk->key_dot = take(arena, C, 1);
+        if (backward) chunk->d_squash = take(arena, C, Kp);
+    }
+    if (plan->sherman_morrison) {
+        chunk->morrison = take(arena, C, Kp);
+        chunk->morrison_factor = take(arena, C, 1);
+        if (backward) chunk->d_morrison = take(arena, C, Kp);
+    }
+    if (plan->rule->query == DR_QUERY_PLAIN) {
+        chunk->read_query = chunk->input[DR_INPUT_QUERY];
+        chunk->d_read_query = chunk->d_input[DR_INPUT_QUERY];
+    } else {
+        chunk->read_query = take(arena, C, Kp);
+        if (backward) chunk->d_read_query = take(arena, C, Kp);
+    }
+}
+
+static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
+    bool backward = use == DR_CHUNK_BACKWARD;
+    int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C, Kp = plan->key_pitch, Vp = plan->value_pitch;
+    chunk->reader = take(arena, R, Kp);
+    chunk->write = take(arena, N, Kp);
+    chunk->update = take(arena, N + DR_CHUNK_TILE, Vp);
+    chunk->gain = take(arena, N, 1);
+    chunk->base_gain = take(arena, N, 1);
+    chunk->factor = take(arena, N, 1);
+    chunk->dot = take(arena, N, 1);
+    chunk->alpha = plan->channel ? take(arena, C, Kp) : take(arena, C + DR_CHUNK_TILE, 1);
+    chunk->output = take(arena, C, Vp);
+    chunk->state = take(arena, (use == DR_CHUNK_FORWARD ? plan->group : 1) * plan->key_width, Vp);
+    chunk->read = take(arena, R, Vp);
+    if (!backward) return;
+    chunk->d_reader = take(arena, R + 3, Kp);
+    chunk->d_write = take(arena, N, Kp);
+    chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
+    chunk->d_gain = take(arena, N, 1);
+    chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
+    chunk->d_output = take(arena, C, Vp);
+    chunk->d_state = take(arena, plan->group * plan->key_width, Vp);
+}
+
+static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_cpu_chunk *chunk) {
+    int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C, Kp = plan->key_pitch;
+    int64_t B = (C + plan->block - 1) / plan->block;
+    chunk->reader_fade = take(arena, R, 1);
+    chunk->writer_fade = take(arena, N, 1);
+    chunk->keep = take(arena, 1, Kp);
+    if (plan->scalar) {
+        chunk->factors = take(arena, C + 1, Np);
+        chunk->entry = take(arena, C + 1, 1);
+    }
+    if (!plan->channel) return;
+    chunk->head = take(arena, C, Kp);
+    chunk->tail = take(arena, C, Kp);
+    chunk->total = take(arena, B, Kp);
+    chunk->before = take(arena, B, Kp);
+    chunk->after = take(arena, B, Kp);
+    chunk->reader_head = take(arena, R, Kp);
+    chunk->reader_entry = take(arena, R, Kp);
+    chunk->write_tail = take(arena, N, Kp);
+    chunk->write_exit = take(arena, N, Kp);
+    chunk->scratch = take(arena, R > N ? R : N, Kp);
+}
+
+static void lay_chunkwise(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
+    int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C;
+    /* a block's columns may begin anywhere and are written in whole tiles: one tile to spare */
+    int64_t Np = pitch_of(N) + DR_CHUNK_TILE, Rp = pitch_of(R), turned = Np > Rp ? Np : Rp;
+    chunk->columns = Np;
+    chunk->reader_columns = Rp;
+    chunk->write_turned = take(arena, plan->key_width, Np);
+    chunk->score = take(arena, R, Np);
+    chunk->faded = take(arena, N, plan->value_pitch);
+    lay_decay(plan, Np, arena, chunk);
+    if (!backward) return;
+    chunk->d_far = take(arena, N + 3, plan->key_pitch);
+    chunk->d_score = take(arena, R, Np);
+    chunk->cotangent = take(arena, R, plan->value_pitch);
+    chunk->cotangent_faded = take(arena, R, plan->value_pitch);
+    chunk->cotangent_turned = take(arena, plan->value_width, Rp);
+    chunk->update_turned = take(arena, plan->value_width, Np);
+    chunk->far_turned = take(arena, plan->key_width, turned);
+    chunk->exit = take(arena, 1, plan->key_pitch);
+}
+
+void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
+    bool backward = use == DR_CHUNK_BACKWARD;
+    *chunk = (dr_cpu_chunk){0};
+    lay_inputs(plan, backward, arena, chunk);
+    lay_keys(plan, backward, arena, chunk);
+    lay_rows(plan, use, arena, chunk);
+    if (plan->chunkwise) lay_chunkwise(plan, backward, arena, chunk);
+    if (!plan->chunkwise && backward)
+        chunk->states = take(arena, plan->chunk * plan->steps * plan->key_width, plan->value_pitch);
+}

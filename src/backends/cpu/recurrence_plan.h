@@ -1,0 +1,153 @@
+/* What one call of the recurrence works with: sizes and flags that follow from the descriptor, and the memory of one chunk.
+ *
+ * A chunk is C tokens of one sequence, N = steps C rows. Its buffers hold one key head and, in turn, each of its value heads.
+ * Every matrix of it has rows of `pitch` floats, of which the first `width` (a multiple of 16) take part in the arithmetic and
+ * those behind the true size are zero: no kernel has a tail. Readers are what reads the state: first the erase rows, then one
+ * query a token. Everything here depends on shapes only, never on the machine's caches, the batch or the threads. */
+#ifndef DR_CPU_RECURRENCE_PLAN_H
+#define DR_CPU_RECURRENCE_PLAN_H
+
+#include "base/memory.h"
+#include "maps/squash.h"
+#include "ops/operations.h"
+
+enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
+
+/* How the tensor of an input is laid out, and a chunk's copy of it. */
+typedef struct {
+    bool used, per_token, key_owned;
+    int64_t heads, width; /* of the tensor: [tokens, steps, heads, width] */
+    int64_t steps;        /* rows a token */
+    int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
+} dr_cpu_input;
+
+typedef struct {
+    const dr_rule *rule;
+    dr_layout layout;
+    int64_t key_heads, value_heads, group; /* value heads a key head */
+    int64_t key_size, key_width, key_pitch, value_size, value_width, value_pitch;
+    bool chunkwise;
+    int64_t chunk; /* tokens a chunk */
+    int64_t block; /* tokens of a block of rows, see isa/recurrence_prepare.c */
+    int64_t steps; /* rows a token */
+    bool step_axis;
+    int64_t erases, erase_first,
+        erase_stride;     /* rows with a read: how many a token; the i-th is row erase_first + i erase_stride */
+    bool scalar, channel; /* decay: one factor a token, or one for each channel */
+    bool preconditioned, sherman_morrison; /* a row writes such a key */
+    float scale;
+    dr_map_squash squash;
+    dr_cpu_input input[DR_INPUTS];
+} dr_cpu_plan;
+
+/* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np, Rp: N, R as pitches. */
+typedef struct {
+    int64_t first, tokens, rows, erases, readers; /* of the chunk at hand; first: its first token among all tokens */
+    int64_t columns, reader_columns;              /* Np, Rp */
+
+    float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
+    float *d_input[DR_INPUTS]; /* their gradients */
+
+    /* key head: see isa/recurrence_diagonal.c */
+    float *scan;                      /* [C + 1][Kp] A before the first token, after every token */
+    float *scan_alpha;                /* [C] */
+    float *squash, *d_squash;         /* [C][Kp] B */
+    float *morrison, *d_morrison;     /* [C][Kp] Sherman-Morrison write keys */
+    float *morrison_factor;           /* [C] 1 / (1 + key . m) */
+    float *key_dot;                   /* [C] key . (B key), of the normalizer */
+    float *read_query, *d_read_query; /* [C][Kp] the q~ of the key head */
+    float *d_scan;                    /* [Kp] gradient of A, carried backwards over the chunks */
+
+    /* value head: rows of the recurrence */
+    float *reader, *d_reader;        /* [R][Kp] */
+    float *write, *d_write, *d_far;  /* [N][Kp]; gradients from within the chunk, from behind it */
+    float *update, *d_update;        /* [N][Vp] z, then u; dz */
+    float *gain, *d_gain;            /* [N] c */
+    float *base_gain, *factor, *dot; /* [N] c = base factor; dot: r . w or key . key */
+    float *alpha;                    /* [C] or [C][Kp] */
+    float *d_log_decay;              /* [C] or [C][Kp]: what the engine gives */
+    float *output, *d_output;        /* [C][Vp] */
+    float *state, *d_state;          /* [group][K][Vp]; backward: state of one value head only */
+
+    /* chunkwise engine */
+    float *write_turned;                /* [Kp][Np] transposed writers, scaled to their block's end */
+    float *score, *d_score;             /* [R][Np] */
+    float *read;                        /* [R][Vp] reader . S */
+    float *faded;                       /* [N][Vp] updates, faded to the exit of the chunk (scalar decay) */
+    float *factors, *entry;             /* [C + 1][Np], [C + 1] scalar decay factors */
+    float *reader_fade, *writer_fade;   /* [R], [N] entry to reader, writer to exit; 1 with decay by channel */
+    float *keep;                        /* [Kp] entry to exit */
+    float *head, *tail;                 /* [C][Kp] block start to after the token, after the token to block end */
+    float *total, *before, *after;      /* [B][Kp] a block's own factor, those of all blocks before it, after it */
+    float *reader_head, *reader_entry;  /* [R][Kp] */
+    float *write_tail, *write_exit;     /* [N][Kp] */
+    float *scratch;                     /* [max(R, N)][Kp] */
+    float *cotangent, *cotangent_faded; /* [R][Vp] gradients of what the readers read */
+    float *cotangent_turned;            /* [Vp][Rp] */
+    float *update_turned;               /* [Vp][Np] */
+    float *far_turned;                  /* [Kp][max(Np, Rp)] */
+    float *exit;                        /* [Kp] keep (S . dS') */
+
+    /* token by token */
+    float *states; /* [N][K][Vp] before every row, backward only */
+} dr_cpu_chunk;
+
+/* One call: the tensors as the caller passed them. */
+typedef struct {
+    const dr_inputs *inputs;
+    const dr_states *initial; /* may be NULL, as may their members */
+    void *o;
+    const dr_mutable_states *final;
+    float *saved_states; /* [slots][HV][K][V], NULL if no backward follows */
+    float *saved_scan;   /* [slots][H][K] */
+    const float *d_o;
+    const dr_states *d_final;
+    const dr_input_gradients *d_inputs;
+    const dr_mutable_states *d_initial;
+    double *d_parameter[DR_INPUTS]; /* [sequences][heads][width] partial sums, NULL where not wanted */
+} dr_cpu_call;
+
+typedef struct {
+    void (*forward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+    void (*backward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+    /* one token of a value head with A as it was, and A after it */
+    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
+    void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+} dr_cpu_recurrence_kernels;
+
+typedef enum { DR_CHUNK_FORWARD, DR_CHUNK_BACKWARD, DR_CHUNK_DECODE } dr_cpu_chunk_use;
+
+/* The only place where chunk length and blocks are chosen. */
+void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan);
+
+int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode); /* before it is cut to the longest sequence */
+
+/* Lays out the memory of one thread in the arena, or counts it. */
+void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk);
+
+/* Where the states before each chunk of a sequence are saved: slots of different sequences never meet, without a table. */
+static inline int64_t dr_cpu_first_slot(const dr_cpu_plan *plan, int64_t sequence) {
+    return dr_layout_begin(&plan->layout, sequence) / plan->chunk + sequence;
+}
+
+static inline int64_t dr_cpu_erase_row(const dr_cpu_plan *plan, int64_t i) {
+    return plan->erase_first + i * plan->erase_stride;
+}
+
+/* The row of the rule's table that row `row` of a chunk stands for. */
+static inline const dr_row *dr_cpu_rule_row(const dr_cpu_plan *plan, int64_t row) {
+    return &plan->rule->row[plan->step_axis ? 0 : row % plan->steps];
+}
+
+/* Whether row `row` reads the state before the decay of its token. */
+static inline bool dr_cpu_reads_undecayed(const dr_cpu_plan *plan, int64_t row) {
+    return row % plan->steps == 0 && dr_cpu_rule_row(plan, row)->undecayed;
+}
+
+/* Tokens whose decay lies before what erase row i reads. */
+static inline int64_t dr_cpu_erase_boundary(const dr_cpu_plan *plan, int64_t i) {
+    int64_t row = dr_cpu_erase_row(plan, i);
+    return row / plan->steps + !dr_cpu_reads_undecayed(plan, row);
+}
+
+#endif

@@ -1,0 +1,30 @@
+/* Elementwise maps of the diagonal scan: the squash of A and its slope, the Sherman-Morrison key before its common factor.
+ * Each acts on one lane of channels; sums over channels and tokens are the backend's. */
+#ifndef DR_MAPS_DIAGONAL_H
+#define DR_MAPS_DIAGONAL_H
+
+#include "maps/squash.h"
+
+/* B(A), and in *slope dB/dr = -factor B s'(r); the gradient of A is slope / (A + eps), that of the centre -slope. */
+static inline lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes centre, lanes *slope) {
+    const lanes one = lanes_set(1.0f);
+    lanes r = lanes_log(a + lanes_set(squash->eps)) - centre, s, ds;
+    if (squash->tanh) {
+        s = lanes_tanh(r);
+        ds = one - s * s;
+    } else {
+        lanes shrink = one / (one + lanes_abs(r));
+        s = r * shrink;
+        ds = shrink * shrink;
+    }
+    lanes b = lanes_exp(lanes_set(squash->offset) - lanes_set(squash->factor) * s);
+    *slope = -lanes_set(squash->factor) * b * ds;
+    return b;
+}
+
+/* A_t = alpha A_{t-1} + b key * key */
+static inline lanes dr_map_scan_step(lanes a, lanes alpha, lanes b, lanes key) {
+    return alpha * a + b * (key * key);
+}
+
+#endif
