@@ -14,10 +14,10 @@ expect 1 'deltarule train: ' limited train $tiny --hidden 64 --out small
 # shellcheck disable=SC2086
 expect 0 'model: run' "$deltarule" train $tiny --hidden 64 --out run
 cp -r run before
-expect 1 'deltarule train: ' limited train --resume run --steps 5
+expect 1 'deltarule train: ' limited train --resume run --steps 5 --threads 1
 cmp before/model.safetensors run/model.safetensors || fail 'the model was damaged'
 [ -z "$(find run -name '.new-*')" ] || fail 'a half-written checkpoint was left behind'
-expect 0 'model: run' "$deltarule" train --resume run --steps 5
+expect 0 'model: run' "$deltarule" train --resume run --steps 5 --threads 1
 
 # A file system that is really full, where one may be made.
 mkdir disk

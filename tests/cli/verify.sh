@@ -17,7 +17,7 @@ expect 2 'takes one of' "$deltarule" verify "$case" --path sideways
 expect 2 'an argument is missing' "$deltarule" verify
 expect 1 'no-such-folder' "$deltarule" verify no-such-folder
 mkdir nothing
-expect 1 'nothing was verified' "$deltarule" verify nothing
+expect 1 'no .safetensors file' "$deltarule" verify nothing
 
 # A wrong number makes the case fail: the last byte belongs to an F32 input, its change must show in the outputs.
 mkdir wrong
@@ -31,7 +31,7 @@ tail -n 1 stdout | grep -qx '0 passed, 1 failed, 0 skipped' || fail 'a wrong num
 # A rule that nobody knows is skipped, or failed if that is wished; alone it is no success.
 mkdir unknown
 sed 's/"rule":"gdn"/"rule":"xyz"/; s/"rule": "gdn"/"rule": "xyz"/' "$case" >unknown/case.safetensors
-cmp -s "$case" unknown/case.safetensors && fail 'the rule of the case could not be replaced'
+! cmp -s "$case" unknown/case.safetensors || fail 'the rule of the case could not be replaced'
 expect 1 'nothing was verified' "$deltarule" verify unknown
 tail -n 1 stdout | grep -qx '0 passed, 0 failed, 1 skipped' || fail 'an unknown rule was not skipped'
 expect 0 '1 skipped' "$deltarule" verify unknown "$case"
