@@ -1,0 +1,391 @@
+/* The recurrence on the CPU against the reference, on every instruction set of the machine: the named rules and random
+ * compositions over all axes, with random shapes, on every engine and several chunk lengths; and what holds of any engine:
+ * threads, packing, splitting, decays at the edges, linearity. What repeats a failing case is printed: a seed, which
+ * DELTARULE_SEED sets, and the number of the case. */
+#include "base/cpu.h"
+#include "recurrence_problem.h"
+
+static int isa_count(void) {
+    dr_cpu_features features = dr_cpu_detect();
+    return features.avx512 ? 3 : features.avx2 ? 2 : 1;
+}
+
+static const char *const isas[] = {"portable", "avx2", "avx512"};
+
+/* ---- every engine against the reference ----------------------------------------------------------------------------- */
+
+static bool equally_long(const dr_layout *layout) {
+    const int64_t tokens = layout->rows / layout->sequences;
+    for (int64_t i = 0; i <= layout->sequences; i++)
+        if (dr_layout_begin(layout, i) != i * tokens) return false;
+    return tokens > 0;
+}
+
+/* Every input moved by at most half a unit in the last place of float32. */
+static void move_inputs(problem *p, dr_random *random) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        for (int64_t j = 0; j < p->input_count[i]; j++) p->input[i][j] *= 1 + uniform(random, -0x1p-24, 0x1p-24);
+}
+
+static void assert_engines_agree(const char *name, const problem *p, dr_random *random) {
+    static const struct {
+        dr_path path;
+        int64_t chunk;
+    } engines[] = {{DR_PATH_RECURRENT, 0}, {DR_PATH_BEST, 0},       {DR_PATH_CHUNKWISE, 1},
+                   {DR_PATH_CHUNKWISE, 7}, {DR_PATH_CHUNKWISE, 16}, {DR_PATH_CHUNKWISE, 64}};
+    dr_backend *reference = open_backend("reference", NULL, 1);
+    result want = run(reference, p, DR_PATH_BEST, 0, true);
+    result moved[MOVES];
+    for (int i = 0; i < MOVES; i++) {
+        problem *shifted = problem_copy(p);
+        move_inputs(shifted, random);
+        moved[i] = run(reference, shifted, DR_PATH_BEST, 0, true);
+        problem_free(shifted);
+    }
+    for (int isa = 0; isa < isa_count(); isa++) {
+        dr_backend *cpu = open_cpu(isas[isa], 1);
+        char text[768], kernel[64];
+        for (size_t e = 0; e < sizeof engines / sizeof engines[0]; e++) {
+            dr_recurrence recurrence = p->recurrence;
+            recurrence.path = engines[e].path;
+            recurrence.chunk = engines[e].chunk;
+            dr_recurrence_kernel(cpu, &recurrence, false, kernel, sizeof kernel);
+            snprintf(text, sizeof text, "%s, %s", name, kernel);
+            result got = run(cpu, p, engines[e].path, engines[e].chunk, true);
+            assert_results_near(text, p, &got, &want, moved, true);
+            assert_dead_decays(text, p, &got);
+            result_free(&got);
+        }
+        if (equally_long(&p->recurrence.layout)) {
+            snprintf(text, sizeof text, "%s, cpu decode %s", name, isas[isa]);
+            result got = decode(cpu, p);
+            assert_results_near(text, p, &got, &want, moved, false);
+            result_free(&got);
+        }
+        dr_backend_close(cpu);
+    }
+    result_free(&want);
+    for (int i = 0; i < MOVES; i++) result_free(&moved[i]);
+    dr_backend_close(reference);
+}
+
+static void describe(char *text, size_t size, const char *what, uint64_t number, const dr_recurrence *r) {
+    char equation[160];
+    dr_rule_equation(r->rule, equation, sizeof equation);
+    snprintf(text, size, "seed %llu, %s %llu: %s; H %lld HV %lld K %lld V %lld, %lld tokens in %lld sequences",
+             (unsigned long long)seed(), what, (unsigned long long)number, equation, (long long)r->key_heads,
+             (long long)r->value_heads, (long long)r->key_size, (long long)r->value_size, (long long)r->layout.rows,
+             (long long)r->layout.sequences);
+}
+
+static void check_rule(const dr_rule *rule, const char *what, uint64_t number, bool strong, dr_random *random) {
+    int64_t cu_seqlens[MOST_SEQUENCES + 1];
+    dr_recurrence sizes = draw_sizes(random, rule, cu_seqlens);
+    problem *p = problem_create(rule, &sizes, strong, random);
+    char text[512];
+    describe(text, sizeof text, what, number, &p->recurrence);
+    assert_engines_agree(text, p, random);
+    problem_free(p);
+}
+
+static void test_named_rules(void **state) {
+    (void)state;
+    worst_error = 0;
+    for (int i = 0; i < dr_rule_count(); i++)
+        for (int strong = 0; strong < 2; strong++) {
+            dr_random random = dr_random_start(seed(), (uint64_t)(2 * i + strong));
+            check_rule(dr_rule_at(i), dr_rule_at(i)->name, (uint64_t)strong, strong, &random);
+        }
+    print_message("worst error: %.3f of the tolerance\n", worst_error);
+}
+
+static void test_compositions(void **state) {
+    (void)state;
+    enum { CASES = 150 };
+    const char *only = getenv("DELTARULE_CASE");
+    worst_error = 0;
+    for (uint64_t i = 0; i < CASES; i++) {
+        if (only && strtoull(only, NULL, 10) != i) continue;
+        dr_random random = dr_random_start(seed(), 1000 + i);
+        dr_rule rule = draw_rule(&random);
+        check_rule(&rule, "composition", i, dr_random_below(&random, 3) == 0, &random);
+    }
+    print_message("worst error: %.3f of the tolerance\n", worst_error);
+}
+
+/* ---- what holds of every engine --------------------------------------------------------------------------------------- */
+
+static const dr_path paths[2] = {DR_PATH_RECURRENT, DR_PATH_CHUNKWISE};
+
+/* A problem with that rule, or a composition if it is NULL; layout: [sequences + 1]. */
+static problem *some_problem(const dr_rule *rule, int64_t sequences, const int64_t *cu_seqlens, dr_random *random) {
+    dr_rule drawn = rule ? *rule : draw_rule(random);
+    int64_t unused[MOST_SEQUENCES + 1];
+    dr_recurrence sizes = draw_sizes(random, &drawn, unused);
+    sizes.layout = (dr_layout){.sequences = sequences, .rows = cu_seqlens[sequences], .cu_seqlens = cu_seqlens};
+    return problem_create(&drawn, &sizes, false, random);
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 40, 40, 133, 140};
+    dr_random random = dr_random_start(seed(), 1);
+    for (int i = 0; i < 20; i++) {
+        problem *p = some_problem(NULL, 4, cu_seqlens, &random);
+        for (int j = 0; j < 2; j++) {
+            dr_backend *one = open_cpu(NULL, 1);
+            result want = run(one, p, paths[j], 0, true);
+            dr_backend_close(one);
+            for (int threads = 2; threads <= 4; threads += 2) {
+                dr_backend *more = open_cpu(NULL, threads);
+                result got = run(more, p, paths[j], 0, true);
+                assert_results_same("another number of threads", p, &got, &want);
+                result_free(&got);
+                dr_backend_close(more);
+            }
+            result_free(&want);
+        }
+        problem_free(p);
+    }
+}
+
+/* Tokens first .. first + tokens - 1 of sequence s as a problem of their own, from the given initial states or its own. */
+static problem *part_of(const problem *from, int64_t s, int64_t first, int64_t tokens, double *const initial[DR_STATES]) {
+    problem *p = block(sizeof *p);
+    *p = *from;
+    p->recurrence.rule = &p->rule;
+    p->recurrence.layout = (dr_layout){.sequences = 1, .rows = tokens, .cu_seqlens = p->cu_seqlens};
+    p->cu_seqlens[0] = 0;
+    p->cu_seqlens[1] = tokens;
+    const int64_t rows = from->recurrence.layout.rows, sequences = from->recurrence.layout.sequences;
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!from->input[i]) continue;
+        int64_t width = from->input_count[i] / rows;
+        bool per_row = dr_recurrence_input_form(&from->recurrence, (dr_input)i).per_row;
+        p->input_count[i] = per_row ? tokens * width : from->input_count[i];
+        p->input[i] = copy_of(from->input[i] + (per_row ? first * width : 0), p->input_count[i]);
+    }
+    for (int i = 0; i < DR_STATES; i++) {
+        if (!from->initial[i]) continue;
+        p->state_count[i] = from->state_count[i] / sequences;
+        p->initial[i] = copy_of(initial ? initial[i] : from->initial[i] + s * p->state_count[i], p->state_count[i]);
+        p->d_final[i] = copy_of(from->d_final[i] + s * p->state_count[i], p->state_count[i]);
+    }
+    p->o_count = from->o_count / rows * tokens;
+    p->d_o = copy_of(from->d_o + first * (from->o_count / rows), p->o_count);
+    return p;
+}
+
+static void test_packed_is_separate(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 37, 37, 38, 110};
+    dr_random random = dr_random_start(seed(), 2);
+    dr_backend *cpu = open_cpu(NULL, 2);
+    for (int i = 0; i < 20; i++) {
+        problem *p = some_problem(NULL, 4, cu_seqlens, &random);
+        result packed = run(cpu, p, paths[i % 2], 0, true);
+        for (int64_t s = 0; s < 4; s++) {
+            const int64_t first = cu_seqlens[s], tokens = cu_seqlens[s + 1] - first;
+            problem *own = part_of(p, s, first, tokens, NULL);
+            result r = run(cpu, own, paths[i % 2], 0, true);
+            assert_same("packed", "o", packed.o + first * (p->o_count / 110), r.o, own->o_count);
+            for (int j = 0; j < DR_INPUTS; j++) /* a parameter's gradient is a sum over sequences */
+                if (p->input[j] && dr_recurrence_input_form(&p->recurrence, (dr_input)j).per_row)
+                    assert_same("packed", dr_input_name((dr_input)j), packed.gradient[j] + first * (p->input_count[j] / 110),
+                                r.gradient[j], own->input_count[j]);
+            for (int j = 0; j < DR_STATES; j++) {
+                if (!p->initial[j]) continue;
+                const int64_t count = own->state_count[j];
+                assert_same("packed", "a final state", packed.final[j] + s * count, r.final[j], count);
+                assert_same("packed", "a gradient of a state", packed.d_initial[j] + s * count, r.d_initial[j], count);
+            }
+            result_free(&r);
+            problem_free(own);
+        }
+        result_free(&packed);
+        problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+static void test_split_is_whole(void **state) {
+    (void)state;
+    enum { TOKENS = 75 };
+    static const int64_t cu_seqlens[] = {0, TOKENS};
+    dr_random random = dr_random_start(seed(), 3);
+    dr_backend *cpu = open_cpu(NULL, 1);
+    for (int i = 0; i < 30; i++) {
+        problem *p = some_problem(NULL, 1, cu_seqlens, &random);
+        const int64_t cut = between(&random, 0, TOKENS), width = p->o_count / TOKENS;
+        result whole = run(cpu, p, paths[i % 2], 0, false);
+        problem *head = part_of(p, 0, 0, cut, NULL);
+        result first = run(cpu, head, paths[i % 2], 0, false);
+        problem *tail = part_of(p, 0, cut, TOKENS - cut, first.final);
+        result second = run(cpu, tail, paths[i % 2], 0, false);
+        double *joined = numbers(p->o_count);
+        memcpy(joined, first.o, (size_t)head->o_count * sizeof(double));
+        memcpy(joined + cut * width, second.o, (size_t)tail->o_count * sizeof(double));
+        char text[64];
+        snprintf(text, sizeof text, "problem %d split after %lld tokens", i, (long long)cut);
+        if (error_of(joined, whole.o, p->o_count) > tolerance_forward) fail_msg("%s: o is another", text);
+        for (int j = 0; j < DR_STATES; j++)
+            if (p->initial[j] && error_of(second.final[j], whole.final[j], p->state_count[j]) > tolerance_forward)
+                fail_msg("%s: final %s is another", text, dr_state_name((dr_state_kind)j));
+        free(joined);
+        result_free(&whole), result_free(&first), result_free(&second);
+        problem_free(head), problem_free(tail), problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+/* No decay is a decay of zero, whatever its kind. */
+static void test_no_decay_is_zero_decay(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 50, 77};
+    dr_random random = dr_random_start(seed(), 4);
+    dr_backend *cpu = open_cpu(NULL, 1);
+    for (int i = 0; i < 10; i++) {
+        dr_rule rule = draw_rule(&random);
+        while (rule.decay != DR_DECAY_NONE) rule = draw_rule(&random);
+        problem *p = some_problem(&rule, 2, cu_seqlens, &random);
+        result want = run(cpu, p, DR_PATH_BEST, 0, true);
+        for (int decay = DR_DECAY_CONSTANT; decay <= DR_DECAY_CHANNEL; decay++) {
+            problem *q = problem_copy(p);
+            q->rule.decay = (dr_decay)decay;
+            q->input_count[DR_INPUT_LOG_DECAY] = dr_recurrence_input_count(&q->recurrence, DR_INPUT_LOG_DECAY);
+            q->input[DR_INPUT_LOG_DECAY] = calloc((size_t)q->input_count[DR_INPUT_LOG_DECAY], sizeof(double));
+            result got = run(cpu, q, DR_PATH_BEST, 0, true);
+            double error = error_of(got.o, want.o, p->o_count);
+            for (int j = 0; j < DR_INPUTS; j++)
+                if (p->input[j]) error = fmax(error, error_of(got.gradient[j], want.gradient[j], p->input_count[j]));
+            if (!(error <= tolerance_forward))
+                fail_msg("problem %d: decay %s of 0 is not no decay, error %.3g", i, dr_decay_name((dr_decay)decay), error);
+            result_free(&got);
+            problem_free(q);
+        }
+        result_free(&want);
+        problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+static void twice(double *x, int64_t count) {
+    for (int64_t i = 0; i < count && x; i++) x[i] *= 2;
+}
+
+/* Twice the values and the initial state give twice the output, to the bit: a factor of two commutes with every rounding. */
+static void test_linear_in_values(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 60};
+    dr_random random = dr_random_start(seed(), 5);
+    dr_backend *cpu = open_cpu(NULL, 1);
+    for (int i = 0; i < 20; i++) {
+        problem *p = some_problem(NULL, 1, cu_seqlens, &random);
+        result once = run(cpu, p, paths[i % 2], 0, false);
+        twice(p->input[DR_INPUT_VALUE], p->input_count[DR_INPUT_VALUE]);
+        twice(p->initial[DR_STATE_S], p->state_count[DR_STATE_S]);
+        result got = run(cpu, p, paths[i % 2], 0, false);
+        twice(once.o, p->o_count);
+        twice(once.final[DR_STATE_S], p->state_count[DR_STATE_S]);
+        assert_same("twice the values", "o", got.o, once.o, p->o_count);
+        assert_same("twice the values", "S", got.final[DR_STATE_S], once.final[DR_STATE_S], p->state_count[DR_STATE_S]);
+        result_free(&once), result_free(&got);
+        problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+/* A NaN in one value comes out at its token, and neither another sequence nor another value head sees it. */
+static void test_nan_survives(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 20, 40};
+    dr_random random = dr_random_start(seed(), 6);
+    dr_backend *cpu = open_cpu(NULL, 1);
+    for (int j = 0; j < 2; j++) {
+        problem *p = some_problem(dr_rule_find("kda"), 2, cu_seqlens, &random);
+        const int64_t width = p->o_count / 40, V = p->recurrence.value_size;
+        p->input[DR_INPUT_VALUE][25 * width] = NAN;
+        result r = run(cpu, p, paths[j], 0, false);
+        assert_true(isnan(r.o[25 * width]));
+        for (int64_t i = 0; i < p->o_count; i++)
+            if (i < 20 * width || i % width >= V) assert_true(isfinite(r.o[i]));
+        result_free(&r);
+        problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+/* Everything that may be missing: initial states, d_final, and all gradients but one, which keeps its bits. */
+static void test_missing_operands(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 21, 40};
+    dr_random random = dr_random_start(seed(), 7);
+    dr_backend *cpu = open_cpu(NULL, 2);
+    for (int n = 0; n < 12; n++) {
+        problem *p = some_problem(NULL, 2, cu_seqlens, &random);
+        for (int i = 0; i < DR_STATES; i++) {
+            free(p->initial[i]), free(p->d_final[i]);
+            p->initial[i] = p->d_final[i] = NULL;
+            p->state_count[i] = 0;
+        }
+        p->recurrence.path = paths[n % 2];
+        result want = run(cpu, p, paths[n % 2], 0, true);
+        dr_recurrence_memory memory;
+        must(dr_recurrence_plan(cpu, &p->recurrence, &memory));
+        void *saved = block(memory.saved),
+             *workspace = block(memory.forward > memory.backward ? memory.forward : memory.backward);
+        void *o = poisoned(cpu, p->d_o, p->o_count), *d_o = tensor_in(cpu, p->d_o, p->o_count);
+        dr_inputs inputs = {{0}};
+        for (int i = 0; i < DR_INPUTS; i++) inputs.at[i] = tensor_in(cpu, p->input[i], p->input_count[i]);
+        must(dr_recurrence_forward(cpu, &p->recurrence, &inputs, NULL, o, NULL, saved, workspace));
+        for (int i = 0; i < DR_INPUTS; i++) {
+            if (!p->input[i]) continue;
+            dr_input_gradients only = {{0}};
+            double *got = numbers(p->input_count[i]);
+            only.at[i] = poisoned(cpu, p->input[i], p->input_count[i]);
+            must(dr_recurrence_backward(cpu, &p->recurrence, &inputs, NULL, saved, d_o, NULL, &only, NULL, workspace));
+            tensor_out(cpu, only.at[i], got, p->input_count[i]);
+            assert_same("one gradient alone", dr_input_name((dr_input)i), got, want.gradient[i], p->input_count[i]);
+            free(got);
+        }
+        for (int i = 0; i < DR_INPUTS; i++) free((void *)inputs.at[i]);
+        free(saved), free(workspace), free(o), free(d_o);
+        result_free(&want);
+        problem_free(p);
+    }
+    dr_backend_close(cpu);
+}
+
+static void test_kernel_names(void **state) {
+    (void)state;
+    dr_backend *cpu = open_cpu("portable", 1);
+    dr_recurrence r = {.rule = dr_rule_find("eda"),
+                       .layout = {1, 100, NULL},
+                       .key_heads = 1,
+                       .value_heads = 1,
+                       .key_size = 8,
+                       .value_size = 8};
+    char text[64];
+    dr_recurrence_kernel(cpu, &r, false, text, sizeof text);
+    assert_string_equal(text, "cpu chunkwise portable chunk 16");
+    r.chunk = 7;
+    dr_recurrence_kernel(cpu, &r, false, text, sizeof text);
+    assert_string_equal(text, "cpu chunkwise portable chunk 7");
+    dr_recurrence_kernel(cpu, &r, true, text, sizeof text);
+    assert_string_equal(text, "cpu decode portable");
+    r.path = DR_PATH_RECURRENT;
+    assert_int_equal(dr_recurrence_kernel(cpu, &r, false, text, sizeof text), strlen("cpu recurrent portable"));
+    assert_string_equal(text, "cpu recurrent portable");
+    dr_backend_close(cpu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_rules),      cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_packed_is_separate),
+        cmocka_unit_test(test_split_is_whole),   cmocka_unit_test(test_no_decay_is_zero_decay),
+        cmocka_unit_test(test_linear_in_values), cmocka_unit_test(test_nan_survives),
+        cmocka_unit_test(test_missing_operands), cmocka_unit_test(test_kernel_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
