@@ -15,6 +15,7 @@ install(FILES docs/deltarule.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 configure_package_config_file(cmake/deltaruleConfig.cmake.in ${PROJECT_BINARY_DIR}/deltaruleConfig.cmake
   INSTALL_DESTINATION ${package_folder})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/deltaruleConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/deltarule.pc.in ${PROJECT_BINARY_DIR}/deltarule.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/deltaruleConfig.cmake ${PROJECT_BINARY_DIR}/deltaruleConfigVersion.cmake
   cmake/FindOpenBLAS.cmake DESTINATION ${package_folder})
