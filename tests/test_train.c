@@ -690,7 +690,7 @@ static int begin(void **state) {
     if (scratch_begin(state) != 0) return -1;
     write_corpus();
     if (dr_backend_open("reference", NULL, &reference) != DR_OK) return -1;
-    return dr_backend_open("cpu", &(dr_backend_options){.threads = 2}, &cpu) == DR_OK ? 0 : -1;
+    return dr_backend_open("cpu", &(dr_backend_options){.threads = 1}, &cpu) == DR_OK ? 0 : -1;
 }
 
 static int end(void **state) {
