@@ -1,0 +1,513 @@
+/* Models on disk: what is saved is loaded to the bit, under the published names where there are some; recorded checkpoints give
+ * their recorded logits on every backend; and every way in which a folder can be wrong has its sentence.
+ *
+ * DELTARULE_CHECKPOINTS names a folder of more recorded checkpoints than those under tests/checkpoints. */
+#include "allocation.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "nn/config.h"
+#include "nn/model.h"
+#include "scratch.h"
+
+#include <dirent.h>
+#include <math.h>
+
+#define ASSERT_OK(call)                                                                                                        \
+    do {                                                                                                                       \
+        if ((call) != DR_OK) fail_msg("%s: %s", #call, dr_last_error());                                                       \
+    } while (0)
+
+static dr_backend *backends[2]; /* reference, cpu */
+
+static int begin(void **state) {
+    return scratch_begin(state) != 0 || dr_backend_open("reference", NULL, &backends[0]) != DR_OK ||
+           dr_backend_open("cpu", NULL, &backends[1]) != DR_OK;
+}
+
+static int end(void **state) {
+    for (int i = 0; i < 2; i++) dr_backend_close(backends[i]);
+    return scratch_end(state);
+}
+
+static void assert_sentence(const char *sentence) {
+    if (!strstr(dr_last_error(), sentence)) fail_msg("no \"%s\" in \"%s\"", sentence, dr_last_error());
+}
+
+/* ---- round trips ---------------------------------------------------------------------------------------------------- */
+
+static dr_model_config tiny(const dr_rule *rule) {
+    dr_model_config config = dr_model_config_default(rule);
+    config.vocabulary = 11;
+    config.hidden = 12;
+    config.layers = 2;
+    config.heads = 2;
+    config.key_size = 4;
+    config.value_size = 7;
+    config.intermediate = 10;
+    return config;
+}
+
+static void assert_same_config(const dr_model_config *one, const dr_model_config *other) {
+    json_t *first = dr_config_write(one, "float32"), *second = dr_config_write(other, "float32");
+    assert_true(json_equal(first, second));
+    json_decref(first);
+    json_decref(second);
+    assert_memory_equal(&one->vocabulary, &other->vocabulary,
+                        offsetof(dr_model_config, output_gate) - offsetof(dr_model_config, vocabulary));
+    assert_true(one->output_gate == other->output_gate && one->tied == other->tied && one->gate == other->gate &&
+                one->negative_eigenvalues == other->negative_eigenvalues && one->norm_eps == other->norm_eps);
+    assert_true(one->gate == DR_GATE_FORM_LOG || one->lower_bound == other->lower_bound);
+    assert_true(one->rule.name == other->rule.name && one->rule.decay == other->rule.decay &&
+                one->rule.rows == other->rule.rows && one->rule.repeat == other->rule.repeat &&
+                one->rule.squash.x == other->rule.squash.x && one->rule.tied_scan == other->rule.tied_scan);
+}
+
+/* Saves over what was there, loads, and compares; the folder's config must have this model type. */
+static void check_round_trip(dr_backend *backend, const dr_model_config *config, const char *model_type) {
+    const char *folder = scratch_path("trip");
+    dr_model *model = NULL, *loaded = NULL;
+    ASSERT_OK(dr_model_create(backend, config, 3, &model));
+    ASSERT_OK(dr_model_save(model, folder));
+    ASSERT_OK(dr_model_load(backend, folder, &loaded));
+    assert_same_config(dr_model_get_config(model), dr_model_get_config(loaded));
+    const dr_parameter *list, *loaded_list;
+    int64_t listed = dr_model_parameters(model, &list);
+    assert_int_equal(listed, dr_model_parameters(loaded, &loaded_list));
+    for (int64_t i = 0; i < listed; i++) assert_string_equal(list[i].name, loaded_list[i].name);
+    assert_memory_equal(dr_model_parameter_block(model), dr_model_parameter_block(loaded),
+                        (size_t)dr_model_block_count(model) * dr_dtype_size(dr_backend_dtype(backend)));
+    json_t *object = NULL;
+    const char *type = NULL;
+    ASSERT_OK(dr_json_read(scratch_path("trip/config.json"), &object));
+    ASSERT_OK(dr_json_text(object, "model_type", &type));
+    assert_string_equal(type, model_type);
+    json_decref(object);
+    dr_model_destroy(model);
+    dr_model_destroy(loaded);
+}
+
+static const char *published_type(const char *rule) {
+    static const char *const types[][2] = {{"delta_net", "delta_net"},         {"gdn", "gated_deltanet"}, {"kda", "kda"},
+                                           {"pgdn", "precond_gated_deltanet"}, {"pkda", "precond_kda"},   {"qdelta", "qdelta"}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(types[i][0], rule) == 0) return types[i][1];
+    return "deltarule";
+}
+
+static void test_named_rules(void **state) {
+    (void)state;
+    for (int i = 0; i < dr_rule_count(); i++) {
+        dr_model_config config = tiny(dr_rule_at(i));
+        for (int b = 0; b < 2; b++) check_round_trip(backends[b], &config, published_type(config.rule.name));
+    }
+}
+
+static void test_variants(void **state) {
+    (void)state;
+    dr_model_config config = tiny(dr_rule_find("gdn"));
+    config.value_heads = 4;
+    config.tied = true;
+    config.conv_size = 0;
+    config.output_gate = 0;
+    config.negative_eigenvalues = true;
+    check_round_trip(backends[1], &config, "gated_deltanet");
+    config.intermediate = 0;
+    check_round_trip(backends[1], &config, "deltarule"); /* the publishers' class always has an MLP */
+    config = tiny(dr_rule_find("kda"));
+    config.gate = DR_GATE_FORM_KDA_BOUNDED;
+    config.lower_bound = -4.25;
+    check_round_trip(backends[1], &config, "kda");
+    config.lower_bound = -7;
+    check_round_trip(backends[1], &config, "deltarule"); /* and refuses this bound */
+    config = tiny(dr_rule_find("pgdn"));
+    config.rule.squash.x = 1.25;
+    config.negative_eigenvalues = config.force = true;
+    check_round_trip(backends[1], &config, "precond_gated_deltanet");
+    config.rule.squash.interval = DR_SQUASH_DAMPEN;
+    check_round_trip(backends[1], &config, "deltarule");
+    config = tiny(dr_rule_find("pkda"));
+    config.value_heads = 4;
+    check_round_trip(backends[1], &config, "deltarule"); /* its class has one scan for each value head */
+    config = tiny(dr_rule_find("delta_net"));
+    config.value_heads = 4;
+    check_round_trip(backends[1], &config, "deltarule");
+    config = tiny(dr_rule_find("eda"));
+    config.gate = DR_GATE_FORM_LOG;
+    check_round_trip(backends[1], &config, "deltarule");
+}
+
+static void test_composition(void **state) {
+    (void)state;
+    dr_rule rule = dr_rule_blank();
+    rule.decay = DR_DECAY_CHANNEL;
+    rule.rows = 2;
+    rule.row[0] = (dr_row){DR_READ_ERASE_KEY, true, DR_WRITE_ERASE_KEY, DR_GAIN_GAMMA, DR_VALUE_NONE};
+    rule.row[1] = (dr_row){DR_READ_KEY, false, DR_WRITE_PRECONDITIONED, DR_GAIN_BETA, DR_VALUE_GAIN};
+    rule.scan = DR_SCAN_DIAGONAL;
+    rule.squash = (dr_squash){1.75, 1e-5, DR_SQUASH_AMPLIFY, DR_SQUASH_TANH};
+    rule.normalizer = DR_NORMALIZER_IMPLICIT;
+    rule.name = "mine"; /* not a row of the table: the name is dropped */
+    dr_model_config config = tiny(&rule);
+    check_round_trip(backends[0], &config, "deltarule");
+    json_t *written = dr_rule_write(&rule);
+    dr_rule read;
+    ASSERT_OK(dr_rule_read(written, &read));
+    assert_null(read.name);
+    assert_memory_equal(&read.decay, &rule.decay, sizeof rule - offsetof(dr_rule, decay));
+    json_decref(written);
+}
+
+/* ---- recorded checkpoints ------------------------------------------------------------------------------------------- */
+
+/* Logits and loss of a folder on a backend. */
+static void check_recorded(dr_backend *backend, const char *folder, dr_model *model) {
+    char file[PATH_MAX + 32];
+    dr_safetensors *expected = NULL;
+    dr_tensor ids, logits;
+    snprintf(file, sizeof file, "%s/expected.safetensors", folder);
+    ASSERT_OK(dr_safetensors_open(file, &expected));
+    assert_true(dr_safetensors_find(expected, "input_ids", &ids) && dr_safetensors_find(expected, "logits", &logits));
+    int64_t sequences = ids.shape[0], length = ids.shape[1], vocabulary = logits.shape[2], rows = sequences * length;
+    int32_t *tokens = calloc((size_t)rows, sizeof *tokens);
+    double *found = calloc((size_t)(rows * vocabulary), sizeof *found);
+    for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)((const int64_t *)ids.data)[i];
+    dr_batch batch = {.layout = {sequences, rows, NULL}, .ids = tokens, .targets = rows};
+    ASSERT_OK(dr_model_logits(model, &batch, NULL, DR_F64, found));
+    double apart = 0, size = 0;
+    for (int64_t i = 0; i < rows * vocabulary; i++) {
+        double wanted = dr_tensor_element(&logits, i);
+        apart += (found[i] - wanted) * (found[i] - wanted);
+        size += wanted * wanted;
+    }
+    double error = sqrt(apart / size);
+    /* the loss predicts every token but the first of a sequence */
+    int64_t *positions = calloc((size_t)rows, sizeof *positions);
+    int32_t *labels = calloc((size_t)rows, sizeof *labels);
+    batch.targets = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (i % length == length - 1) continue;
+        positions[batch.targets] = i;
+        labels[batch.targets++] = tokens[i + 1];
+    }
+    batch.positions = positions;
+    batch.labels = labels;
+    double loss = 0, recorded = strtod(dr_safetensors_metadata(expected, "loss"), NULL);
+    ASSERT_OK(dr_model_loss(model, &batch, NULL, &loss, NULL, NULL, NULL));
+    loss /= (double)batch.targets;
+    print_message("    %s on %s: logits %.2g, loss %.2g\n", folder, dr_backend_name(backend), error,
+                  fabs(loss - recorded) / recorded);
+    if (!(error <= 1e-4)) fail_msg("%s: relative error %.3g of the logits", folder, error);
+    if (!(fabs(loss - recorded) <= 1e-5 * recorded)) fail_msg("%s: loss %.9g, recorded %.9g", folder, loss, recorded);
+    free(tokens);
+    free(found);
+    free(positions);
+    free(labels);
+    dr_safetensors_close(expected);
+}
+
+/* How many checkpoints of the folder ran; those of model types that the library does not have yet are named. */
+static int check_folder(const char *path) {
+    DIR *folder = opendir(path);
+    int ran = 0;
+    if (!folder) fail_msg("%s cannot be opened", path);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char one[PATH_MAX], file[PATH_MAX + 32];
+        snprintf(one, sizeof one, "%s/%s", path, entry->d_name);
+        snprintf(file, sizeof file, "%s/expected.safetensors", one);
+        if (entry->d_name[0] == '.' || access(file, R_OK) != 0) continue;
+        for (int b = 0; b < 2; b++) {
+            dr_model *model = NULL;
+            dr_status status = dr_model_load(backends[b], one, &model);
+            if (status == DR_ERROR_UNSUPPORTED && strstr(dr_last_error(), "\"model_type\" is")) {
+                if (b == 0) print_message("    %s NOT RUN: %s\n", entry->d_name, dr_last_error());
+                continue;
+            }
+            if (status != DR_OK) fail_msg("%s", dr_last_error());
+            check_recorded(backends[b], one, model);
+            dr_model_destroy(model);
+            ran += b == 0;
+        }
+    }
+    closedir(folder);
+    return ran;
+}
+
+static void test_recorded_checkpoints(void **state) {
+    (void)state;
+    assert_int_equal(check_folder(DR_TESTS_FOLDER "/checkpoints"), 2);
+    const char *more = getenv("DELTARULE_CHECKPOINTS");
+    if (!more) {
+        print_message("    DELTARULE_CHECKPOINTS names no folder of further checkpoints\n");
+        return;
+    }
+    print_message("    further checkpoints from DELTARULE_CHECKPOINTS, %s\n", more);
+    assert_true(check_folder(more) > 0);
+}
+
+/* ---- configurations that are refused -------------------------------------------------------------------------------- */
+
+static const char *const published = "{\"model_type\": \"kda\", \"vocab_size\": 11, \"hidden_size\": 12, "
+                                     "\"num_hidden_layers\": 1, \"num_heads\": 2, \"head_dim\": 4, \"intermediate_size\": 10";
+static const char *const own = "{\"model_type\": \"deltarule\", \"rule\": \"eda\", \"vocabulary\": 11, \"hidden\": 12, "
+                               "\"layers\": 1, \"heads\": 2";
+
+static void refuse(const char *text, dr_status wanted, const char *sentence) {
+    dr_model *model = NULL;
+    scratch_write("bad/config.json", text, strlen(text));
+    dr_status status = dr_model_load(backends[0], scratch_path("bad"), &model);
+    assert_null(model);
+    if (status != wanted) fail_msg("%s for %s: %s", dr_status_name(status), text, dr_last_error());
+    assert_sentence(sentence);
+    assert_sentence("bad/config.json");
+}
+
+/* base without its closing brace, then a key and its value */
+static void refuse_key(const char *base, const char *key, dr_status wanted, const char *sentence) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s, %s}", base, key);
+    refuse(text, wanted, sentence);
+}
+
+static void test_refused_configs(void **state) {
+    (void)state;
+    refuse("{", DR_ERROR_FORMAT, "line");
+    refuse("[1]", DR_ERROR_FORMAT, "object");
+    refuse("{}", DR_ERROR_FORMAT, "\"model_type\" is missing");
+    refuse("{\"model_type\": 3}", DR_ERROR_FORMAT, "\"model_type\" must be");
+    refuse("{\"model_type\": \"bert\"}", DR_ERROR_UNSUPPORTED,
+           "\"model_type\" is \"bert\"; supported are deltarule, delta_net");
+    refuse("{\"model_type\": \"kda\", \"vocab_size\": 11}", DR_ERROR_FORMAT, "\"hidden_size\" is missing");
+    static const char *const formats[][2] = {
+        {"\"num_heads\": \"2\"", "num_heads"},
+        {"\"head_dim\": 0", "\"head_dim\" is 0"},
+        {"\"hidden_size\": 1e3", "hidden_size"},
+        {"\"num_v_heads\": 3", "value_heads is 3; it must be a multiple of heads, 2"},
+        {"\"use_short_conv\": 1", "use_short_conv"},
+        {"\"conv_size\": 0", "conv_size"},
+        {"\"expand_v\": 0", "expand_v"},
+        {"\"expand_v\": 0.1", "\"expand_v\" is 0.1"},
+        {"\"lower_bound\": 5", "lower_bound"},
+        {"\"safe_gate\": true", "\"safe_gate\" is true without \"lower_bound\""},
+        {"\"norm_eps\": -1", "norm_eps"},
+        {"\"tie_word_embeddings\": \"no\"", "tie_word_embeddings"},
+        {"\"num_hidden_layers\": 100000", "layers is 100000"},
+        {"\"num_hidden_layers\": 9223372036854775807", "num_hidden_layers"},
+    };
+    static const char *const unsupported[][2] = {
+        {"\"attn\": {\"layers\": [1]}", "\"attn\" is an object; only null is supported"},
+        {"\"attnres_block_size\": 4", "\"attnres_block_size\" is the integer 4"},
+        {"\"hidden_act\": \"gelu\"", "\"hidden_act\" is the string \"gelu\"; only \"swish\" is supported"},
+        {"\"use_l2warp\": true", "\"use_l2warp\" is true; only false"},
+        {"\"quantization_config\": {}", "quantization_config"},
+        {"\"qk_norm\": \"sum\"", "qk_norm"},
+        {"\"qk_activation\": \"elu\"", "qk_activation"},
+        {"\"use_beta\": false", "use_beta"},
+        {"\"conv_bias\": true", "conv_bias"},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        char base[512]; /* a key that is there already is taken out: keys must not repeat */
+        snprintf(base, sizeof base, "%s", published);
+        char key[64];
+        snprintf(key, sizeof key, "%.*s", (int)(strchr(formats[i][0], ':') - formats[i][0]), formats[i][0]);
+        char *there = strstr(base, key);
+        if (there) memcpy(there + 1, "_", 1);
+        refuse_key(base, formats[i][0], DR_ERROR_FORMAT, formats[i][1]);
+    }
+    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++)
+        refuse_key(published, unsupported[i][0], DR_ERROR_UNSUPPORTED, unsupported[i][1]);
+}
+
+static void test_refused_own_configs(void **state) {
+    (void)state;
+    static const char *const formats[][2] = {
+        {"\"colour\": 1", "unknown key \"colour\""},
+        {"\"value_heads\": 3", "value_heads is 3"},
+        {"\"key_size\": \"4\"", "key_size"},
+        {"\"intermediate\": -2", "intermediate"},
+        {"\"output_gate\": 1", "output_gate"},
+        {"\"gate\": \"bounded\"", "\"gate\" is \"bounded\"; it must be auto, log, kda_bounded or eda_bounded"},
+        {"\"lower_bound\": 0", "lower_bound is 0; it must be below 0"},
+        {"\"negative_eigenvalues\": \"yes\"", "negative_eigenvalues"},
+        {"\"initializer_range\": -0.5", "initializer_range"},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        refuse_key(own, formats[i][0], DR_ERROR_FORMAT, formats[i][1]);
+    const char *sizes = "{\"model_type\": \"deltarule\", \"vocabulary\": 11, \"hidden\": 12, \"layers\": 1, \"heads\": 2";
+    refuse_key(sizes, "\"dtype\": \"float32\"", DR_ERROR_FORMAT, "\"rule\" is missing");
+    static const char *const rules[][2] = {
+        {"5", "\"rule\" must be the name of a rule or an object"},
+        {"\"gdm\"", "gdn"},
+        {"{\"base\": \"gdm\"}", "gdn"},
+        {"{\"color\": 1}", "unknown key \"color\""},
+        {"{\"decay\": \"vector\"}", "\"decay\" is \"vector\"; it must be one of none, constant, scalar, channel"},
+        {"{\"decay\": 2}", "decay"},
+        {"{\"rows\": []}", "1 to 2 rows"},
+        {"{\"rows\": [1]}", "\"rows\" must hold objects"},
+        {"{\"rows\": [{\"gains\": \"one\"}]}", "unknown key \"gains\""},
+        {"{\"rows\": [{\"read\": \"value\"}]}", "\"read\" is \"value\""},
+        {"{\"base\": \"pgdn\", \"squash\": {\"x\": 3}}", "\"x\" is 3"},
+        {"{\"base\": \"pgdn\", \"squash\": 3}", "\"squash\" must be an object"},
+        {"{\"base\": \"gdn\", \"scan\": \"diagonal\"}", "scan"},
+        {"{\"base\": \"gdn\", \"repeat\": 0}", "\"repeat\" is 0"},
+        {"{\"decay\": \"scalar\"}", "rows"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        char key[256];
+        snprintf(key, sizeof key, "\"rule\": %s", rules[i][0]);
+        refuse_key(sizes, key, DR_ERROR_FORMAT, rules[i][1]);
+    }
+}
+
+/* ---- weights that are refused, or come otherwise than we write them -------------------------------------------------- */
+
+enum { MOST_TENSORS = 64 };
+
+/* The tensors of a small saved model, to be changed and written again. */
+typedef struct {
+    dr_model *model;
+    int64_t count;
+    const char *names[MOST_TENSORS];
+    dr_tensor tensors[MOST_TENSORS];
+} weights;
+
+static weights begin_weights(void) {
+    weights of = {0};
+    dr_model_config config = tiny(dr_rule_find("gdn"));
+    const dr_parameter *list;
+    ASSERT_OK(dr_model_create(backends[0], &config, 3, &of.model));
+    ASSERT_OK(dr_model_save(of.model, scratch_path("weights")));
+    of.count = dr_model_parameters(of.model, &list);
+    assert_true(of.count < MOST_TENSORS);
+    for (int64_t i = 0; i < of.count; i++) {
+        of.names[i] = list[i].name;
+        of.tensors[i] = (dr_tensor){.dtype = DR_F64, .rank = list[i].rank};
+        memcpy(of.tensors[i].shape, list[i].shape, sizeof list[i].shape);
+        of.tensors[i].data = (double *)dr_model_parameter_block(of.model) + list[i].offset;
+    }
+    return of;
+}
+
+static void write_weights(const weights *of) {
+    ASSERT_OK(dr_safetensors_write(scratch_path("weights/model.safetensors"), of->count, of->names, of->tensors, NULL));
+}
+
+static void refuse_weights(const weights *of, const char *sentence) {
+    dr_model *model = NULL;
+    write_weights(of);
+    assert_int_equal(dr_model_load(backends[0], scratch_path("weights"), &model), DR_ERROR_FORMAT);
+    assert_null(model);
+    assert_sentence("weights/model.safetensors");
+    assert_sentence(sentence);
+}
+
+static void test_refused_weights(void **state) {
+    (void)state;
+    weights of = begin_weights(), changed = of;
+    changed.names[0] = "model.embed.weight";
+    refuse_weights(&changed, "the tensor model.embeddings.weight of shape [11, 12] is missing");
+    changed = of;
+    changed.count--;
+    refuse_weights(&changed, "lm_head.weight of shape [11, 12] is missing");
+    changed = of;
+    changed.names[of.count] = "model.layers.2.attn_norm.weight";
+    changed.tensors[changed.count++] = of.tensors[1];
+    refuse_weights(&changed, "the tensor model.layers.2.attn_norm.weight has no place");
+    changed = of;
+    changed.tensors[0].shape[0] = 12;
+    changed.tensors[0].shape[1] = 11;
+    refuse_weights(&changed, "model.embeddings.weight has the shape [12, 11]; the configuration asks for [11, 12]");
+    changed = of;
+    changed.tensors[0].rank = 1;
+    changed.tensors[0].shape[0] = 132;
+    refuse_weights(&changed, "has the shape [132]");
+    changed = of;
+    changed.tensors[1].dtype = DR_I64;
+    refuse_weights(&changed, "is of type I64; it must be F32, F64, F16 or BF16");
+    dr_model *model = NULL;
+    assert_int_equal(truncate(scratch_path("weights/model.safetensors"), 1000), 0);
+    assert_int_equal(dr_model_load(backends[0], scratch_path("weights"), &model), DR_ERROR_FORMAT);
+    assert_int_equal(unlink(scratch_path("weights/model.safetensors")), 0);
+    assert_int_equal(dr_model_load(backends[0], scratch_path("weights"), &model), DR_ERROR_IO);
+    assert_sentence("weights/model.safetensors");
+    assert_int_equal(dr_model_load(backends[0], scratch_path("nowhere"), &model), DR_ERROR_IO);
+    assert_null(model);
+    dr_model_destroy(of.model);
+}
+
+static void assert_loads_same(const weights *of) {
+    dr_model *loaded = NULL;
+    ASSERT_OK(dr_model_load(backends[0], scratch_path("weights"), &loaded));
+    assert_memory_equal(dr_model_parameter_block(of->model), dr_model_parameter_block(loaded),
+                        (size_t)dr_model_block_count(loaded) * sizeof(double));
+    dr_model_destroy(loaded);
+}
+
+/* The same numbers as other types; and in a file whose data begins at an odd place. */
+static void test_other_weights(void **state) {
+    (void)state;
+    weights of = begin_weights();
+    float narrow[11 * 12];
+    double *embedding = of.tensors[0].data;
+    for (int i = 0; i < 11 * 12; i++) embedding[i] = narrow[i] = (float)embedding[i];
+    weights changed = of;
+    changed.tensors[0].dtype = DR_F32;
+    changed.tensors[0].data = narrow;
+    write_weights(&changed);
+    assert_loads_same(&of);
+    uint16_t half[11 * 12];
+    for (int i = 0; i < 11 * 12; i++) {
+        half[i] = (uint16_t)(0x3F80 + i); /* bfloat16: the upper half of a float's bits */
+        uint32_t bits = (uint32_t)half[i] << 16;
+        memcpy(&narrow[i], &bits, sizeof bits);
+        embedding[i] = narrow[i];
+    }
+    changed.tensors[0].dtype = DR_BF16;
+    changed.tensors[0].data = half;
+    write_weights(&changed);
+    assert_loads_same(&of);
+    size_t bytes = 0;
+    write_weights(&of);
+    char *file = scratch_read_at(scratch_path("weights/model.safetensors"), &bytes);
+    uint64_t header;
+    memcpy(&header, file, sizeof header);
+    char *shifted = calloc(1, bytes + 1);
+    uint64_t longer = header + 1;
+    memcpy(shifted, &longer, sizeof longer);
+    memcpy(shifted + 8, file + 8, header);
+    shifted[8 + header] = ' ';
+    memcpy(shifted + 9 + header, file + 8 + header, bytes - 8 - header);
+    scratch_write_at(scratch_path("weights/model.safetensors"), shifted, bytes + 1);
+    assert_loads_same(&of);
+    free(file);
+    free(shifted);
+    dr_model_destroy(of.model);
+}
+
+static dr_status save_and_load(void *context) {
+    const dr_model *model = context;
+    dr_model *loaded = NULL;
+    dr_status status = dr_model_save(model, scratch_path("again"));
+    if (status == DR_OK) status = dr_model_load(backends[1], scratch_path("again"), &loaded);
+    dr_model_destroy(loaded);
+    return status;
+}
+
+static void test_failed_allocations(void **state) {
+    (void)state;
+    dr_model_config config = tiny(dr_rule_find("eda"));
+    dr_model *model = NULL;
+    ASSERT_OK(dr_model_create(backends[1], &config, 3, &model));
+    assert_true(assert_survives_failed_allocations(save_and_load, model) > 10);
+    dr_model_destroy(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_rules),        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_composition),        cmocka_unit_test(test_recorded_checkpoints),
+        cmocka_unit_test(test_refused_configs),    cmocka_unit_test(test_refused_own_configs),
+        cmocka_unit_test(test_refused_weights),    cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_failed_allocations),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
