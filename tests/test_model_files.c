@@ -315,6 +315,9 @@ static void test_refused_configs(void **state) {
     }
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++)
         refuse_key(published, unsupported[i][0], DR_ERROR_UNSUPPORTED, unsupported[i][1]);
+    refuse("{\"model_type\": \"precond_kda\", \"vocab_size\": 11, \"hidden_size\": 12, \"num_hidden_layers\": 1, "
+           "\"num_heads\": 2, \"num_v_heads\": 4, \"head_dim\": 4}",
+           DR_ERROR_UNSUPPORTED, "\"num_v_heads\" is 4; precond_kda needs it equal to \"num_heads\", 2");
 }
 
 static void test_refused_own_configs(void **state) {

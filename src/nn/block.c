@@ -4,7 +4,7 @@
 #include "base/error.h"
 
 static size_t bytes_of(const dr_layer *layer, int64_t columns) {
-    return (size_t)(layer->layout.rows * columns) * dr_layer_item(layer);
+    return dr_layer_bytes(layer, layer->layout.rows * columns);
 }
 
 static int64_t width(const dr_layer *layer) {

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { LARGEST = 1 << 24, MOST_LAYERS = 1 << 14 }; /* of any one size: products of three stay within 64 bits by far */
+enum { MOST_LAYERS = 1 << 14 };
 
 dr_model_config dr_model_config_default(const dr_rule *rule) {
     dr_family family = dr_family_of(rule);
@@ -36,15 +36,15 @@ static dr_status check_real(const char *field, double value, double least, doubl
 }
 
 static dr_status resolve_sizes(dr_model_config *config, const dr_family *family) {
-    DR_TRY(check_size("vocabulary", config->vocabulary, 1, LARGEST));
-    DR_TRY(check_size("hidden", config->hidden, 1, LARGEST));
+    DR_TRY(check_size("vocabulary", config->vocabulary, 1, DR_LARGEST_SIZE));
+    DR_TRY(check_size("hidden", config->hidden, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("layers", config->layers, 1, MOST_LAYERS));
-    DR_TRY(check_size("heads", config->heads, 1, LARGEST));
-    DR_TRY(check_size("value_heads", config->value_heads, 0, LARGEST));
-    DR_TRY(check_size("key_size", config->key_size, 0, LARGEST));
-    DR_TRY(check_size("value_size", config->value_size, 0, LARGEST));
-    DR_TRY(check_size("intermediate", config->intermediate, -1, LARGEST));
-    DR_TRY(check_size("conv_size", config->conv_size, 0, LARGEST));
+    DR_TRY(check_size("heads", config->heads, 1, DR_LARGEST_SIZE));
+    DR_TRY(check_size("value_heads", config->value_heads, 0, DR_LARGEST_SIZE));
+    DR_TRY(check_size("key_size", config->key_size, 0, DR_LARGEST_SIZE));
+    DR_TRY(check_size("value_size", config->value_size, 0, DR_LARGEST_SIZE));
+    DR_TRY(check_size("intermediate", config->intermediate, -1, DR_LARGEST_SIZE));
+    DR_TRY(check_size("conv_size", config->conv_size, 0, DR_LARGEST_SIZE));
     if (config->value_heads == 0) config->value_heads = config->heads;
     if (config->value_heads % config->heads != 0)
         return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 "; it must be a multiple of heads, %" PRId64,
@@ -56,8 +56,8 @@ static dr_status resolve_sizes(dr_model_config *config, const dr_family *family)
     if (config->key_size == 0) config->key_size = config->hidden / config->heads;
     if (config->value_size == 0) config->value_size = config->key_size * family->expansion;
     if (config->intermediate < 0) config->intermediate = (config->hidden * 8 / 3 + 255) / 256 * 256;
-    DR_TRY(check_size("value_heads times key_size", config->value_heads * config->key_size, 1, LARGEST));
-    DR_TRY(check_size("value_heads times value_size", config->value_heads * config->value_size, 1, LARGEST));
+    DR_TRY(check_size("value_heads times key_size", config->value_heads * config->key_size, 1, DR_LARGEST_SIZE));
+    DR_TRY(check_size("value_heads times value_size", config->value_heads * config->value_size, 1, DR_LARGEST_SIZE));
     if (family->rotary_base > 0 && config->key_size % 2 != 0)
         return dr_fail(DR_ERROR_ARGUMENT, "key_size is %" PRId64 "; %s turns pairs of channels, so it must be even",
                        config->key_size, config->rule.name);

@@ -5,6 +5,9 @@
 #include <deltarule/model.h>
 #include <jansson.h>
 
+/* Of any one size: products of three stay within 64 bits by far. */
+enum { DR_LARGEST_SIZE = 1 << 24 };
+
 /* *resolved is config with every 0, -1 and auto filled in. DR_ERROR_ARGUMENT names the field that cannot be,
  * DR_ERROR_UNSUPPORTED a rule that has no layer. */
 dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *resolved);

@@ -8,11 +8,9 @@
 #include "formats/json.h"
 #include "nn/config.h"
 #include "nn/family.h"
-#include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { LARGEST = 1 << 24 };
 
 /* ---- model_type "deltarule" ----------------------------------------------------------------------------------------- */
 
@@ -46,15 +44,15 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     DR_TRY(dr_json_required(object, needed));
     DR_TRY(dr_rule_read(json_object_get(object, "rule"), &rule));
     *config = dr_model_config_default(&rule);
-    DR_TRY(dr_json_integer(object, "vocabulary", 1, LARGEST, &config->vocabulary));
-    DR_TRY(dr_json_integer(object, "hidden", 1, LARGEST, &config->hidden));
-    DR_TRY(dr_json_integer(object, "layers", 1, LARGEST, &config->layers));
-    DR_TRY(dr_json_integer(object, "heads", 1, LARGEST, &config->heads));
-    DR_TRY(dr_json_integer(object, "value_heads", 0, LARGEST, &config->value_heads));
-    DR_TRY(dr_json_integer(object, "key_size", 0, LARGEST, &config->key_size));
-    DR_TRY(dr_json_integer(object, "value_size", 0, LARGEST, &config->value_size));
-    DR_TRY(dr_json_integer(object, "conv_size", 0, LARGEST, &config->conv_size));
-    DR_TRY(dr_json_integer(object, "intermediate", -1, LARGEST, &config->intermediate));
+    DR_TRY(dr_json_integer(object, "vocabulary", 1, DR_LARGEST_SIZE, &config->vocabulary));
+    DR_TRY(dr_json_integer(object, "hidden", 1, DR_LARGEST_SIZE, &config->hidden));
+    DR_TRY(dr_json_integer(object, "layers", 1, DR_LARGEST_SIZE, &config->layers));
+    DR_TRY(dr_json_integer(object, "heads", 1, DR_LARGEST_SIZE, &config->heads));
+    DR_TRY(dr_json_integer(object, "value_heads", 0, DR_LARGEST_SIZE, &config->value_heads));
+    DR_TRY(dr_json_integer(object, "key_size", 0, DR_LARGEST_SIZE, &config->key_size));
+    DR_TRY(dr_json_integer(object, "value_size", 0, DR_LARGEST_SIZE, &config->value_size));
+    DR_TRY(dr_json_integer(object, "conv_size", 0, DR_LARGEST_SIZE, &config->conv_size));
+    DR_TRY(dr_json_integer(object, "intermediate", -1, DR_LARGEST_SIZE, &config->intermediate));
     const json_t *gate = json_object_get(object, "output_gate");
     DR_TRY(dr_json_boolean(object, "output_gate", &output_gate));
     if (gate && !json_is_null(gate)) config->output_gate = output_gate;
@@ -175,23 +173,27 @@ static int64_t part_of(int64_t whole, double part) {
 
 static dr_status read_sizes(const json_t *object, const published *type, dr_model_config *config) {
     double expand_k = 1, expand_v = type->expand_v, ratio = 4;
-    DR_TRY(dr_json_integer(object, "num_heads", 1, LARGEST, &config->heads));
-    if (type->value_heads) DR_TRY(dr_json_integer(object, "num_v_heads", 1, LARGEST, &config->value_heads));
+    DR_TRY(dr_json_integer(object, "num_heads", 1, DR_LARGEST_SIZE, &config->heads));
+    DR_TRY(dr_json_integer(object, "num_v_heads", 1, DR_LARGEST_SIZE, &config->value_heads));
+    if (!type->value_heads && config->value_heads != 0 && config->value_heads != config->heads)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "\"num_v_heads\" is %" PRId64 "; %s needs it equal to \"num_heads\", %" PRId64,
+                       config->value_heads, type->model_type, config->heads);
     DR_TRY(dr_json_real(object, "expand_v", 1e-9, 1e9, &expand_v));
     if (type->expand_k) {
         DR_TRY(dr_json_real(object, "expand_k", 1e-9, 1e9, &expand_k));
         config->key_size = part_of(config->hidden, expand_k) / config->heads;
         config->value_size = part_of(config->hidden, expand_v) / config->heads;
     } else {
-        DR_TRY(dr_json_integer(object, "head_dim", 1, LARGEST, &config->key_size));
+        DR_TRY(dr_json_integer(object, "head_dim", 1, DR_LARGEST_SIZE, &config->key_size));
         config->value_size = part_of(config->key_size, expand_v);
     }
     if (config->key_size < 1 || config->value_size < 1)
-        return dr_fail(DR_ERROR_FORMAT, "the heads would have %lld key and %lld value channels; \"expand_v\" is %g",
-                       (long long)config->key_size, (long long)config->value_size, expand_v);
+        return dr_fail(DR_ERROR_FORMAT,
+                       "the heads would have %" PRId64 " key and %" PRId64 " value channels; \"expand_v\" is %g",
+                       config->key_size, config->value_size, expand_v);
     DR_TRY(dr_json_real(object, "hidden_ratio", 1e-9, 1e9, &ratio));
     config->intermediate = (part_of(config->hidden, ratio * 2 / 3) + 255) / 256 * 256;
-    return dr_json_integer(object, "intermediate_size", 1, LARGEST, &config->intermediate);
+    return dr_json_integer(object, "intermediate_size", 1, DR_LARGEST_SIZE, &config->intermediate);
 }
 
 static dr_status read_layer(const json_t *object, const published *type, dr_model_config *config) {
@@ -229,9 +231,9 @@ static dr_status read_published(const json_t *object, const published *type, dr_
     const dr_rule *rule = dr_rule_find(type->rule);
     if (!rule) return DR_ERROR_UNSUPPORTED;
     *config = dr_model_config_default(rule);
-    DR_TRY(dr_json_integer(object, "vocab_size", 1, LARGEST, &config->vocabulary));
-    DR_TRY(dr_json_integer(object, "hidden_size", 1, LARGEST, &config->hidden));
-    DR_TRY(dr_json_integer(object, "num_hidden_layers", 1, LARGEST, &config->layers));
+    DR_TRY(dr_json_integer(object, "vocab_size", 1, DR_LARGEST_SIZE, &config->vocabulary));
+    DR_TRY(dr_json_integer(object, "hidden_size", 1, DR_LARGEST_SIZE, &config->hidden));
+    DR_TRY(dr_json_integer(object, "num_hidden_layers", 1, DR_LARGEST_SIZE, &config->layers));
     DR_TRY(read_sizes(object, type, config));
     DR_TRY(read_layer(object, type, config));
     DR_TRY(dr_json_boolean(object, "tie_word_embeddings", &config->tied));

@@ -257,18 +257,18 @@ void dr_mixer_destroy(dr_backend *backend, dr_mixer *mixer) {
 
 /* ---- one layer at work ---------------------------------------------------------------------------------------------- */
 
-size_t dr_layer_item(const dr_layer *layer) {
-    return dr_dtype_size(layer->backend->ops->dtype);
+size_t dr_layer_bytes(const dr_layer *layer, int64_t count) {
+    return (size_t)count * dr_dtype_size(layer->backend->ops->dtype);
 }
 
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role) {
     if (role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
-    return layer->parameters + (size_t)layer->mixer->slot[role].offset * dr_layer_item(layer);
+    return layer->parameters + dr_layer_bytes(layer, layer->mixer->slot[role].offset);
 }
 
 void *dr_layer_gradient(const dr_layer *layer, dr_role role) {
     if (!layer->gradients || role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
-    return layer->gradients + (size_t)layer->mixer->slot[role].offset * dr_layer_item(layer);
+    return layer->gradients + dr_layer_bytes(layer, layer->mixer->slot[role].offset);
 }
 
 dr_recurrence dr_layer_recurrence(const dr_layer *layer) {

@@ -67,7 +67,7 @@ typedef struct {
 /* A role's parameter, gradient; NULL if there is none. */
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
-size_t dr_layer_item(const dr_layer *layer); /* bytes of an element */
+size_t dr_layer_bytes(const dr_layer *layer, int64_t count); /* of so many elements */
 dr_recurrence dr_layer_recurrence(const dr_layer *layer);
 
 /* What a forward makes of each stream, [rows, heads, dim] but for hidden [rows, rank]. Stages that do nothing share memory. */

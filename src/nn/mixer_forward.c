@@ -10,17 +10,13 @@
 #include "base/error.h"
 #include "nn/mixer.h"
 
-static size_t bytes_of(const dr_layer *layer, int64_t count) {
-    return (size_t)count * dr_layer_item(layer);
-}
-
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static void place_stream(const dr_layer *layer, int index, bool keep, dr_arena *arena, dr_mixer_memory *memory) {
     const dr_stream *stream = &layer->mixer->stream[index];
     int64_t rows = layer->layout.rows;
-    size_t bytes = bytes_of(layer, rows * stream->heads * stream->dim);
-    memory->hidden[index] = stream->down == DR_ROLES ? NULL : dr_arena_take(arena, bytes_of(layer, rows * stream->rank));
+    size_t bytes = dr_layer_bytes(layer, rows * stream->heads * stream->dim);
+    memory->hidden[index] = stream->down == DR_ROLES ? NULL : dr_arena_take(arena, dr_layer_bytes(layer, rows * stream->rank));
     memory->raw[index] = dr_arena_take(arena, bytes);
     memory->mapped[index] = stream->map == DR_MAP_NONE ? memory->raw[index] : dr_arena_take(arena, bytes);
     memory->out[index] = stream->unit && keep ? dr_arena_take(arena, bytes) : memory->mapped[index];
@@ -30,21 +26,21 @@ void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, b
                     dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     int64_t rows = layer->layout.rows;
-    size_t keys = bytes_of(layer, rows * mixer->heads * mixer->key_size);
-    size_t values = bytes_of(layer, rows * mixer->value_heads * mixer->value_size);
+    size_t keys = dr_layer_bytes(layer, rows * mixer->heads * mixer->key_size);
+    size_t values = dr_layer_bytes(layer, rows * mixer->value_heads * mixer->value_size);
     *memory = (dr_mixer_memory){0};
     for (int i = 0; i < mixer->streams; i++) place_stream(layer, i, keep, arena, memory);
     if (mixer->family.stepped) {
-        memory->step = dr_arena_take(arena, bytes_of(layer, rows * mixer->value_heads));
+        memory->step = dr_arena_take(arena, dr_layer_bytes(layer, rows * mixer->value_heads));
         memory->stepped = dr_arena_take(arena, values);
     }
     if (mixer->feedback) {
-        memory->feedback_factor = dr_arena_take(arena, bytes_of(layer, mixer->heads));
+        memory->feedback_factor = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads));
         memory->feedback = dr_arena_take(arena, keys);
         memory->erasing = mixer->family.unit == DR_UNIT_BOTH ? dr_arena_take(arena, keys) : memory->feedback;
     }
     if (mixer->corrected) memory->correction = dr_arena_take(arena, keys);
-    if (mixer->ridge_floor) memory->ridge = dr_arena_take(arena, bytes_of(layer, mixer->heads * mixer->key_size));
+    if (mixer->ridge_floor) memory->ridge = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads * mixer->key_size));
     memory->o = dr_arena_take(arena, values);
     if (keep) memory->saved = dr_arena_take(arena, engine->saved);
 }

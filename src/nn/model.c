@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACES = 16 }; /* offsets in the block are multiples of this */
-
 /* ---- parameters ----------------------------------------------------------------------------------------------------- */
 
 static void list_parameter(dr_model *model, const char *name, const dr_slot *slot, int64_t offset) {
@@ -22,7 +20,7 @@ static void list_parameter(dr_model *model, const char *name, const dr_slot *slo
 static int64_t list_model_parameter(dr_model *model, const char *name, dr_slot slot) {
     int64_t offset = model->block_count;
     list_parameter(model, name, &slot, offset);
-    model->block_count += (slot.count + PLACES - 1) / PLACES * PLACES;
+    model->block_count += (slot.count + DR_OFFSET_UNIT - 1) / DR_OFFSET_UNIT * DR_OFFSET_UNIT;
     return offset;
 }
 

@@ -7,8 +7,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum { PLACES = 16 }; /* offsets are multiples of this many elements: 64 bytes of float32 */
-
 static const struct {
     const char *name;
     bool decays;
@@ -73,7 +71,7 @@ int64_t dr_slots_place(dr_slot slots[DR_ROLES]) {
     int64_t offset = 0;
     for (int role = 0; role < DR_ROLES; role++) {
         slots[role].offset = offset;
-        offset += (slots[role].count + PLACES - 1) / PLACES * PLACES;
+        offset += (slots[role].count + DR_OFFSET_UNIT - 1) / DR_OFFSET_UNIT * DR_OFFSET_UNIT;
     }
     return offset;
 }

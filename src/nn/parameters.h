@@ -4,6 +4,9 @@
 
 #include <deltarule/model.h>
 
+/* Offsets in the block are multiples of this many elements: 64 bytes of float32. */
+enum { DR_OFFSET_UNIT = 16 };
+
 /* What a parameter is for, in the order in which a layer holds them. DR_ROLES also stands for "none". */
 typedef enum {
     DR_ROLE_MIXER_NORM,
@@ -70,7 +73,7 @@ typedef struct {
     bool decays; /* by weight decay */
     int rank;
     int64_t shape[3];
-    int64_t count, offset; /* elements; from the layer's start, a multiple of 16 */
+    int64_t count, offset; /* elements; from the layer's start */
 } dr_slot;
 
 /* Fills in the slot of a role; sizes past the rank are 0. DR_ERROR_ARGUMENT if its elements overflow. */
