@@ -126,10 +126,11 @@ static void test_hostile_lengths(void **state) {
 static void test_deep_nesting(void **state) {
     (void)state;
     enum { DEPTH = 200000 };
+    static const char begin[] = {'{', '"', 'a', '"', ':'};
     const char *path = scratch_path("deep.safetensors");
     char *header = malloc(DEPTH);
     memset(header, '[', DEPTH);
-    memcpy(header, "{\"a\":", 5);
+    memcpy(header, begin, sizeof begin);
     write_raw(path, DEPTH, header, DEPTH, 0);
     assert_refused(path, DR_ERROR_FORMAT, "maximum parsing depth");
     free(header);

@@ -297,10 +297,10 @@ static json_t *header_of(const dr_tensor *tensor, int64_t bytes, int64_t *offset
             json_decref(shape);
             return NULL;
         }
-    json_t *item = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dr_dtype_name(tensor->dtype), "shape", shape, "data_offsets",
-                             (json_int_t)*offset, (json_int_t)(*offset + bytes));
+    json_int_t begin = *offset;
     *offset += bytes;
-    return item;
+    json_int_t end = *offset;
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", dr_dtype_name(tensor->dtype), "shape", shape, "data_offsets", begin, end);
 }
 
 static dr_status byte_size(const char *name, const dr_tensor *tensor, int64_t *bytes) {
