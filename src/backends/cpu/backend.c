@@ -104,15 +104,11 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     void *memory = NULL, *state = NULL;
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_status status = dr_allocate(sizeof(dr_cpu_state), "a backend's state", &state);
-    if (status == DR_OK) {
-        *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
-        status = dr_allocate(0, "scratch memory of the CPU backend", &((dr_cpu_state *)state)->scratch);
-    }
     if (status != DR_OK) {
-        dr_release(state);
         dr_release(memory);
         return status;
     }
+    *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
     dr_backend *opened = memory;
     *opened = (dr_backend){
         .ops = &operations, .isa = kernels->name, .threads = threads ? threads : omp_get_max_threads(), .state = state};
