@@ -1,6 +1,6 @@
 /* Sizes of a call, and the memory of a chunk. Chunk length: 32 rows, because then the products are high enough for the vector
  * units while the work within a chunk, which grows with its length, stays small beside that with the state; the state and the
- * chunk stay in the second-level cache (docs/architecture.md). */
+ * chunk stay in the second-level cache (docs/chunkwise.md). */
 #include "backends/cpu/recurrence_plan.h"
 #include "ops/shapes.h"
 #include <math.h>

@@ -31,9 +31,9 @@ typedef struct {
     int64_t block; /* tokens of a block of rows, see isa/recurrence_prepare.c */
     int64_t steps; /* rows a token */
     bool step_axis;
-    int64_t erases, erase_first,
-        erase_stride;     /* rows with a read: how many a token; the i-th is row erase_first + i erase_stride */
-    bool scalar, channel; /* decay: one factor a token, or one for each channel */
+    /* rows with a read: how many a token; the i-th of a chunk is row erase_first + i erase_stride */
+    int64_t erases, erase_first, erase_stride;
+    bool scalar, channel;                  /* decay: one factor a token, or one for each channel */
     bool preconditioned, sherman_morrison; /* a row writes such a key */
     float scale;
     dr_map_squash squash;

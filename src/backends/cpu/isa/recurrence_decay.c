@@ -23,18 +23,19 @@ static void meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float 
 
 /* ---- scalar decay ---------------------------------------------------------------------------------------------------- */
 
-/* Adds reader i to the pairs, sums over the readers behind a token for every row j. Returns its pair with the entry state.
- * factor: of the cotangent, which scores hold already or lack. */
-static float add_reader(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t i, float score_factor, float factor,
+/* Adds the pairs of reader i to pairs[j], the sum over the readers behind a token for every row j, and returns its pair with
+ * the entry state. pair_factor, entry_factor: what a product of score and d_score, of reader and d_reader lacks of the gain or
+ * has too much of the scale. */
+static float add_reader(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t i, float pair_factor, float entry_factor,
                         int64_t columns, float *pairs) {
     const float *score = chunk->score + i * chunk->columns, *d_score = chunk->d_score + i * chunk->columns;
-    const lanes x = lanes_set(score_factor);
+    const lanes x = lanes_set(pair_factor);
     for (int64_t j = 0; j < columns; j += LANES)
         lanes_store(pairs + j, lanes_fma(x * lanes_load(score + j), lanes_load(d_score + j), lanes_load(pairs + j)));
-    return factor * dot_rows(plan->key_width, chunk->reader + i * plan->key_pitch, chunk->d_reader + i * plan->key_pitch);
+    return entry_factor * dot_rows(plan->key_width, chunk->reader + i * plan->key_pitch, chunk->d_reader + i * plan->key_pitch);
 }
 
-/* The erase rows of token t that read before (undecayed) or after its decay: their gain is in the score. */
+/* The erase rows of token t that read before (undecayed) or after its decay. Their scores have the gain, d_reader has not. */
 static float add_erases(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t t, bool undecayed, int64_t columns,
                         float *pairs) {
     float sum = 0;
@@ -62,6 +63,7 @@ void dr_chunk_decay_scalar(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const f
         const int64_t columns = round_to_tile((t + 1) * n);
         if (t + 1 < chunk->tokens) entry += add_erases(plan, chunk, t + 1, true, columns, pairs);
         entry += add_erases(plan, chunk, t, false, columns, pairs);
+        /* the scale is in the score of a query and in its cotangent */
         entry += add_reader(plan, chunk, chunk->erases + t, 1 / plan->scale, 1, columns, pairs);
         chunk->d_log_decay[t] = entry + sum_of(pairs, t * n);
     }
