@@ -1,30 +1,17 @@
-/* Depthwise causal convolution. The forward cuts rows into parts, which threads take sequence by sequence; in the backward,
- * where the taps' gradients are sums over all rows, threads share out the channels. */
+/* Depthwise causal convolution. Threads share out the tokens, each part going through its sequences; in the backward there are
+ * DR_CPU_PARTS of them, each with sums of the gradients of taps and bias of its own. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 #include "base/error.h"
 
-enum {
-    ROWS = 64,    /* tokens that the forward takes at once: their inputs stay in cache from one block of channels to the next */
-    CHANNELS = 16 /* of one task of the backward: a cache line, and whole vectors on every instruction set */
-};
+#include <string.h>
+
+enum { FORWARD_ROWS = 128 }; /* tokens of a part of the forward */
 
 static dr_status check_width(const dr_conv *conv) {
     if (conv->width >= 1 && conv->width <= DR_CPU_MAX_CONV_WIDTH) return DR_OK;
     return dr_fail(DR_ERROR_UNSUPPORTED, "a convolution of %lld taps does not run on the CPU backend: it has 1 to %d",
                    (long long)conv->width, DR_CPU_MAX_CONV_WIDTH);
-}
-
-static dr_cpu_conv sequence_of(const dr_conv *conv, int64_t i, const float *x, const float *weight, const float *bias,
-                               const float *initial) {
-    int64_t begin = dr_layout_begin(&conv->layout, i);
-    return (dr_cpu_conv){.conv = conv,
-                         .x = x + begin * conv->channels,
-                         .weight = weight,
-                         .bias = bias,
-                         .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
-                         .end = dr_layout_begin(&conv->layout, i + 1) - begin,
-                         .last = conv->channels};
 }
 
 /* the sequence that holds a row: the last that begins at or before it and is not empty */
@@ -42,31 +29,44 @@ static int64_t sequence_at(const dr_layout *layout, int64_t row) {
 
 /* the last width - 1 inputs of sequence i; rising, so that final may be initial */
 static void keep_inputs(const dr_conv *conv, int64_t i, const float *x, const float *initial, float *final) {
-    int64_t kept = conv->width - 1, channels = conv->channels;
-    dr_cpu_conv s = sequence_of(conv, i, x, NULL, NULL, initial);
+    int64_t kept = conv->width - 1, channels = conv->channels, begin = dr_layout_begin(&conv->layout, i);
+    int64_t length = dr_layout_begin(&conv->layout, i + 1) - begin;
     for (int64_t j = 0; j < kept; j++) {
-        int64_t t = s.end - kept + j;
-        const float *from = t >= 0 ? s.x + t * channels : s.initial ? s.initial + (t + kept) * channels : NULL;
+        int64_t t = length - kept + j;
+        const float *from = t >= 0 ? x + (begin + t) * channels : initial ? initial + (i * kept + t + kept) * channels : NULL;
         float *to = final + (i * kept + j) * channels;
         for (int64_t c = 0; c < channels; c++) to[c] = from ? from[c] : 0.0f;
     }
+}
+
+/* Sequence i from row `row` on, up to row `end` or its own end. */
+static dr_cpu_conv part_of(const dr_conv *conv, int64_t i, int64_t row, int64_t end, const float *x, const float *weight,
+                           const float *bias, const float *initial) {
+    int64_t begin = dr_layout_begin(&conv->layout, i), length = dr_layout_begin(&conv->layout, i + 1) - begin;
+    return (dr_cpu_conv){.conv = conv,
+                         .x = x + begin * conv->channels,
+                         .weight = weight,
+                         .bias = bias,
+                         .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
+                         .length = length,
+                         .begin = row - begin,
+                         .end = length < end - begin ? length : end - begin,
+                         .last = conv->channels};
 }
 
 dr_status dr_cpu_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final) {
     DR_TRY(check_width(conv));
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    int64_t rows = conv->layout.rows, parts = (rows + ROWS - 1) / ROWS;
+    int64_t rows = conv->layout.rows, parts = (rows + FORWARD_ROWS - 1) / FORWARD_ROWS;
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, rows * conv->channels))
-    for (int64_t part = 0; part < parts; part++) {
-        int64_t row = part * ROWS, end = row + ROWS < rows ? row + ROWS : rows;
+    for (int64_t p = 0; p < parts; p++) {
+        int64_t row = p * FORWARD_ROWS, end = row + FORWARD_ROWS < rows ? row + FORWARD_ROWS : rows;
         for (int64_t i = sequence_at(&conv->layout, row); row < end; i++) {
-            dr_cpu_conv s = sequence_of(conv, i, x, weight, bias, initial);
-            int64_t begin = dr_layout_begin(&conv->layout, i);
-            s.begin = row - begin;
-            if (s.end > end - begin) s.end = end - begin;
-            kernels->conv_forward(&s, (float *)y + begin * conv->channels);
-            row = begin + s.end;
+            dr_cpu_conv part = part_of(conv, i, row, end, x, weight, bias, initial);
+            int64_t begin = row - part.begin;
+            kernels->conv_forward(&part, (float *)y + begin * conv->channels);
+            row = begin + part.end;
         }
     }
     for (int64_t i = 0; final && i < conv->layout.sequences; i++) keep_inputs(conv, i, x, initial, final);
@@ -77,15 +77,26 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
     DR_TRY(check_width(conv));
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    int64_t channels = conv->channels, parts = (channels + CHANNELS - 1) / CHANNELS;
-#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, conv->layout.rows *channels))
-    for (int64_t part = 0; part < parts; part++)
-        for (int64_t i = 0; i < conv->layout.sequences; i++) {
-            dr_cpu_conv s = sequence_of(conv, i, x, weight, bias, initial);
-            int64_t at = dr_layout_begin(&conv->layout, i) * channels;
-            s.first = part * CHANNELS;
-            s.last = s.first + CHANNELS < channels ? s.first + CHANNELS : channels;
-            kernels->conv_backward(&s, (const float *)d_y + at, d_x ? (float *)d_x + at : NULL, d_weight, d_bias);
+    int64_t rows = conv->layout.rows, channels = conv->channels, taps = channels * conv->width;
+    void *scratch = NULL;
+    size_t bytes = (size_t)(DR_CPU_PARTS * (taps + channels)) * sizeof(float);
+    DR_TRY(dr_cpu_scratch(backend, bytes, &scratch));
+    float *tap_sums = scratch,
+          *bias_sums = tap_sums + DR_CPU_PARTS * taps; /* [DR_CPU_PARTS, channels, width], [.., channels] */
+    memset(scratch, 0, bytes);
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, rows *channels))
+    for (int p = 0; p < DR_CPU_PARTS; p++) {
+        int64_t row = dr_cpu_part(rows, p, DR_CPU_PARTS), end = dr_cpu_part(rows, p + 1, DR_CPU_PARTS);
+        if (row == end) continue;
+        for (int64_t i = sequence_at(&conv->layout, row); row < end; i++) {
+            dr_cpu_conv part = part_of(conv, i, row, end, x, weight, bias, initial);
+            int64_t begin = row - part.begin, at = begin * channels;
+            kernels->conv_backward(&part, (const float *)d_y + at, d_x ? (float *)d_x + at : NULL,
+                                   d_weight ? tap_sums + p * taps : NULL, d_bias ? bias_sums + p * channels : NULL);
+            row = begin + part.end;
         }
+    }
+    if (d_weight) dr_cpu_add_parts(tap_sums, taps, d_weight);
+    if (d_bias) dr_cpu_add_parts(bias_sums, channels, d_bias);
     return DR_OK;
 }

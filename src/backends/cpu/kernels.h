@@ -13,7 +13,7 @@
 enum {
     DR_CPU_PARTS = 16,         /* parts of a sum over rows */
     DR_CPU_GRAIN = 4096,       /* elements below which another thread costs more than it saves */
-    DR_CPU_MAX_CONV_WIDTH = 16 /* taps of a convolution: they are kept in registers and on the stack */
+    DR_CPU_MAX_CONV_WIDTH = 16 /* taps of a convolution: the last inputs are kept in cache */
 };
 
 /* C [m, n] = A [m, k] B [k, n], plus what `accumulate` or `bias` says. Strides count elements. */
@@ -38,14 +38,14 @@ typedef struct {
     const float *bias; /* [columns], or NULL: 0 */
 } dr_cpu_gate;
 
-/* A part of a convolution: the tokens [begin, end) of one sequence and the channels [first, last). */
+/* A part of a convolution: the tokens [begin, end) of one sequence of `length`, and the channels [first, last). */
 typedef struct {
     const dr_conv *conv;
     const float *x;       /* [length, channels], the sequence's first token */
     const float *weight;  /* [channels, width] */
     const float *bias;    /* [channels] or NULL */
     const float *initial; /* [width - 1, channels] of this sequence, or NULL */
-    int64_t begin, end, first, last;
+    int64_t length, begin, end, first, last;
 } dr_cpu_conv;
 
 typedef struct {

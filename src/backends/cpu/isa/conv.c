@@ -1,54 +1,68 @@
-/* Depthwise causal convolution over one sequence: u[t] = bias + sum_w weight[w] x[t - W + 1 + w], y = act(u).
+/* Depthwise causal convolution over a part of a sequence: u[t] = bias + sum_w weight[w] x[t - W + 1 + w], y = act(u).
  *
- * LANES channels at a time run down the tokens with their taps in registers. The backward makes d_u[t] from a u computed anew,
- * adds it to the gradients of taps and bias (in the order of tokens), keeps it in d_x[t], and then finishes
- * d_x[t - W + 1] = sum_w weight[w] d_u[t - w], whose last term has just come. */
+ * Row by row over a block of channels: the taps, turned to [W][block], and the last W rows stay in the first-level cache. The
+ * backward makes d_u[t] from a u computed anew, adds it to the gradients of taps and bias, and with the last W rows of it
+ * finishes d_x[t - W + 1] = sum_w weight[w] d_u[t - w]. A part goes on W - 1 tokens behind its end, as far as the sequence
+ * does, only to finish its own d_x; so parts are independent. */
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
 
+#include <string.h>
+
 #define INLINE static inline __attribute__((always_inline))
 
+enum { BLOCK = 256, WIDTH = DR_CPU_MAX_CONV_WIDTH };
+
 typedef struct {
-    lanes tap[DR_CPU_MAX_CONV_WIDTH], bias;
-} channel_taps;
+    float tap[WIDTH][BLOCK], bias[BLOCK];
+} block_taps;
 
-/* taps of the channels [c, c + n), turned from [channels, width] */
-static channel_taps taps_of(const dr_cpu_conv *part, int64_t c, int64_t n) {
-    channel_taps taps = {.bias = part->bias ? lanes_load_n(part->bias + c, n) : lanes_zero()};
+static const float zeros[BLOCK];
+
+/* the taps of the channels [c, c + count) */
+static void load_taps(const dr_cpu_conv *part, int64_t c, int64_t count, block_taps *taps) {
     int64_t width = part->conv->width;
-    for (int64_t w = 0; w < width; w++) {
-        float column[LANES] = {0};
-        for (int64_t i = 0; i < n; i++) column[i] = part->weight[(c + i) * width + w];
-        taps.tap[w] = lanes_load(column);
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t w = 0; w < width; w++) taps->tap[w][i] = part->weight[(c + i) * width + w];
+        taps->bias[i] = part->bias ? part->bias[c + i] : 0.0f;
     }
-    return taps;
 }
 
-/* the input at token t, which is in the state before the sequence's start */
-INLINE lanes input(const dr_cpu_conv *part, int64_t t, int64_t c, int64_t n) {
+/* row[w]: the inputs at token t - W + 1 + w, which are in the state before the sequence's start */
+INLINE void find_rows(const dr_cpu_conv *part, int64_t width, int64_t t, int64_t c, const float *row[WIDTH]) {
     int64_t channels = part->conv->channels;
-    if (t >= 0) return lanes_load_n(part->x + t * channels + c, n);
-    return part->initial ? lanes_load_n(part->initial + (t + part->conv->width - 1) * channels + c, n) : lanes_zero();
+    for (int64_t w = 0; w < width; w++) {
+        int64_t at = t - width + 1 + w;
+        row[w] = at >= 0         ? part->x + at * channels + c
+                 : part->initial ? part->initial + (at + width - 1) * channels + c
+                                 : zeros;
+    }
 }
 
-/* width is a constant for the usual 4 taps, which then stay in registers */
-INLINE lanes convolved(const dr_cpu_conv *part, const channel_taps *taps, int64_t width, int64_t t, int64_t c, int64_t n) {
-    lanes u = taps->bias;
-    for (int64_t w = 0; w < width; w++) u = lanes_fma(taps->tap[w], input(part, t - width + 1 + w, c, n), u);
+INLINE lanes convolved(const block_taps *taps, int64_t width, const float *const row[WIDTH], int64_t i, int64_t n) {
+    lanes u = lanes_load_n(taps->bias + i, n);
+    for (int64_t w = 0; w < width; w++) u = lanes_fma(lanes_load_n(taps->tap[w] + i, n), lanes_load_n(row[w] + i, n), u);
     return u;
 }
 
+/* width is a constant for the usual 4 taps */
 INLINE void forward(const dr_cpu_conv *part, int64_t width, float *y) {
-    int64_t channels = part->conv->channels;
     dr_activation act = part->conv->activation;
-    for (int64_t c = part->first; c < part->last; c += LANES) {
-        int64_t n = lanes_left(part->last, c);
-        channel_taps taps = taps_of(part, c, n);
+    block_taps taps;
+    for (int64_t c = part->first; c < part->last; c += BLOCK) {
+        int64_t count = part->last - c < BLOCK ? part->last - c : BLOCK;
+        load_taps(part, c, count, &taps);
         for (int64_t t = part->begin; t < part->end; t++) {
-            lanes u = convolved(part, &taps, width, t, c, n);
-            if (act == DR_ACTIVATION_SILU) u = lanes_silu(u);
-            if (act == DR_ACTIVATION_SIGMOID) u = lanes_sigmoid(u);
-            lanes_store_n(y + t * channels + c, n, u);
+            const float *row[WIDTH];
+            float *to = y + t * part->conv->channels + c;
+            find_rows(part, width, t, c, row);
+            for (int64_t i = 0; i < count; i += LANES) {
+                int64_t n = lanes_left(count, i);
+                lanes u = convolved(&taps, width, row, i, n);
+                if (act == DR_ACTIVATION_SILU) u = lanes_silu(u);
+                if (act == DR_ACTIVATION_SIGMOID) u = lanes_sigmoid(u);
+                lanes_store_n(to + i, n, u);
+            }
         }
     }
 }
@@ -66,49 +80,68 @@ INLINE lanes slope(dr_activation act, lanes u) {
     return lanes_set(1.0f);
 }
 
-/* d_x[t], where d_u stands from t on, up to the sequence's end */
-INLINE void finish(const dr_cpu_conv *part, const channel_taps *taps, int64_t width, int64_t t, int64_t c, int64_t n,
-                   float *d_x) {
-    int64_t channels = part->conv->channels;
-    lanes sum = lanes_zero();
-    for (int64_t w = width - 1, s = t; w >= 0 && s < part->end; w--, s++)
-        sum = lanes_fma(taps->tap[w], lanes_load_n(d_x + s * channels + c, n), sum);
-    lanes_store_n(d_x + t * channels + c, n, sum);
+/* d_u of one token's channels [c, c + count), and its part in the gradients of taps and bias, which are held like them */
+INLINE void backward_row(const dr_cpu_conv *part, const block_taps *taps, int64_t width, int64_t t, int64_t c, int64_t count,
+                         const float *d_y, float *d_u, block_taps *d_taps) {
+    const float *row[WIDTH];
+    bool summed = t < part->end; /* tokens behind the part count in the next one */
+    find_rows(part, width, t, c, row);
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t n = lanes_left(count, i);
+        lanes d = lanes_load_n(d_y + i, n) * slope(part->conv->activation, convolved(taps, width, row, i, n));
+        lanes_store_n(d_u + i, n, d);
+        if (!summed) continue;
+        lanes_store_n(d_taps->bias + i, n, lanes_load_n(d_taps->bias + i, n) + d);
+        for (int64_t w = 0; w < width; w++) {
+            lanes before = lanes_load_n(d_taps->tap[w] + i, n);
+            lanes_store_n(d_taps->tap[w] + i, n, lanes_fma(d, lanes_load_n(row[w] + i, n), before));
+        }
+    }
 }
 
-/* adds the gradients of the taps of the channels [c, c + n) to d_weight [channels, width] */
-static void add_taps(const lanes *d_tap, int64_t width, int64_t c, int64_t n, float *d_weight) {
-    for (int64_t w = 0; w < width; w++) {
-        float column[LANES];
-        lanes_store(column, d_tap[w]);
-        for (int64_t i = 0; i < n; i++) d_weight[(c + i) * width + w] += column[i];
+/* d_x of one token; d_u[w] is the d_u of w tokens later */
+INLINE void finish_row(const block_taps *taps, int64_t width, int64_t count, const float *const d_u[WIDTH], float *d_x) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t n = lanes_left(count, i);
+        lanes sum = lanes_zero();
+        for (int64_t w = 0; w < width; w++)
+            sum = lanes_fma(lanes_load_n(taps->tap[width - 1 - w] + i, n), lanes_load_n(d_u[w] + i, n), sum);
+        lanes_store_n(d_x + i, n, sum);
+    }
+}
+
+static void add_taps(const block_taps *d_taps, int64_t width, int64_t c, int64_t count, float *d_weight, float *d_bias) {
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t w = 0; d_weight && w < width; w++) d_weight[(c + i) * width + w] += d_taps->tap[w][i];
+        if (d_bias) d_bias[c + i] += d_taps->bias[i];
     }
 }
 
 INLINE void backward(const dr_cpu_conv *part, int64_t width, const float *d_y, float *d_x, float *d_weight, float *d_bias) {
-    int64_t channels = part->conv->channels;
-    for (int64_t c = part->first; c < part->last; c += LANES) {
-        int64_t n = lanes_left(part->last, c);
-        channel_taps taps = taps_of(part, c, n);
-        lanes d_tap[DR_CPU_MAX_CONV_WIDTH], sum = lanes_zero();
-        for (int64_t w = 0; w < width; w++) d_tap[w] = lanes_zero();
-        for (int64_t t = 0; t < part->end; t++) {
-            lanes u = convolved(part, &taps, width, t, c, n);
-            lanes d_u = lanes_load_n(d_y + t * channels + c, n) * slope(part->conv->activation, u);
-            sum = sum + d_u;
-            for (int64_t w = 0; w < width; w++) d_tap[w] = lanes_fma(d_u, input(part, t - width + 1 + w, c, n), d_tap[w]);
-            if (!d_x) continue;
-            lanes_store_n(d_x + t * channels + c, n, d_u);
-            if (t >= width - 1) finish(part, &taps, width, t - width + 1, c, n, d_x);
+    int64_t channels = part->conv->channels, last = d_x ? part->end + width - 1 : part->end;
+    block_taps taps, d_taps;
+    float ring[WIDTH][BLOCK]; /* d_u of token t is in row (t - begin) mod width */
+    for (int64_t c = part->first; c < part->last; c += BLOCK) {
+        int64_t count = part->last - c < BLOCK ? part->last - c : BLOCK;
+        load_taps(part, c, count, &taps);
+        memset(d_taps.tap, 0, (size_t)width * sizeof *d_taps.tap);
+        memset(d_taps.bias, 0, sizeof d_taps.bias);
+        for (int64_t t = part->begin; t < last; t++) {
+            float *d_u = ring[(t - part->begin) % width];
+            if (t < part->length)
+                backward_row(part, &taps, width, t, c, count, d_y + t * channels + c, d_u, &d_taps);
+            else
+                memset(d_u, 0, sizeof *ring);
+            int64_t done = t - width + 1;
+            if (!d_x || done < part->begin) continue;
+            const float *later[WIDTH];
+            for (int64_t w = 0; w < width; w++) later[w] = ring[(done + w - part->begin) % width];
+            finish_row(&taps, width, count, later, d_x + done * channels + c);
         }
-        for (int64_t t = part->end < width - 1 ? 0 : part->end - width + 1; d_x && t < part->end; t++)
-            finish(part, &taps, width, t, c, n, d_x);
-        if (d_weight) add_taps(d_tap, width, c, n, d_weight);
-        if (d_bias) lanes_store_n(d_bias + c, n, lanes_load_n(d_bias + c, n) + sum);
+        add_taps(&d_taps, width, c, count, d_weight, d_bias);
     }
 }
 
-/* part must hold the whole sequence: begin = 0, end = its length */
 void DR_ISA_NAME(dr_cpu_conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias) {
     if (part->conv->width == 4)
         backward(part, 4, d_y, d_x, d_weight, d_bias);

@@ -125,10 +125,13 @@ static inline lanes_mask lanes_first(int64_t n) {
     return _mm256_castsi256_ps(lanes_first_(n));
 }
 static inline lanes lanes_load_n(const float *p, int64_t n) {
-    return _mm256_maskload_ps(p, lanes_first_(n));
+    return n >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lanes_first_(n));
 }
 static inline void lanes_store_n(float *p, int64_t n, lanes x) {
-    _mm256_maskstore_ps(p, lanes_first_(n), x);
+    if (n >= 8)
+        _mm256_storeu_ps(p, x); /* masked stores are slow on some processors */
+    else
+        _mm256_maskstore_ps(p, lanes_first_(n), x);
 }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
     return _mm256_fmadd_ps(a, b, c);
@@ -211,9 +214,13 @@ static inline lanes lanes_load_n(const float *p, int64_t n) {
     return _mm_setr_ps(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f, n > 2 ? p[2] : 0.0f, 0.0f);
 }
 static inline void lanes_store_n(float *p, int64_t n, lanes x) {
+    if (n >= 4) {
+        _mm_storeu_ps(p, x);
+        return;
+    }
     float part[4];
     _mm_storeu_ps(part, x);
-    for (int i = 0; i < 4 && i < n; i++) p[i] = part[i];
+    for (int i = 0; i < n; i++) p[i] = part[i];
 }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
     return a * b + c;
