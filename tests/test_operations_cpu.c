@@ -241,7 +241,7 @@ static dr_status add(const call *c, dr_backend *b, void *const at[]) {
 static void test_add(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        int64_t count = draw == 0 ? 0 : size_drawn(20000);
+        int64_t count = draw == 0 ? 0 : size_drawn(80000);
         check(&(call){"add", &count, NULL, tolerance_forward, {input("x", count), added("y", count)}, add});
     }
 }
@@ -435,7 +435,7 @@ static dr_status swiglu_backward(const call *c, dr_backend *b, void *const at[])
 static void test_swiglu(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        int64_t count = size_drawn(20000);
+        int64_t count = size_drawn(80000);
         check(&(call){"swiglu_forward",
                       &count,
                       NULL,
@@ -547,7 +547,7 @@ static dr_status adamw(const call *c, dr_backend *b, void *const at[]) {
 static void test_optimizer(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        int64_t count = size_drawn(40000);
+        int64_t count = size_drawn(80000);
         dr_adamw a = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .scale = 0.5};
         a.step = number_between(1, 3000);
         tensor v = added("v", count);

@@ -12,7 +12,7 @@
 
 enum {
     DR_CPU_PARTS = 16,         /* parts of a sum over rows */
-    DR_CPU_GRAIN = 4096,       /* elements below which another thread costs more than it saves */
+    DR_CPU_GRAIN = 16384,      /* elements below which another thread costs more than it saves */
     DR_CPU_MAX_CONV_WIDTH = 16 /* taps of a convolution: the last inputs are kept in cache */
 };
 
