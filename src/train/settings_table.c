@@ -33,7 +33,7 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
 
     [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64", 1, 1e6, TRAINING, "sequences a step"),
     [DR_SET_SEQ_LEN] = INTEGER("seq_len", "lm 256, mqar 64", 1, 1e7, TRAINING, "tokens a sequence"),
-    [DR_SET_LEARNING_RATE] = REAL("learning_rate", "lm 0.004, mqar 0.01", 0, 10, TRAINING, "at its peak, after the warm-up"),
+    [DR_SET_LEARNING_RATE] = REAL("learning_rate", "lm 0.004, mqar 0.004", 0, 10, TRAINING, "at its peak, after the warm-up"),
     [DR_SET_MIN_LEARNING_RATE_RATIO] =
         REAL("min_learning_rate_ratio", "0.1", 0, 1, TRAINING, "the last step's learning rate, as a share of the peak"),
     [DR_SET_WARMUP] = REAL("warmup", "0.05", 0, 1, TRAINING, "share of the steps in which the learning rate rises to its peak"),

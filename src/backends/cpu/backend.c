@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+#include <cblas.h>
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +25,9 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     line(context, text);
     snprintf(text, sizeof text, "cpu kernels chosen: %s for recurrences (chunkwise, recurrent, decode)", backend->isa);
     line(context, text);
-    line(context, "cpu matrix products: own kernels, so that a row's result does not depend on its place or neighbours");
+    line(context, "cpu matrix products: own kernels where a token has a row, since its bits may not depend on the others;");
+    snprintf(text, sizeof text, "cpu gradients of large weights: %s", openblas_get_config());
+    line(context, text);
 }
 
 static void close_backend(dr_backend *backend) {
