@@ -43,14 +43,14 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_EPS] = REAL("eps", "1e-8", 0, 1, TRAINING, "added to the root of the mean of squared gradients"),
     [DR_SET_CLIP] = REAL("clip", "1", 0, 1e9, TRAINING, "largest norm of the whole gradient; 0: any"),
 
-    [DR_SET_HIDDEN] = INTEGER("hidden", "lm 192, mqar 64", 1, 1e6, MODEL, "width"),
+    [DR_SET_HIDDEN] = INTEGER("hidden", "lm 128, mqar 64", 1, 1e6, MODEL, "width"),
     [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2", 1, 1e4, MODEL, "blocks"),
-    [DR_SET_HEADS] = INTEGER("heads", "lm 3, mqar 4", 1, 1e5, MODEL, "query and key heads"),
+    [DR_SET_HEADS] = INTEGER("heads", "lm 2, mqar 4", 1, 1e5, MODEL, "query and key heads"),
     [DR_SET_VALUE_HEADS] = INTEGER("value_heads", "0", 0, 1e5, MODEL, "a multiple of heads; 0: as many"),
     [DR_SET_KEY_SIZE] = INTEGER("key_size", "0", 0, 1e5, MODEL, "of a head; 0: hidden / heads"),
     [DR_SET_VALUE_SIZE] =
         INTEGER("value_size", "0", 0, 1e5, MODEL, "of a head; 0: key_size times the expansion of the rule's family"),
-    [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 512, mqar 128", -1, 1e7, MODEL,
+    [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 256, mqar 128", -1, 1e7, MODEL,
                                     "width of the MLP; -1: 8/3 of hidden, rounded up to a multiple of 256; 0: no MLP"),
     [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4", 0, 64, MODEL,
                                  "width of the short convolution; 0: none; auto: as the rule's family has it"),
