@@ -44,7 +44,7 @@ static inline const char *scratch_path(const char *name) {
     static char path[8][PATH_MAX];
     static unsigned next;
     char *text = path[next++ % 8];
-    snprintf(text, PATH_MAX, "%s/%s", scratch_folder, name);
+    assert_in_range(snprintf(text, PATH_MAX, "%s/%s", scratch_folder, name), 1, PATH_MAX - 1);
     return text;
 }
 
