@@ -1,2 +1,0 @@
-/* A component whose files are still to come. */
-typedef int dr_empty;
