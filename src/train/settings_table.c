@@ -22,7 +22,7 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_RULE] =
         TEXT("rule", "gdn", NULL, RUN, "a name that `deltarule rules` lists, or a JSON object that composes a rule"),
     [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them"),
-    [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1000", 1, 1e9, RUN, "optimizer steps"),
+    [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
     [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters, the data order and the held-out choice"),
     [DR_SET_THREADS] =
         INTEGER("threads", "0", 0, 1024, RUN, "0: as OMP_NUM_THREADS says, else one a core; results do not depend on it"),
