@@ -6,7 +6,6 @@
 #include "base/near.h"
 #include "formats/folder.h"
 #include "formats/json.h"
-#include "nn/config.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -110,39 +109,11 @@ static dr_status check_value(const dr_setting *setting, const char *value) {
     return DR_OK;
 }
 
-/* A rule is named, or composed by a JSON object. */
-static bool is_composition(const char *text) {
-    return text[strspn(text, " \t\n")] == '{';
-}
-
-static dr_status parse_composition(const char *text, json_t **object) {
-    json_error_t error;
-    *object = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!*object) return dr_fail(DR_ERROR_ARGUMENT, "rule is no JSON object: column %d: %s", error.column, error.text);
-    return DR_OK;
-}
-
-static dr_status parse_rule(const char *text, dr_rule *rule) {
-    if (!is_composition(text)) {
-        const dr_rule *named = dr_rule_find(text);
-        if (!named) return DR_ERROR_ARGUMENT; /* its message names near rules */
-        *rule = *named;
-        return DR_OK;
-    }
-    json_t *object;
-    DR_TRY(parse_composition(text, &object));
-    dr_status status = dr_rule_read(object, rule);
-    json_decref(object);
-    if (status == DR_OK) status = dr_rule_check(rule);
-    return status == DR_ERROR_FORMAT ? dr_fail_in(DR_ERROR_ARGUMENT, "rule") : status;
-}
-
 dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value) {
-    dr_rule rule;
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
     DR_TRY(check_value(&dr_setting_table[id], value));
-    if (id == DR_SET_RULE) DR_TRY(parse_rule(value, &rule));
+    if (id == DR_SET_RULE && !dr_rule_find(value)) return DR_ERROR_ARGUMENT; /* its message names near rules */
     char *copy;
     DR_TRY(dr_copy_string(value, &copy));
     dr_release(options->value[id]);
@@ -184,13 +155,6 @@ static dr_status set_from_json(dr_train_options *options, const char *name, cons
     const char *text = NULL;
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
-    if (id == DR_SET_RULE && json_is_object(value)) {
-        char *composition = json_dumps(value, JSON_COMPACT);
-        if (!composition) return dr_fail(DR_ERROR_MEMORY, "there is no memory for the rule as text");
-        dr_status status = dr_train_options_set(options, name, composition);
-        free(composition);
-        return status;
-    }
     DR_TRY(text_of(&dr_setting_table[id], value, buffer, sizeof buffer, &text));
     return dr_train_options_set(options, name, text);
 }
@@ -258,8 +222,6 @@ static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) 
     case DR_SETTING_BOOLEAN:
         return json_boolean(dr_setting_boolean(options, id));
     case DR_SETTING_TEXT:
-        if (id == DR_SET_RULE && is_composition(dr_setting_text(options, id)))
-            return json_loads(dr_setting_text(options, id), 0, NULL);
         return json_string(dr_setting_text(options, id));
     }
     return NULL;
@@ -286,9 +248,9 @@ dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabul
                  {"log", DR_GATE_FORM_LOG},
                  {"kda_bounded", DR_GATE_FORM_KDA_BOUNDED},
                  {"eda_bounded", DR_GATE_FORM_EDA_BOUNDED}};
-    dr_rule rule;
-    DR_TRY(parse_rule(dr_setting_text(options, DR_SET_RULE), &rule));
-    *config = dr_model_config_default(&rule);
+    const dr_rule *rule = dr_rule_find(dr_setting_text(options, DR_SET_RULE));
+    if (!rule) return DR_ERROR_ARGUMENT;
+    *config = dr_model_config_default(rule);
     config->vocabulary = vocabulary;
     config->hidden = dr_setting_integer(options, DR_SET_HIDDEN);
     config->layers = dr_setting_integer(options, DR_SET_LAYERS);

@@ -18,10 +18,7 @@ train 2 'batch is' --batch 0
 train 2 'maybe' --tied maybe
 train 2 'chess' --task chess
 train 2 'gdm' --rule gdm --corpus corpus
-train 2 'chanel' --rule '{"base": "gdn", "decay": "chanel"}' --corpus corpus
-train 2 'did you mean' --rule '{"base": "gdm"}' --corpus corpus
-train 2 'JSON' --rule '{"base"' --corpus corpus
-train 2 'scan diagonal is used by no write key' --rule '{"base": "gdn", "scan": "diagonal"}' --corpus corpus
+train 2 'gdn' --rule gdm --corpus corpus
 expect 2 '--steps needs a value' "$deltarule" train --steps
 expect 2 'leave out --out' "$deltarule" train --resume out --out other
 expect 2 'corpus' "$deltarule" train --out out

@@ -29,17 +29,6 @@ cmp whole/model.safetensors file/model.safetensors || fail 'a configuration file
 expect 0 'runs/gdn-' "$deltarule" train --config config.json --steps 1
 ls runs/gdn-*/model.safetensors >/dev/null || fail "no model in the default folder"
 
-# A rule composed in the file, stopped and continued; its name is in no table.
-cat >composed.json <<'JSON'
-{"corpus": "corpus", "hidden": 32, "layers": 1, "heads": 2, "intermediate": 32, "batch": 2, "seq_len": 32, "steps": 4,
- "rule": {"base": "kda", "rows": [{"read": "erase_key", "write": "erase_key", "gain": "gamma"},
-                                  {"read": "key", "write": "preconditioned", "gain": "beta", "value": "gain_v"}],
-          "scan": "diagonal"}}
-JSON
-expect 0 'model: composed' "$deltarule" train --config composed.json --out composed
-expect 0 'resumed after step 4 of 6' "$deltarule" train --resume composed --steps 6
-expect 0 'bits_per_byte' "$deltarule" score --model composed --corpus composed/held_out
-
 # Score and samples.
 expect 0 'bits_per_byte' "$deltarule" score --model whole --corpus whole/held_out
 cp stdout score
