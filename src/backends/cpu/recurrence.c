@@ -6,6 +6,7 @@
  * has a task for each value head instead. */
 #include "backends/cpu/recurrence.h"
 #include "backends/cpu/recurrence_plan.h"
+#include "base/error.h"
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -63,6 +64,8 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
 }
 
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
+    if (recurrence->rule->scan == DR_SCAN_GRAM || recurrence->rule->scan == DR_SCAN_INVERSE_GRAM)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "the backend has no engine for scan %s", dr_scan_name(recurrence->rule->scan));
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
     dr_arena saved = {0}, sums = {0};

@@ -56,6 +56,8 @@ static int64_t states_kept(const dr_recurrence *recurrence) {
 }
 
 dr_status dr_reference_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
+    if (recurrence->rule->scan == DR_SCAN_GRAM || recurrence->rule->scan == DR_SCAN_INVERSE_GRAM)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "the backend has no engine for scan %s", dr_scan_name(recurrence->rule->scan));
     (void)backend;
     int64_t tokens = longest_sequence(&recurrence->layout), states = states_kept(recurrence), bytes;
     int64_t sizes[] = {states, recurrence->key_size, recurrence->value_size, sizeof(double)};

@@ -223,6 +223,8 @@ static void write_forward(const dr_reference_head *head, int64_t t, int64_t step
     case DR_WRITE_FREE:
         dr_reference_add(K, 1, dr_reference_input(head, DR_INPUT_FREE_WRITE, t, 0), w);
         break;
+    case DR_WRITE_EXACT:
+        break;
     }
 }
 
@@ -249,6 +251,8 @@ static void write_backward(const dr_reference_head *head, int64_t t, int64_t ste
         break;
     case DR_WRITE_FREE:
         dr_reference_add(K, 1, d_w, dr_reference_gradient(head, DR_INPUT_FREE_WRITE, t, 0));
+        break;
+    case DR_WRITE_EXACT:
         break;
     }
 }
@@ -462,6 +466,9 @@ void dr_reference_query_forward(const dr_reference_head *head, int64_t t, double
         for (int64_t i = 0; i < K; i++) query[i] /= A[i] + ridge[i];
         break;
     }
+    case DR_QUERY_EXACT:
+    case DR_QUERY_CONJUGATE_GRADIENT:
+        break;
     }
 }
 
