@@ -180,17 +180,17 @@ static void test_variants(void **state) {
     dr_model_config config = small(dr_rule_find("gdn"));
     config.conv_size = 0;
     config.output_gate = 0;
-    config.negative_eigenvalues = true;
+    config.gates.negative_eigenvalues = true;
     check("gdn without convolution and gate, beta to 2", &config);
     config = small(dr_rule_find("qdelta"));
-    config.negative_eigenvalues = true;
+    config.gates.negative_eigenvalues = true;
     check("qdelta, beta and lambda to 2", &config);
     config = small(dr_rule_find("kda"));
-    config.gate = DR_GATE_FORM_KDA_BOUNDED;
-    config.lower_bound = -3;
+    config.gates.gate = DR_GATE_FORM_KDA_BOUNDED;
+    config.gates.lower_bound = -3;
     check("kda bounded", &config);
     config = small(dr_rule_find("gdn"));
-    config.gate = DR_GATE_FORM_EDA_BOUNDED;
+    config.gates.gate = DR_GATE_FORM_EDA_BOUNDED;
     check("gdn with eda's gate", &config);
     config = small(dr_rule_find("gla"));
     config.conv_size = 2;
@@ -200,7 +200,7 @@ static void test_variants(void **state) {
     config.value_heads = 2;
     check("delta_net with gate", &config);
     config = small(dr_rule_find("pgdn"));
-    config.negative_eigenvalues = config.force = true;
+    config.gates.negative_eigenvalues = config.force = true;
     check("pgdn forced to negative eigenvalues", &config);
 }
 

@@ -541,15 +541,19 @@ static void test_refused_configs(void **state) {
     REFUSE("gdn", intermediate, -2, "intermediate is -2");
     REFUSE("gdn", conv_size, -1, "conv_size is -1");
     REFUSE("gdn", output_gate, 2, "output_gate is 2");
-    REFUSE("gdn", gate, (dr_gate_form)9, "gate is 9");
-    REFUSE("delta_net", gate, DR_GATE_FORM_KDA_BOUNDED, "no decay");
-    REFUSE("gla", gate, DR_GATE_FORM_EDA_BOUNDED, "gla");
-    REFUSE("eda", lower_bound, 0, "lower_bound is 0");
+    REFUSE("gdn", gates.gate, (dr_gate_form)9, "gate is 9");
+    REFUSE("delta_net", gates.gate, DR_GATE_FORM_KDA_BOUNDED, "no decay");
+    REFUSE("gla", gates.gate, DR_GATE_FORM_EDA_BOUNDED, "gla");
+    REFUSE("eda", gates.lower_bound, 0, "lower_bound is 0");
     REFUSE("gdn", norm_eps, 0, "norm_eps is 0");
     REFUSE("gdn", initializer_range, NAN, "initializer_range is nan");
-    REFUSE("gla", negative_eigenvalues, true, "neither");
-    REFUSE("pgdn", negative_eigenvalues, true, "force");
+    REFUSE("gla", gates.negative_eigenvalues, true, "neither");
+    REFUSE("pgdn", gates.negative_eigenvalues, true, "force");
     REFUSE("retnet", key_size, 5, "key_size is 5");
+    REFUSE("qdelta", gates.lambda_value, 1.5, "lambda is 1.5");
+    REFUSE("qdelta", gates.lambda, (dr_lambda_kind)2, "lambda is 2");
+    REFUSE("gdn", gates.lambda, DR_LAMBDA_FIXED, "reads no lambda");
+    REFUSE("kda", gates.lambda_bias_learned, true, "reads no lambda");
 #undef REFUSE
     dr_model_config config = good;
     config.key_size = 0;

@@ -122,7 +122,8 @@ typedef struct {
     bool tied_scan; /* scan_log_decay = log_decay and scan_gain = beta; scalar decay and as many value heads as key heads */
 } dr_rule;
 
-/* How a layer makes the gates that its rule reads. No engine sees it: the JSON of a rule may say it, dr_model_config holds it. */
+/* How a layer makes the gates that its rule reads. No engine sees it: the JSON of a rule may say it, dr_model_config holds it.
+ */
 typedef enum { DR_GATE_AUTO, DR_GATE_FORM_LOG, DR_GATE_FORM_KDA_BOUNDED, DR_GATE_FORM_EDA_BOUNDED } dr_gate_form;
 typedef enum {
     DR_LAMBDA_PROJECTED, /* sigmoid of a projection and a bias */
@@ -213,9 +214,9 @@ DR_API const char *dr_normalizer_name(dr_normalizer normalizer);
 DR_API const char *dr_gate_form_name(dr_gate_form form);
 DR_API const char *dr_lambda_name(dr_lambda_kind kind);
 
-/* A rule from JSON: an object of axes, as docs/adding-a-rule.md tells, in a text or in a file. gates: what it says about layers;
- * NULL: nobody asks. DR_ERROR_FORMAT: it is no such JSON (an unknown key or option is told with its place and what is near),
- * DR_ERROR_ARGUMENT: the combination makes no sense, DR_ERROR_IO. */
+/* A rule from JSON: an object of axes, as docs/adding-a-rule.md tells, in a text or in a file. gates: what it says about
+ * layers; NULL: nobody asks. DR_ERROR_FORMAT: it is no such JSON (an unknown key or option is told with its place and what is
+ * near), DR_ERROR_ARGUMENT: the combination makes no sense, DR_ERROR_IO. */
 DR_API dr_status dr_rule_read_text(const char *text, dr_rule *rule, dr_gates *gates);
 DR_API dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *gates);
 

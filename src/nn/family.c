@@ -2,6 +2,7 @@
  * Which projections and gates a layer has follows from the rule's axes alone (nn/mixer.c); this table says how the streams are
  * treated. Everything that is not in it belongs to the row of compositions. */
 #include "nn/family.h"
+#include "rules/compare.h"
 #include <string.h>
 
 /* clang-format off */
@@ -33,20 +34,6 @@ static const dr_family families[] = {
 
 static const dr_family composition = {DELTA, SILU, .output_gate = true, .expansion = 1, LOG};
 /* clang-format on */
-
-static bool same_row(const dr_row *one, const dr_row *other) {
-    return one->read == other->read && one->undecayed == other->undecayed && one->write == other->write &&
-           one->gain == other->gain && one->value == other->value;
-}
-
-bool dr_rule_same_axes(const dr_rule *one, const dr_rule *other) {
-    if (one->decay != other->decay || one->rows != other->rows || one->repeat != other->repeat || one->scan != other->scan ||
-        one->query != other->query)
-        return false;
-    for (int i = 0; i < one->rows; i++)
-        if (!same_row(&one->row[i], &other->row[i])) return false;
-    return true;
-}
 
 /* A unit key makes these gains functions of beta alone, so only the query is divided by its length. */
 static bool gain_needs_length(const dr_rule *rule) {

@@ -36,7 +36,4 @@ typedef struct {
 /* The family of a rule: that of its name if it has the axes that the table of rules gives that name, else compositions. */
 dr_family dr_family_of(const dr_rule *rule);
 
-/* Whether decay, rows, scan and query of two rules are the same. */
-bool dr_rule_same_axes(const dr_rule *one, const dr_rule *other);
-
 #endif

@@ -111,14 +111,14 @@ static dr_status add_decay(dr_mixer *mixer, const dr_model_config *config) {
     }
     dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
     dr_gate_kind kind = DR_GATE_LOG_DECAY;
-    if (config->gate == DR_GATE_FORM_KDA_BOUNDED) {
+    if (config->gates.gate == DR_GATE_FORM_KDA_BOUNDED) {
         kind = DR_GATE_KDA_BOUNDED;
         a_log = zero;
-    } else if (config->gate == DR_GATE_FORM_EDA_BOUNDED) {
+    } else if (config->gates.gate == DR_GATE_FORM_EDA_BOUNDED) {
         kind = DR_GATE_EDA_BOUNDED;
     }
     set_gate(stream, kind, 1, 0);
-    stream->gate.lower_bound = config->lower_bound;
+    stream->gate.lower_bound = config->gates.lower_bound;
     stream->map_weight = DR_ROLE_A_LOG;
     stream->map_bias = DR_ROLE_DT_BIAS;
     DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_A_LOG, a_log, stream->heads, 0, 0));
@@ -151,7 +151,7 @@ static dr_status add_sigmoid(dr_mixer *mixer, dr_input input, dr_role weight, in
 
 static dr_status add_gains(dr_mixer *mixer, const dr_model_config *config) {
     int64_t heads = mixer->value_heads;
-    double reach = config->negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
+    double reach = config->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
     DR_TRY(add_sigmoid(mixer, DR_INPUT_BETA, DR_ROLE_BETA, mixer->rule.repeat * heads, 1, reach, 0));
     DR_TRY(add_sigmoid(mixer, DR_INPUT_ERASE_GAIN, DR_ROLE_ERASE_GAIN, heads, 1, 1, 0));
     DR_TRY(add_sigmoid(mixer, DR_INPUT_LAMBDA, DR_ROLE_LAMBDA, heads, 1, reach, -config->lambda_bias));

@@ -34,8 +34,8 @@ static const char *const state_names[DR_STATES] = {
     [DR_STATE_S] = "S", [DR_STATE_A] = "A", [DR_STATE_K] = "K", [DR_STATE_P] = "P"};
 const char *const dr_decay_names[] = {"none", "constant", "scalar", "channel", NULL};
 const char *const dr_read_names[] = {"none", "key", "gated_key", "key_plus_query", "erase_key", "feedback", "free", NULL};
-const char *const dr_write_names[] = {"key",  "preconditioned", "sherman_morrison", "erase_key", "rate_read",
-                                          "free", "exact", NULL};
+const char *const dr_write_names[] = {"key", "preconditioned", "sherman_morrison", "erase_key", "rate_read", "free", "exact",
+                                      NULL};
 const char *const dr_gain_names[] = {"one", "beta", "gamma", "implicit", "normalized", "exponential", NULL};
 const char *const dr_value_names[] = {"none", "v", "gain_v", "gated_v", NULL};
 const char *const dr_scan_names[] = {"none", "diagonal", "gram", "inverse_gram", NULL};
@@ -180,4 +180,10 @@ bool dr_rule_uses(const dr_rule *rule, dr_input input) {
     for (int i = 0; i < rule->rows; i++)
         if (row_uses(&rule->row[i], input)) return true;
     return false;
+}
+
+/* ---- gates of layers ------------------------------------------------------------------------------------------------ */
+
+dr_gates dr_gates_default(void) {
+    return (dr_gates){.gate = DR_GATE_AUTO, .lower_bound = -5, .lambda = DR_LAMBDA_PROJECTED, .lambda_value = 0.5};
 }
