@@ -217,6 +217,15 @@ int dr_rule_equation(const dr_rule *rule, char *text, size_t size) {
     case DR_QUERY_RIDGE:
         put(&out, "o = scale S^T (q/(A + ridge))");
         break;
+    case DR_QUERY_EXACT:
+        put(&out, "o = scale S^T (K + diag(ridge))^-1 q");
+        break;
+    case DR_QUERY_CONJUGATE_GRADIENT:
+        put(&out, "(K + diag(ridge)) x = q by %d steps of conjugate gradients from %s", rule->cg_iters,
+            rule->cg_start == DR_CG_JACOBI ? "q/(diag K + ridge)" : "0");
+        if (rule->cg_eps > 0) put(&out, " with eps %g", rule->cg_eps);
+        put(&out, ";  o = scale S^T x");
+        break;
     }
     return out.length;
 }
