@@ -5,6 +5,7 @@
 #include "differences.h"
 #include "nn/config.h"
 #include "nn/mixer.h"
+#include "trainable.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,18 +167,13 @@ static dr_model_config small(const dr_rule *rule) {
 
 /* ---- named rules ---------------------------------------------------------------------------------------------------- */
 
-static bool has_layer(const dr_rule *rule) {
-    dr_model_config config = small(rule), resolved;
-    return dr_config_resolve(&config, &resolved) != DR_ERROR_UNSUPPORTED;
-}
-
 static void test_named_rules(void **state) {
     (void)state;
     int without = 0;
     for (int i = 0; i < dr_rule_count(); i++) {
         const dr_rule *rule = dr_rule_at(i);
         dr_model_config config = small(rule);
-        if (has_layer(rule))
+        if (is_trainable(rule))
             check(rule->name, &config);
         else
             without++;
