@@ -6,7 +6,6 @@
  * has a task for each value head instead. */
 #include "backends/cpu/recurrence.h"
 #include "backends/cpu/recurrence_plan.h"
-#include "base/error.h"
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -61,11 +60,11 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
     call->saved_states = dr_arena_take(arena, states * sizeof(float));
     if (plan->rule->scan == DR_SCAN_DIAGONAL)
         call->saved_scan = dr_arena_take(arena, slots * (size_t)(plan->key_heads * plan->key_size) * sizeof(float));
+    size_t matrices = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->key_size;
+    if (plan->matrix) call->saved_matrix = dr_arena_take(arena, matrices * sizeof(float));
 }
 
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    if (recurrence->rule->scan == DR_SCAN_GRAM || recurrence->rule->scan == DR_SCAN_INVERSE_GRAM)
-        return dr_fail(DR_ERROR_UNSUPPORTED, "the backend has no engine for scan %s", dr_scan_name(recurrence->rule->scan));
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
     dr_arena saved = {0}, sums = {0};
