@@ -2,13 +2,15 @@
  *
  * The files use the short names of the papers, in which one letter means different things in different rules (a, b). The table
  * below gives for each input of the library the names it has in files; since a rule reads an input or does not, no table by
- * rule is needed. Everything is checked here, so that running the case can trust it: an unexpected tensor, a missing one or a
- * wrong size is DR_ERROR_FORMAT. */
+ * rule is needed. A composition ("rule": "compose") has its rule as JSON in its options, and its inputs under the library's
+ * names. Everything is checked here, so that running the case can trust it: an unexpected tensor, a missing one or a wrong size
+ * is DR_ERROR_FORMAT. */
 #include "verify/recurrence_case.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "formats/json.h"
+#include "rules/json.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,9 +38,14 @@ static const struct {
     {"ridge", DR_INPUT_RIDGE},
 };
 
+static bool is_composition(const dr_vector_file *file) {
+    return strcmp(file->rule, "compose") == 0;
+}
+
 /* The name that the file uses for an input. */
 static const char *name_in_file(const dr_vector_file *file, dr_input input) {
     const char *any = dr_input_name(input);
+    if (is_composition(file)) return any;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i].input != input) continue;
         any = names[i].name;
@@ -83,7 +90,28 @@ static dr_status read_options(const dr_vector_file *file, dr_recurrence_case *re
     return read_conjugate_gradients(file, &read->rule);
 }
 
+/* A composition's squash is part of its rule, so that eps is that of the gain. */
+static dr_status read_composition(const dr_vector_file *file, dr_recurrence_case *read) {
+    static const char *const known[] = {"rule", "eps", "qk_l2norm", "cg_iters", "x0", NULL}, *const needed[] = {"rule", NULL};
+    int64_t substeps = 1;
+    if (dr_json_known(file->options, known) != DR_OK)
+        return dr_fail_in(DR_ERROR_UNSUPPORTED, "this build does not know its options");
+    DR_TRY(dr_json_required(file->options, needed));
+    if (dr_rule_from_json(json_object_get(file->options, "rule"), &read->rule, NULL) != DR_OK)
+        return dr_fail_in(DR_ERROR_FORMAT, "its option 'rule'");
+    DR_TRY(dr_json_real(file->options, "eps", 0, 1, &read->rule.gain_eps));
+    DR_TRY(dr_json_real(file->options, "qk_l2norm", 0, 1, &read->qk_l2norm));
+    DR_TRY(read_conjugate_gradients(file, &read->rule));
+    DR_TRY(dr_vector_file_integer(file, "substeps", 1, MAX_SUBSTEPS, &substeps));
+    if (substeps != read->rule.repeat)
+        return dr_fail(DR_ERROR_FORMAT, "its metadata 'substeps' is %lld, but its rule repeats %d times", (long long)substeps,
+                       read->rule.repeat);
+    if (dr_rule_check(&read->rule) != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "its options do not fit its rule");
+    return DR_OK;
+}
+
 static dr_status read_rule(const dr_vector_file *file, dr_recurrence_case *read) {
+    if (is_composition(file)) return read_composition(file, read);
     const dr_rule *rule = dr_rule_find(file->rule);
     if (!rule) return dr_fail(DR_ERROR_UNSUPPORTED, "'%.40s' is no rule of this build", file->rule);
     int64_t substeps = 1;
