@@ -80,13 +80,16 @@ static void append_name(char *text, size_t size, const char *separator, const ch
     snprintf(text + used, size - used, "%s%s", used ? separator : "", name);
 }
 
-/* Says which names are at most two letters away, or all names if none is. */
+/* Says which names are nearest, at most two letters away, or all names if none is. */
 static void fail_unknown(const char *name) {
     char near[512] = "", all[2048] = "";
+    int least = 3;
     for (int i = 0; i < dr_rule_count(); i++) {
         const char *candidate = dr_rule_at(i)->name;
+        int distance = dr_edit_distance(name, candidate);
         append_name(all, sizeof all, ", ", candidate);
-        if (dr_edit_distance(name, candidate) <= 2) append_name(near, sizeof near, " or ", candidate);
+        if (distance < least) near[0] = '\0', least = distance;
+        if (distance == least && distance < 3) append_name(near, sizeof near, " or ", candidate);
     }
     if (near[0])
         dr_fail(DR_ERROR_ARGUMENT, "no rule is named \"%s\"; did you mean %s?", name, near);
