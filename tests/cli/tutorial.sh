@@ -8,7 +8,7 @@ page=$root/docs/adding-a-rule.md program=$deltarule named=$3
 
 # The blocks as files, 01.json, 02.sh and so on.
 awk '/^```[a-z]/ {file = sprintf("%02d.%s", ++n, substr($0, 4)); next} /^```$/ {file = ""} file {print >file}' "$page"
-file=$(grep -o '`[a-z_]*\.json`' "$page" | head -1 | tr -d '`')
+file=$(grep -o '[a-z_]*[.]json' "$page" | head -1)
 [ -n "$file" ] || fail 'the text names no JSON file'
 
 # what the commands of the page call
