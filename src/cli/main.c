@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const cli_command *const commands[] = {&cli_rules, &cli_train, &cli_score, &cli_generate, &cli_verify, &cli_info, NULL};
+static const cli_command *const commands[] = {&cli_rules,  &cli_train,  &cli_score, &cli_generate,
+                                              &cli_verify, &cli_theory, &cli_info,  NULL};
 
 static const cli_command whole = {.name = ""};
 
