@@ -213,6 +213,9 @@ static void test_variants(void **state) {
     config.gates.gate = DR_GATE_FORM_KDA_BOUNDED;
     config.gates.lower_bound = -3;
     check("kda bounded", &config);
+    config = small(dr_rule_find("eda"));
+    config.a_log_per_channel = true;
+    check("eda with A_log by channel", &config);
     config = small(dr_rule_find("gdn"));
     config.gates.gate = DR_GATE_FORM_EDA_BOUNDED;
     check("gdn with eda's gate", &config);

@@ -558,6 +558,8 @@ static void test_refused_configs(void **state) {
     REFUSE("retnet", key_size, 5, "key_size is 5");
     REFUSE("qdelta", gates.lambda_value, 1.5, "lambda is 1.5");
     REFUSE("qdelta", gates.lambda, (dr_lambda_kind)2, "lambda is 2");
+    REFUSE("gdn", a_log_per_channel, true, "no A_log of a channel decay");
+    REFUSE("gla", a_log_per_channel, true, "no A_log of a channel decay");
     REFUSE("gdn", gates.lambda, DR_LAMBDA_FIXED, "reads no lambda");
     REFUSE("kda", gates.lambda_bias_learned, true, "reads no lambda");
 #undef REFUSE

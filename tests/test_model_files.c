@@ -55,7 +55,8 @@ static void assert_same_config(const dr_model_config *one, const dr_model_config
     json_decref(second);
     assert_memory_equal(&one->vocabulary, &other->vocabulary,
                         offsetof(dr_model_config, output_gate) - offsetof(dr_model_config, vocabulary));
-    assert_true(one->output_gate == other->output_gate && one->tied == other->tied && one->norm_eps == other->norm_eps);
+    assert_true(one->output_gate == other->output_gate && one->tied == other->tied &&
+                one->a_log_per_channel == other->a_log_per_channel && one->norm_eps == other->norm_eps);
     assert_true(one->gates.gate == other->gates.gate && one->gates.negative_eigenvalues == other->gates.negative_eigenvalues &&
                 one->gates.lambda == other->gates.lambda && one->gates.lambda_value == other->gates.lambda_value &&
                 one->gates.lambda_bias_learned == other->gates.lambda_bias_learned);
@@ -137,6 +138,8 @@ static void test_variants(void **state) {
     check_round_trip(backends[1], &config, "deltarule");
     config = tiny(dr_rule_find("eda"));
     config.gates.gate = DR_GATE_FORM_LOG;
+    check_round_trip(backends[1], &config, "deltarule");
+    config.a_log_per_channel = true;
     check_round_trip(backends[1], &config, "deltarule");
     config = tiny(dr_rule_find("qdelta"));
     check_round_trip(backends[1], &config, "qdelta");

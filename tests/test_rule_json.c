@@ -228,6 +228,8 @@ static void test_short_buffer(void **state) {
     assert_int_equal(dr_rule_write_text(&rule, NULL, text, 5), 14);
     assert_string_equal(text, "{\"ba");
     assert_int_equal(dr_rule_write_text(&rule, NULL, NULL, 0), 14);
+    rule.rows = 7;
+    assert_int_equal(dr_rule_write_text(&rule, NULL, text, sizeof text), -1);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------------------- */

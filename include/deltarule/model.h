@@ -23,6 +23,7 @@ typedef struct {
     bool tied;            /* the head is the embedding */
     dr_gates gates;
     bool force;               /* accept negative eigenvalues with a preconditioner */
+    bool a_log_per_channel;   /* of a channel decay: A_log [HV, K] instead of [HV] */
     double lambda_bias;       /* constant, subtracted before the sigmoid of lambda, 0.9 as published */
     double norm_eps;          /* 1e-6 */
     double initializer_range; /* standard deviation of linear weights, 0.02 */

@@ -221,7 +221,7 @@ DR_API dr_status dr_rule_read_text(const char *text, dr_rule *rule, dr_gates *ga
 DR_API dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *gates);
 
 /* Writes the JSON that reads back the same, at most size bytes with the closing zero. gates may be NULL. Returns the length it
- * needs, like snprintf, or -1 if there is no memory. */
+ * needs, like snprintf, or -1 if the rule makes no sense or there is no memory. */
 DR_API int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size);
 
 /* Writes the rule's equation as text, e.g. "D = a S;  S = D + b k (v - D^T k)^T;  o = scale S^T q", at most size bytes with

@@ -95,6 +95,8 @@ static dr_status check_inputs(const dr_rule *rule) {
 }
 
 static dr_status resolve_gate(dr_model_config *config, const dr_family *family) {
+    if (config->a_log_per_channel && (config->rule.decay != DR_DECAY_CHANNEL || family->log_sigmoid > 0))
+        return dr_fail(DR_ERROR_ARGUMENT, "a_log_per_channel is set, but the layer has no A_log of a channel decay");
     if (config->gates.gate == DR_GATE_AUTO) config->gates.gate = family->form;
     if (config->gates.gate != DR_GATE_FORM_LOG && config->gates.gate != DR_GATE_FORM_KDA_BOUNDED &&
         config->gates.gate != DR_GATE_FORM_EDA_BOUNDED)
@@ -102,7 +104,7 @@ static dr_status resolve_gate(dr_model_config *config, const dr_family *family) 
     if (config->gates.gate == DR_GATE_FORM_LOG) return DR_OK;
     if (config->rule.decay != DR_DECAY_SCALAR && config->rule.decay != DR_DECAY_CHANNEL)
         return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but the rule has no decay that tokens decide");
-    if (family->log_sigmoid || family->stepped)
+    if (family->log_sigmoid > 0 || family->stepped)
         return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but a layer of %s has a decay gate of its own", config->rule.name);
     if (!(config->gates.lower_bound < 0 && config->gates.lower_bound >= -1000))
         return dr_fail(DR_ERROR_ARGUMENT, "lower_bound is %g; it must be below 0 and at least -1000",

@@ -17,11 +17,30 @@
 /* ---- model_type "deltarule" ----------------------------------------------------------------------------------------- */
 
 static dr_status read_own(const json_t *object, dr_model_config *config) {
-    static const char *const keys[] = {
-        "model_type",           "dtype",    "rule",       "vocabulary",  "hidden",       "layers",      "heads",
-        "value_heads",          "key_size", "value_size", "conv_size",   "intermediate", "output_gate", "tied",
-        "negative_eigenvalues", "force",    "gate",       "lower_bound", "lambda",       "lambda_bias", "norm_eps",
-        "initializer_range",    NULL};
+    static const char *const keys[] = {"model_type",
+                                       "dtype",
+                                       "rule",
+                                       "vocabulary",
+                                       "hidden",
+                                       "layers",
+                                       "heads",
+                                       "value_heads",
+                                       "key_size",
+                                       "value_size",
+                                       "conv_size",
+                                       "intermediate",
+                                       "output_gate",
+                                       "tied",
+                                       "negative_eigenvalues",
+                                       "force",
+                                       "gate",
+                                       "lower_bound",
+                                       "lambda",
+                                       "a_log_per_channel",
+                                       "lambda_bias",
+                                       "norm_eps",
+                                       "initializer_range",
+                                       NULL};
     static const char *const needed[] = {"rule", "vocabulary", "hidden", "layers", "heads", NULL};
     dr_rule rule;
     dr_gates gates;
@@ -47,6 +66,7 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     DR_TRY(dr_json_boolean(object, "tied", &config->tied));
     DR_TRY(dr_gates_from_json(object, &config->gates));
     DR_TRY(dr_json_boolean(object, "force", &config->force));
+    DR_TRY(dr_json_boolean(object, "a_log_per_channel", &config->a_log_per_channel));
     DR_TRY(dr_json_real(object, "lambda_bias", -1e300, 1e300, &config->lambda_bias));
     DR_TRY(dr_json_real(object, "norm_eps", 0, 1, &config->norm_eps));
     return dr_json_real(object, "initializer_range", 0, 1e300, &config->initializer_range);
@@ -59,13 +79,13 @@ static json_t *write_rule(const dr_rule *rule) {
 
 static json_t *write_own(const dr_model_config *config, const char *dtype) {
     json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:f, s:f, s:f}", "model_type", "deltarule",
-        "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f}", "model_type",
+        "deltarule", "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
         (json_int_t)config->hidden, "layers", (json_int_t)config->layers, "heads", (json_int_t)config->heads, "value_heads",
         (json_int_t)config->value_heads, "key_size", (json_int_t)config->key_size, "value_size", (json_int_t)config->value_size,
         "conv_size", (json_int_t)config->conv_size, "intermediate", (json_int_t)config->intermediate, "output_gate",
-        config->output_gate, "tied", config->tied, "force", config->force, "lambda_bias", config->lambda_bias, "norm_eps",
-        config->norm_eps, "initializer_range", config->initializer_range);
+        config->output_gate, "tied", config->tied, "force", config->force, "a_log_per_channel", config->a_log_per_channel,
+        "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range", config->initializer_range);
     if (object && dr_gates_to_json(&config->gates, object) == 0) return object;
     json_decref(object);
     return NULL;
@@ -242,6 +262,7 @@ static bool can_say(const published *type, const dr_model_config *config) {
         rule->squash.function != DR_SQUASH_RATIONAL)
         return false;
     if (config->gates.lambda != DR_LAMBDA_PROJECTED || config->gates.lambda_bias_learned) return false;
+    if (config->a_log_per_channel) return false;
     if (config->intermediate == 0 || (!type->value_heads && config->value_heads != config->heads)) return false;
     if (!type->use_gate && !config->output_gate) return false;
     if (config->gates.gate != DR_GATE_FORM_LOG &&

@@ -131,7 +131,8 @@ static dr_status add_decay(dr_mixer *mixer, const dr_model_config *config) {
     stream->gate.lower_bound = config->gates.lower_bound;
     stream->map_weight = DR_ROLE_A_LOG;
     stream->map_bias = DR_ROLE_DT_BIAS;
-    DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_A_LOG, a_log, stream->heads, 0, 0));
+    stream->gate.a_log_per_channel = config->a_log_per_channel;
+    DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_A_LOG, a_log, stream->heads, config->a_log_per_channel ? stream->dim : 0, 0));
     return dr_slot_fill(mixer->slot, DR_ROLE_DT_BIAS, (dr_initial){DR_INITIAL_STEP, 0}, stream->heads * stream->dim, 0, 0);
 }
 

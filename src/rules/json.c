@@ -240,7 +240,7 @@ json_t *dr_rule_to_json(const dr_rule *rule, const dr_gates *gates) {
 }
 
 int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size) {
-    json_t *object = dr_rule_to_json(rule, gates);
+    json_t *object = dr_rule_check(rule) == DR_OK ? dr_rule_to_json(rule, gates) : NULL;
     char *whole = object ? dr_json_format(object, JSON_COMPACT) : NULL;
     int length = whole ? snprintf(text, size, "%s", whole) : -1;
     free(whole);
