@@ -309,7 +309,7 @@ static void test_hostile_metadata(void **state) {
         {"eda__T1", "substeps", "2", "do not fit the rule"},
         {"eda__T1", "packed", "1", "'N' must be 'B'"},
         {"gdn__qk_l2norm", "packed", "1", "the tensor 'cu_seqlens' is missing"},
-        {"kda__packed", "packed", "0", "'N' must be 'B'"},
+        {"mamba2__packed", "packed", "0", "'N' must be 'B'"},
         {"compose__rate_read_pre", "options", "{}", "\"rule\" is missing"},
         {"compose__rate_read_pre", "options", "{\"rule\": 1}", "its option 'rule': a rule must be"},
         {"compose__rate_read_pre", "options", "{\"rule\": {\"base\": \"gdn\", \"scan\": \"gram\"}}", "scan gram is not used"},
@@ -359,8 +359,8 @@ static void test_hostile_tensors(void **state) {
                  {"eda__T1", "in.q", LESS_RANK, "tensor 'in.q' has 3 dimensions: it must have 4"},
                  {"eda__T1", "out.S", HALF_SHAPE, "tensor 'out.S': dimension 0 is 1"},
                  {"eda__T1", "grad.gamma", HALF_SHAPE, "tensor 'grad.gamma': dimension 0 is 1"},
-                 {"kda__packed", "cu_seqlens", AWAY, "the tensor 'cu_seqlens' is missing"},
-                 {"kda__packed", "cu_seqlens", RENAME, "the tensor 'cu_seqlens' is missing"},
+                 {"mamba2__packed", "cu_seqlens", AWAY, "the tensor 'cu_seqlens' is missing"},
+                 {"mamba2__packed", "cu_seqlens", RENAME, "the tensor 'cu_seqlens' is missing"},
                  {"act_l2norm__T9", "in.x", AWAY, "the tensor 'in.x' is missing"},
                  {"act_l2norm__T9", "in.x", LESS_RANK, "tensor 'in.x' has 3 dimensions"},
                  {"act_squash__T9", "in.mu", HALF_SHAPE, "tensor 'in.mu': dimension 0 is 1"},
@@ -392,9 +392,9 @@ static void test_hostile_tensors(void **state) {
 
 static void test_hostile_cu_seqlens(void **state) {
     (void)state;
-    static const int64_t changes[][2] = {{0, 1}, {1, -1}, {2, INT64_MAX}, {1, INT64_MIN}, {4, 3}};
+    static const int64_t changes[][2] = {{0, 1}, {1, -1}, {2, INT64_MAX}, {1, INT64_MIN}, {3, 3}};
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
-        parts p = take_apart("gdn__packed");
+        parts p = take_apart("pgdn__gva_packed");
         transcript t = {0};
         dr_verify_counts counts = {0};
         ((int64_t *)p.tensors[find(&p, "cu_seqlens")].data)[changes[i][0]] = changes[i][1];
