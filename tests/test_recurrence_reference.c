@@ -687,6 +687,7 @@ static void test_missing_states_are_zero(void **state) {
     dr_random random = dr_random_start(6, 0);
     problem *p = problem_create(dr_rule_find("pgdn"), &packed_shape, &random);
     for (int s = 0; s < DR_STATES; s++) {
+        if (!p->initial[s]) continue;
         memset(p->initial[s], 0, (size_t)p->state_count[s] * sizeof(double));
         memset(p->d_final[s], 0, (size_t)p->state_count[s] * sizeof(double));
     }
