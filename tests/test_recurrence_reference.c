@@ -11,7 +11,7 @@
 
 static const double tolerance = 1e-6;
 
-enum { MOST_SEQUENCES = 6 };
+enum { MOST_SEQUENCES = 6, MOST_KEYS = 3 };
 
 static uint64_t seed(void) {
     const char *chosen = getenv("DELTARULE_SEED");
@@ -96,6 +96,19 @@ static void *workspace_of(size_t bytes) {
     return memory;
 }
 
+static bool is_matrix(int state) {
+    return state == DR_STATE_K || state == DR_STATE_P;
+}
+
+/* Symmetric and positive definite matrices of this side: at least 1/2 on the diagonal, beside which the rest is small. */
+static void draw_matrices(dr_random *random, int64_t side, int64_t count, double *x) {
+    for (double *matrix = x; matrix < x + count; matrix += side * side)
+        for (int64_t i = 0; i < side; i++) {
+            matrix[i * side + i] = uniform(random, 0.5, 1);
+            for (int64_t j = 0; j < i; j++) matrix[i * side + j] = matrix[j * side + i] = uniform(random, -0.15, 0.15);
+        }
+}
+
 static problem *problem_create(const dr_rule *rule, const shape *size, dr_random *random) {
     problem *p = calloc(1, sizeof *p);
     assert_non_null(p);
@@ -121,6 +134,7 @@ static problem *problem_create(const dr_rule *rule, const shape *size, dr_random
         p->initial[i] = normals(random, p->state_count[i]);
         if (i == DR_STATE_A)
             for (int64_t j = 0; j < p->state_count[i]; j++) p->initial[i][j] = uniform(random, 0.2, 1);
+        if (is_matrix(i)) draw_matrices(random, p->recurrence.key_size, p->state_count[i], p->initial[i]);
         p->final[i] = numbers(p->state_count[i]);
         p->d_initial[i] = numbers(p->state_count[i]);
         p->d_final[i] = normals(random, p->state_count[i]);
@@ -186,28 +200,36 @@ static void backward(problem *p) {
 
 /* ---- gradients against differences ---------------------------------------------------------------------------------- */
 
-/* L = <o, d_o> + <final, d_final>, by a variable moved in its own unit */
+/* L = <o, d_o> + <final, d_final>, by a variable moved in its own unit. The elements of a symmetric matrix move with their
+ * mirror images; of anything else, mirror is the variable. */
 typedef struct {
     problem *p;
-    double *variable, start, unit, moved;
+    double *variable, *mirror, start, unit, moved;
 } probe;
 
 static double loss(void *context) {
     probe *at = context;
     problem *p = at->p;
     double sum = 0;
-    *at->variable = at->moved == 0 ? at->start : at->start + at->unit * at->moved;
+    *at->variable = *at->mirror = at->moved == 0 ? at->start : at->start + at->unit * at->moved;
     forward(p);
     for (int64_t i = 0; i < p->o_count; i++) sum += p->o[i] * p->d_o[i];
     for (int s = 0; s < DR_STATES; s++)
         for (int64_t i = 0; i < p->state_count[s]; i++) sum += p->final[s][i] * p->d_final[s][i];
-    *at->variable = at->start;
+    *at->variable = *at->mirror = at->start;
     return sum;
 }
 
-/* Where a variable is -inf, a decay, the gradient is 0 to the bit. */
+/* The element on the other side of the diagonal, of matrices of this side; 0: of no matrices. */
+static int64_t mirror_of(int64_t i, int64_t side) {
+    if (side == 0) return i;
+    int64_t at = i % (side * side);
+    return i - at + at % side * side + at / side;
+}
+
+/* Where a variable is -inf, a decay, the gradient is 0 to the bit. side: of symmetric matrices, or 0. */
 static void assert_one_gradient(problem *p, const char *case_, const char *name, double *variables, int64_t count,
-                                const double *gradient, double unit) {
+                                const double *gradient, double unit, int64_t side) {
     double scale = 1e-4, worst = 0;
     int64_t worst_at = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -216,8 +238,10 @@ static void assert_one_gradient(problem *p, const char *case_, const char *name,
                 fail_msg("%s: the gradient of %s[%lld] at -inf is %g", case_, name, (long long)i, gradient[i]);
             continue;
         }
-        probe at = {.p = p, .variable = &variables[i], .start = variables[i], .unit = unit};
-        double estimate = difference_estimate(loss, &at, &at.moved) / unit, apart = fabs(gradient[i] - estimate);
+        int64_t j = mirror_of(i, side);
+        probe at = {.p = p, .variable = &variables[i], .mirror = &variables[j], .start = variables[i], .unit = unit};
+        double estimate = difference_estimate(loss, &at, &at.moved) / unit;
+        double apart = fabs(gradient[i] + (i == j ? 0 : gradient[j]) - estimate);
         if (!isfinite(apart)) fail_msg("%s: the gradient of %s[%lld] is %g", case_, name, (long long)i, gradient[i]);
         scale = fmax(scale, fabs(estimate));
         if (apart > worst) {
@@ -235,12 +259,14 @@ static void assert_gradients(problem *p, const char *case_, bool near_zero_scan)
     backward(p);
     for (int i = 0; i < DR_INPUTS; i++) {
         double unit = !near_zero_scan ? 1 : i == DR_INPUT_KEY ? 0.05 : i == DR_INPUT_SCAN_GAIN ? 5e-4 : 1;
-        if (p->input[i]) assert_one_gradient(p, case_, dr_input_name(i), p->input[i], p->input_count[i], p->gradient[i], unit);
+        if (p->input[i])
+            assert_one_gradient(p, case_, dr_input_name(i), p->input[i], p->input_count[i], p->gradient[i], unit, 0);
     }
     for (int i = 0; i < DR_STATES; i++) {
         double unit = near_zero_scan && i == DR_STATE_A ? 5e-5 : 1;
         if (p->initial[i])
-            assert_one_gradient(p, case_, dr_state_name(i), p->initial[i], p->state_count[i], p->d_initial[i], unit);
+            assert_one_gradient(p, case_, dr_state_name(i), p->initial[i], p->state_count[i], p->d_initial[i], unit,
+                                is_matrix(i) ? p->recurrence.key_size : 0);
     }
 }
 
@@ -264,7 +290,9 @@ static void beta_2(problem *p) {
     fill(p, DR_INPUT_ERASE_GAIN, 2, 1);
 }
 
+/* The normalized gain 1 / (key . key) has no value there unless something is added. */
 static void zero_keys(problem *p) {
+    p->rule.gain_eps = 1;
     fill(p, DR_INPUT_KEY, 0, 1);
     fill(p, DR_INPUT_ERASE_KEY, 0, 1);
 }
@@ -334,13 +362,14 @@ typedef enum {
     AXIS_TIED,
     AXIS_INTERVAL,
     AXIS_FUNCTION,
+    AXIS_CG_START,
     AXES
 } axis;
 
 static const int options_of[AXES] = {
-    [AXIS_DECAY] = 4,      [AXIS_READ] = 7, [AXIS_UNDECAYED] = 2, [AXIS_WRITE] = 6,    [AXIS_GAIN] = 6,
-    [AXIS_VALUE] = 4,      [AXIS_ROWS] = 2, [AXIS_REPEAT] = 3,    [AXIS_SCAN] = 2,     [AXIS_QUERY] = 3,
-    [AXIS_NORMALIZER] = 4, [AXIS_TIED] = 2, [AXIS_INTERVAL] = 3,  [AXIS_FUNCTION] = 2,
+    [AXIS_DECAY] = 4,      [AXIS_READ] = 7, [AXIS_UNDECAYED] = 2, [AXIS_WRITE] = 7,    [AXIS_GAIN] = 6,
+    [AXIS_VALUE] = 4,      [AXIS_ROWS] = 2, [AXIS_REPEAT] = 3,    [AXIS_SCAN] = 4,     [AXIS_QUERY] = 5,
+    [AXIS_NORMALIZER] = 4, [AXIS_TIED] = 2, [AXIS_INTERVAL] = 3,  [AXIS_FUNCTION] = 2, [AXIS_CG_START] = 2,
 };
 
 static bool has_write(const dr_rule *rule, dr_write write) {
@@ -362,6 +391,7 @@ static bool has(const dr_rule *rule, axis which, int option) {
            (which == AXIS_QUERY && (int)rule->query == option) ||
            (which == AXIS_NORMALIZER && (int)rule->normalizer == option) ||
            (which == AXIS_TIED && (int)rule->tied_scan == option) ||
+           (which == AXIS_CG_START && rule->query == DR_QUERY_CONJUGATE_GRADIENT && (int)rule->cg_start == option) ||
            (which == AXIS_INTERVAL && squashes && (int)rule->squash.interval == option) ||
            (which == AXIS_FUNCTION && squashes && (int)rule->squash.function == option);
 }
@@ -375,13 +405,19 @@ static dr_rule draw_rule(dr_random *random) {
     for (int i = 0; i < rule.rows; i++)
         rule.row[i] = (dr_row){.read = dr_random_below(random, 7),
                                .undecayed = dr_random_below(random, 3) == 0,
-                               .write = dr_random_below(random, 6),
+                               .write = dr_random_below(random, 7),
                                .gain = dr_random_below(random, 6),
                                .value = dr_random_below(random, 4)};
-    rule.query = dr_random_below(random, 3);
+    rule.query = dr_random_below(random, 5);
     bool preconditioned = has_write(&rule, DR_WRITE_PRECONDITIONED);
     if (preconditioned || has_write(&rule, DR_WRITE_SHERMAN_MORRISON) || rule.query == DR_QUERY_RIDGE)
         rule.scan = DR_SCAN_DIAGONAL;
+    else if (rule.query == DR_QUERY_EXACT || rule.query == DR_QUERY_CONJUGATE_GRADIENT)
+        rule.scan = DR_SCAN_GRAM;
+    else if (has_write(&rule, DR_WRITE_EXACT))
+        rule.scan = DR_SCAN_INVERSE_GRAM;
+    rule.cg_start = dr_random_below(random, 2);
+    rule.cg_iters = MOST_KEYS; /* the gradient is that of the converged solve */
     if (preconditioned) rule.normalizer = dr_random_below(random, 4);
     rule.tied_scan = rule.scan == DR_SCAN_DIAGONAL && dr_random_below(random, 3) == 0;
     rule.squash.x = uniform(random, 1, 2);
@@ -403,7 +439,7 @@ static dr_rule draw_rule_with(dr_random *random, axis which, int option) {
 
 static shape draw_shape(dr_random *random, const dr_rule *rule) {
     shape size = {.key_heads = 1 + (int64_t)dr_random_below(random, 2),
-                  .key_size = 1 + (int64_t)dr_random_below(random, 3),
+                  .key_size = 1 + (int64_t)dr_random_below(random, MOST_KEYS),
                   .value_size = 1 + (int64_t)dr_random_below(random, 3),
                   .sequences = 1 + (int)dr_random_below(random, 3)};
     size.value_heads = size.key_heads * (rule->tied_scan ? 1 : 1 + (int64_t)dr_random_below(random, 3));
@@ -651,6 +687,7 @@ static void test_missing_states_are_zero(void **state) {
     dr_random random = dr_random_start(6, 0);
     problem *p = problem_create(dr_rule_find("pgdn"), &packed_shape, &random);
     for (int s = 0; s < DR_STATES; s++) {
+        if (!p->initial[s]) continue;
         memset(p->initial[s], 0, (size_t)p->state_count[s] * sizeof(double));
         memset(p->d_final[s], 0, (size_t)p->state_count[s] * sizeof(double));
     }

@@ -9,27 +9,24 @@
 extern "C" {
 #endif
 
-/* What a layer decides beside its rule. "auto" values follow the rule's family (docs/adding-a-rule.md). */
-typedef enum { DR_GATE_AUTO, DR_GATE_FORM_LOG, DR_GATE_FORM_KDA_BOUNDED, DR_GATE_FORM_EDA_BOUNDED } dr_gate_form;
-
+/* What a layer decides beside its rule. Zero, -1 and "auto" values follow the rule's family (docs/adding-a-rule.md). */
 typedef struct {
     dr_rule rule;
     int64_t vocabulary, hidden, layers;
-    int64_t heads;             /* key heads H */
-    int64_t value_heads;       /* HV; 0: H */
-    int64_t key_size;          /* K per head; 0: hidden / heads */
-    int64_t value_size;        /* V per head; 0: K times the family's expansion */
-    int64_t intermediate;      /* width of the MLP; -1: 256 ceil(8/3 hidden / 256) like the peers; 0: no MLP */
-    int64_t conv_size;         /* width of the short convolution; 0: none */
-    int output_gate;           /* 1, 0, or -1: as the family has it */
-    bool tied;                 /* the head is the embedding */
-    bool negative_eigenvalues; /* beta in [0, 2] */
-    bool force;                /* accept negative eigenvalues with a preconditioner */
-    dr_gate_form gate;         /* of the decay */
-    double lower_bound;        /* of the bounded gates, < 0 */
-    double lambda_bias;        /* subtracted before the sigmoid of lambda, 0.9 as published */
-    double norm_eps;           /* 1e-6 */
-    double initializer_range;  /* standard deviation of linear weights, 0.02 */
+    int64_t heads;        /* key heads H */
+    int64_t value_heads;  /* HV; 0: H */
+    int64_t key_size;     /* K per head; 0: hidden / heads */
+    int64_t value_size;   /* V per head; 0: K times the family's expansion */
+    int64_t intermediate; /* width of the MLP; -1: 256 ceil(8/3 hidden / 256) like the peers; 0: no MLP */
+    int64_t conv_size;    /* width of the short convolution; 0: none */
+    int output_gate;      /* 1, 0, or -1: as the family has it */
+    bool tied;            /* the head is the embedding */
+    dr_gates gates;
+    bool force;               /* accept negative eigenvalues with a preconditioner */
+    bool a_log_per_channel;   /* of a channel decay: A_log [HV, K] instead of [HV] */
+    double lambda_bias;       /* constant, subtracted before the sigmoid of lambda, 0.9 as published */
+    double norm_eps;          /* 1e-6 */
+    double initializer_range; /* standard deviation of linear weights, 0.02 */
 } dr_model_config;
 
 typedef struct dr_model dr_model;

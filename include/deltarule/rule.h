@@ -38,6 +38,7 @@ typedef enum {
     DR_WRITE_ERASE_KEY,        /* w = erase_key */
     DR_WRITE_RATE_READ,        /* w = rate * r */
     DR_WRITE_FREE,             /* w = free_write */
+    DR_WRITE_EXACT,            /* w = P_t key = P_{t-1} key / (1 + b key . P_{t-1} key) */
 } dr_write;
 
 typedef enum {
@@ -56,14 +57,27 @@ typedef enum {
     DR_VALUE_GATED, /* z = write_gate * value, without c */
 } dr_value;
 
-/* A_t = alpha_A A_{t-1} + b key * key per key head, alpha_A = exp(scan_log_decay), b = scan_gain */
-typedef enum { DR_SCAN_NONE, DR_SCAN_DIAGONAL } dr_scan;
+/* What a rule gathers about its keys beside S, token by token and before the rows. The matrices weigh a key by b = beta if a
+ * gain of the rule uses beta, else by 1. P = (K + Diag(ridge))^-1 by Sherman-Morrison; it goes with no decay, which would
+ * divide by alpha. */
+typedef enum {
+    DR_SCAN_NONE,
+    DR_SCAN_DIAGONAL,     /* A_t = alpha_A A_{t-1} + b key * key per key head, alpha_A = exp(scan_log_decay), b = scan_gain */
+    DR_SCAN_GRAM,         /* K_t = alpha K_{t-1} + b key key^T per value head */
+    DR_SCAN_INVERSE_GRAM, /* P_t = P_{t-1} - b p p^T / (1 + b key . p), p = P_{t-1} key, per value head */
+} dr_scan;
 
 typedef enum {
     DR_QUERY_PLAIN,     /* q~ = query */
     DR_QUERY_CORRECTED, /* q~ = query - correction key */
     DR_QUERY_RIDGE,     /* q~ = query / (A_t + ridge) */
+    DR_QUERY_EXACT,     /* q~ = (K_t + Diag(ridge))^-1 query */
+    /* The same by cg_iters steps of conjugate gradients; its gradient is that of the exact query. */
+    DR_QUERY_CONJUGATE_GRADIENT,
 } dr_query;
+
+/* The first iterate: 0, or query / (diag K_t + ridge). */
+typedef enum { DR_CG_ZERO, DR_CG_JACOBI } dr_cg_start;
 
 /* B_t = exp(-ln x . s), s from r = ln(A_t + eps) - scan_centre: r / (1 + |r|) (rational) or tanh r. Intervals of B:
  * symmetric [1/x, x], amplify [1, x]: exp(ln x (1 - s)/2), dampen [1/x, 1]: exp(-ln x (1 + s)/2). */
@@ -102,8 +116,30 @@ typedef struct {
     dr_squash squash;
     dr_normalizer normalizer;
     double gain_eps; /* of DR_GAIN_NORMALIZED */
-    bool tied_scan;  /* scan_log_decay = log_decay and scan_gain = beta; scalar decay and as many value heads as key heads */
+    int cg_iters;    /* of DR_QUERY_CONJUGATE_GRADIENT: steps, >= 1 */
+    dr_cg_start cg_start;
+    double cg_eps;  /* added to the denominators of both of a step's quotients (flash-linear-attention: 1e-5); textbook: 0 */
+    bool tied_scan; /* scan_log_decay = log_decay and scan_gain = beta; scalar decay and as many value heads as key heads */
 } dr_rule;
+
+/* How a layer makes the gates that its rule reads. No engine sees it: the JSON of a rule may say it, dr_model_config holds it.
+ */
+typedef enum { DR_GATE_AUTO, DR_GATE_FORM_LOG, DR_GATE_FORM_KDA_BOUNDED, DR_GATE_FORM_EDA_BOUNDED } dr_gate_form;
+typedef enum {
+    DR_LAMBDA_PROJECTED, /* sigmoid of a projection and a bias */
+    DR_LAMBDA_FIXED,     /* lambda_value for every token and head */
+} dr_lambda_kind;
+typedef struct {
+    bool negative_eigenvalues; /* beta, lambda and the erase gate twice as large: beta in [0, 2] */
+    dr_gate_form gate;         /* of the decay; auto: as the rule's family has it */
+    double lower_bound;        /* of its bounded forms, < 0 */
+    dr_lambda_kind lambda;
+    double lambda_value;      /* 0 to 1 */
+    bool lambda_bias_learned; /* a number of each layer, -0.8 at first; else the constant of dr_model_config */
+} dr_gates;
+
+/* Gate auto, bound -5, lambda projected with a constant bias. */
+DR_API dr_gates dr_gates_default(void);
 
 /* What a recurrence reads. One name has one meaning in every rule. */
 typedef enum {
@@ -125,7 +161,7 @@ typedef enum {
     DR_INPUT_SCAN_LOG_DECAY, /* [rows, H] */
     DR_INPUT_SCAN_GAIN,      /* [rows, H] */
     DR_INPUT_SCAN_CENTRE,    /* [H] */
-    DR_INPUT_RIDGE,          /* [H, K] */
+    DR_INPUT_RIDGE,          /* [H, K], > 0 */
     DR_INPUTS
 } dr_input;
 
@@ -133,6 +169,10 @@ typedef enum {
 typedef enum {
     DR_STATE_S, /* [sequences, HV, K, V] the matrix memory */
     DR_STATE_A, /* [sequences, H, K] the diagonal scan */
+    DR_STATE_K, /* [sequences, HV, K, K] the Gram matrix without the ridge; symmetric */
+    /* [sequences, HV, K, K] the inverse Gram matrix; symmetric. Zero, which no inverse is, stands for that before the first
+     * token, Diag(1 / ridge): so does a missing initial state. Only then has the ridge a gradient. */
+    DR_STATE_P,
     DR_STATES
 } dr_state_kind;
 
@@ -143,7 +183,8 @@ DR_API const dr_rule *dr_rule_at(int index);
 /* The rule of that name, or NULL; dr_last_error() then names near ones. */
 DR_API const dr_rule *dr_rule_find(const char *name);
 
-/* A rule to start a composition from: no decay, no rows, no scan, plain query, the published squash. */
+/* A rule to start a composition from: no decay, no rows, no scan, plain query, the published squash, 30 steps of conjugate
+ * gradients from zero. */
 DR_API dr_rule dr_rule_blank(void);
 
 /* DR_ERROR_ARGUMENT with the reason if the combination makes no sense (docs/adding-a-rule.md lists them). */
@@ -166,6 +207,22 @@ DR_API const char *dr_gain_name(dr_gain gain);
 DR_API const char *dr_value_name(dr_value value);
 DR_API const char *dr_scan_name(dr_scan scan);
 DR_API const char *dr_query_name(dr_query query);
+DR_API const char *dr_cg_start_name(dr_cg_start start);
+DR_API const char *dr_squash_interval_name(dr_squash_interval interval);
+DR_API const char *dr_squash_function_name(dr_squash_function function);
+DR_API const char *dr_normalizer_name(dr_normalizer normalizer);
+DR_API const char *dr_gate_form_name(dr_gate_form form);
+DR_API const char *dr_lambda_name(dr_lambda_kind kind);
+
+/* A rule from JSON: an object of axes, as docs/adding-a-rule.md tells, in a text or in a file. gates: what it says about
+ * layers; NULL: nobody asks. DR_ERROR_FORMAT: it is no such JSON (an unknown key or option is told with its place and what is
+ * near), DR_ERROR_ARGUMENT: the combination makes no sense, DR_ERROR_IO. */
+DR_API dr_status dr_rule_read_text(const char *text, dr_rule *rule, dr_gates *gates);
+DR_API dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *gates);
+
+/* Writes the JSON that reads back the same, at most size bytes with the closing zero. gates may be NULL. Returns the length it
+ * needs, like snprintf, or -1 if the rule makes no sense or there is no memory. */
+DR_API int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size);
 
 /* Writes the rule's equation as text, e.g. "D = a S;  S = D + b k (v - D^T k)^T;  o = scale S^T q", at most size bytes with
  * the closing zero. Returns the length it needs, like snprintf. */

@@ -2,6 +2,7 @@
 #include "cli/progress.h"
 
 #include <math.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ void cli_progress_show(cli_progress *progress, bool lasting, const char *line) {
     if (!progress->live) {
         fprintf(progress->stream, "%s\n", line);
     } else {
-        int width = columns(progress) - 1; /* a full line would wrap and could not be rewritten */
+        int width = lasting ? (int)strlen(line) : columns(progress) - 1; /* a full line would wrap: nothing could rewrite it */
         int shown = fprintf(progress->stream, "\r%.*s", width, line) - 1;
         fprintf(progress->stream, "%*s", progress->shown > shown ? progress->shown - shown : 0, "");
         if (lasting) fputc('\n', progress->stream);

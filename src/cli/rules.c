@@ -1,8 +1,11 @@
-/* deltarule rules: the table of rules, each with its equation, its option on every axis and its source. */
+/* deltarule rules: the table of rules, each with its equation, its option on every axis and its source; or a rule composed in a
+ * JSON file. */
 #include "cli/commands.h"
 
 #include <deltarule/rule.h>
 #include <stdio.h>
+
+enum { SHOW, FLAGS };
 
 static void print_equation(const dr_rule *rule) {
     char text[1024];
@@ -18,7 +21,11 @@ static void print_axes(const dr_rule *rule) {
                dr_read_name(row->read), dr_write_name(row->write), dr_gain_name(row->gain), dr_value_name(row->value));
     }
     if (rule->repeat > 1) printf("; repeat %d", rule->repeat);
-    printf("; scan %s; query %s\n", dr_scan_name(rule->scan), dr_query_name(rule->query));
+    printf("; scan %s%s; query %s", rule->tied_scan ? "tied " : "", dr_scan_name(rule->scan), dr_query_name(rule->query));
+    if (rule->query == DR_QUERY_CONJUGATE_GRADIENT)
+        printf(" of %d steps from %s", rule->cg_iters, dr_cg_start_name(rule->cg_start));
+    if (rule->normalizer != DR_NORMALIZER_NONE) printf("; normalizer %s", dr_normalizer_name(rule->normalizer));
+    putchar('\n');
 }
 
 static void print_rule(const dr_rule *rule) {
@@ -35,12 +42,46 @@ static void print_uses(const dr_rule *rule) {
     printf("\n    states:");
     for (int i = 0; i < DR_STATES; i++)
         if (dr_rule_carries(rule, (dr_state_kind)i)) printf(" %s", dr_state_name((dr_state_kind)i));
-    printf("\n");
+    putchar('\n');
+}
+
+/* What the file says about the layers of its rule; nothing where it leaves all to the family. */
+static void print_gates(const dr_gates *gates) {
+    if (gates->negative_eigenvalues) printf("    negative eigenvalues\n");
+    if (gates->gate != DR_GATE_AUTO) printf("    decay gate %s", dr_gate_form_name(gates->gate));
+    if (gates->gate == DR_GATE_FORM_KDA_BOUNDED || gates->gate == DR_GATE_FORM_EDA_BOUNDED)
+        printf(", lower bound %g", gates->lower_bound);
+    if (gates->gate != DR_GATE_AUTO) putchar('\n');
+    if (gates->lambda == DR_LAMBDA_FIXED)
+        printf("    lambda fixed to %g\n", gates->lambda_value);
+    else if (gates->lambda_bias_learned)
+        printf("    lambda with a learned bias\n");
+}
+
+static int show(const char *file) {
+    dr_rule rule;
+    dr_gates gates;
+    dr_status status = dr_rule_read_file(file, &rule, &gates);
+    if (status != DR_OK) return cli_failure(&cli_rules, status);
+    printf("%s: %s\n", file, rule.name ? rule.title : "a composition");
+    print_equation(&rule);
+    print_axes(&rule);
+    print_uses(&rule);
+    print_gates(&gates);
+    return 0;
 }
 
 static int run(int argc, char **argv) {
+    cli_flag flags[FLAGS] = {
+        [SHOW] = {.setting = {"show", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                              "a JSON file that composes a rule, or names one as its base"},
+                  .placeholder = "FILE"},
+    };
     int operands, exit_status;
-    if (!cli_flags_parse(&cli_rules, NULL, 0, argc, argv, &operands, &exit_status)) return exit_status;
+    if (!cli_flags_parse(&cli_rules, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (flags[SHOW].given && operands == 1)
+        return cli_usage(&cli_rules, "--show %s shows that rule only: leave out %s", flags[SHOW].value, argv[1]);
+    if (flags[SHOW].given) return show(flags[SHOW].value);
     if (operands == 1) {
         const dr_rule *rule = dr_rule_find(argv[1]);
         if (!rule) return cli_failure(&cli_rules, DR_ERROR_ARGUMENT);
@@ -57,10 +98,10 @@ static int run(int argc, char **argv) {
 
 const cli_command cli_rules = {
     .name = "rules",
-    .arguments = "[NAME]",
+    .arguments = "[NAME | --show FILE]",
     .summary = "the rules: equation, option on each axis, source",
     .details = "Without NAME, all of them; with it, also the inputs that the rule reads and the states that it carries.\n"
-               "The symbols are those of docs/notation.md.",
+               "The symbols are those of docs/notation.md; docs/adding-a-rule.md tells what stands in a FILE.",
     .run = run,
     .most_operands = 1,
 };

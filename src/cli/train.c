@@ -68,16 +68,17 @@ static void default_folder(const dr_train_options *options, char folder[FOLDER_S
     snprintf(folder, FOLDER_SIZE, "runs/%s-%s", name, moment);
 }
 
-/* One line of progress; fields that the task does not have are left out. */
+/* One line of progress, what matters most first: a narrow terminal shows no more. Fields that the task does not have are left
+ * out. */
 static void format_progress(const dr_progress *p, char *line, size_t size) {
     char rate[32], left[32];
     int used = snprintf(line, size, "step %lld/%lld  loss %.4f", (long long)p->step, (long long)p->steps, p->loss);
     if (isfinite(p->bits_per_byte)) used += snprintf(line + used, size - (size_t)used, "  %.3f bits/byte", p->bits_per_byte);
-    if (isfinite(p->held_out)) used += snprintf(line + used, size - (size_t)used, "  held-out %.4f", p->held_out);
+    used += snprintf(line + used, size - (size_t)used, "  %s tokens/s  %s left", cli_format_count(p->tokens_per_second, rate),
+                     cli_format_seconds(p->seconds_left, left));
     if (isfinite(p->accuracy)) used += snprintf(line + used, size - (size_t)used, "  accuracy %.2f%%", 100 * p->accuracy);
-    if (p->skipped) used += snprintf(line + used, size - (size_t)used, "  %lld skipped", (long long)p->skipped);
-    snprintf(line + used, size - (size_t)used, "  %s tokens/s  %s left", cli_format_count(p->tokens_per_second, rate),
-             cli_format_seconds(p->seconds_left, left));
+    if (isfinite(p->held_out)) used += snprintf(line + used, size - (size_t)used, "  held-out loss %.4f", p->held_out);
+    if (p->skipped) snprintf(line + used, size - (size_t)used, "  %lld steps skipped", (long long)p->skipped);
 }
 
 /* Ends the run when the user wants it or when nobody can see the output. */

@@ -10,6 +10,7 @@ typedef struct {
     float *query, *key, *erase_key, *feedback_key, *free_read, *free_write, *rate, *erase_gate;
     float *squash;   /* B of the preconditioned key */
     float *morrison; /* the whole Sherman-Morrison key */
+    float *exact;    /* the whole exact key */
 } dr_map_keys;
 
 static inline lanes dr_map_read(dr_read read, const dr_map_keys *x, float lambda, int64_t d) {
@@ -46,6 +47,8 @@ static inline lanes dr_map_write(dr_write write, const dr_map_keys *x, lanes rea
         return lanes_load(x->rate + d) * read;
     case DR_WRITE_FREE:
         return lanes_load(x->free_write + d);
+    case DR_WRITE_EXACT:
+        return lanes_load(x->exact + d);
     }
     return lanes_set(0.0f);
 }
@@ -106,6 +109,9 @@ static inline lanes dr_map_write_backward(dr_write write, const dr_map_keys *x, 
         return d_write * lanes_load(x->rate + d);
     case DR_WRITE_FREE:
         dr_map_add(dx->free_write + d, d_write);
+        break;
+    case DR_WRITE_EXACT:
+        dr_map_add(dx->exact + d, d_write);
         break;
     }
     return lanes_set(0.0f);

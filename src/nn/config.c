@@ -2,6 +2,7 @@
 #include "nn/config.h"
 #include "base/error.h"
 #include "nn/family.h"
+#include "rules/compare.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,8 +19,7 @@ dr_model_config dr_model_config_default(const dr_rule *rule) {
                              .intermediate = -1,
                              .conv_size = family.conv_size,
                              .output_gate = -1,
-                             .gate = DR_GATE_AUTO,
-                             .lower_bound = -5,
+                             .gates = dr_gates_default(),
                              .lambda_bias = 0.9,
                              .norm_eps = 1e-6,
                              .initializer_range = 0.02};
@@ -72,7 +72,7 @@ static bool preconditions_writes(const dr_rule *rule) {
 
 static dr_status check_negative_eigenvalues(const dr_model_config *config) {
     const dr_rule *rule = &config->rule;
-    if (!config->negative_eigenvalues) return DR_OK;
+    if (!config->gates.negative_eigenvalues) return DR_OK;
     if (!dr_rule_uses(rule, DR_INPUT_BETA) && !dr_rule_uses(rule, DR_INPUT_ERASE_GATE))
         return dr_fail(DR_ERROR_ARGUMENT, "negative_eigenvalues doubles beta or the erase gate, and the rule has neither");
     if (preconditions_writes(rule) && !config->force)
@@ -95,18 +95,35 @@ static dr_status check_inputs(const dr_rule *rule) {
 }
 
 static dr_status resolve_gate(dr_model_config *config, const dr_family *family) {
-    if (config->gate == DR_GATE_AUTO) config->gate = family->form;
-    if (config->gate != DR_GATE_FORM_LOG && config->gate != DR_GATE_FORM_KDA_BOUNDED &&
-        config->gate != DR_GATE_FORM_EDA_BOUNDED)
-        return dr_fail(DR_ERROR_ARGUMENT, "gate is %d, which is no dr_gate_form", (int)config->gate);
-    if (config->gate == DR_GATE_FORM_LOG) return DR_OK;
+    if (config->a_log_per_channel && (config->rule.decay != DR_DECAY_CHANNEL || family->log_sigmoid > 0))
+        return dr_fail(DR_ERROR_ARGUMENT, "a_log_per_channel is set, but the layer has no A_log of a channel decay");
+    if (config->gates.gate == DR_GATE_AUTO) config->gates.gate = family->form;
+    if (config->gates.gate != DR_GATE_FORM_LOG && config->gates.gate != DR_GATE_FORM_KDA_BOUNDED &&
+        config->gates.gate != DR_GATE_FORM_EDA_BOUNDED)
+        return dr_fail(DR_ERROR_ARGUMENT, "gate is %d, which is no dr_gate_form", (int)config->gates.gate);
+    if (config->gates.gate == DR_GATE_FORM_LOG) return DR_OK;
     if (config->rule.decay != DR_DECAY_SCALAR && config->rule.decay != DR_DECAY_CHANNEL)
         return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but the rule has no decay that tokens decide");
-    if (family->log_sigmoid || family->stepped)
+    if (family->log_sigmoid > 0 || family->stepped)
         return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but a layer of %s has a decay gate of its own", config->rule.name);
-    if (!(config->lower_bound < 0 && config->lower_bound >= -1000))
-        return dr_fail(DR_ERROR_ARGUMENT, "lower_bound is %g; it must be below 0 and at least -1000", config->lower_bound);
+    if (!(config->gates.lower_bound < 0 && config->gates.lower_bound >= -1000))
+        return dr_fail(DR_ERROR_ARGUMENT, "lower_bound is %g; it must be below 0 and at least -1000",
+                       config->gates.lower_bound);
     return DR_OK;
+}
+
+static dr_status check_lambda(const dr_model_config *config) {
+    const dr_gates *gates = &config->gates;
+    if (gates->lambda != DR_LAMBDA_PROJECTED && gates->lambda != DR_LAMBDA_FIXED)
+        return dr_fail(DR_ERROR_ARGUMENT, "lambda is %d, which is no dr_lambda_kind", (int)gates->lambda);
+    if ((gates->lambda == DR_LAMBDA_FIXED || gates->lambda_bias_learned) && !dr_rule_uses(&config->rule, DR_INPUT_LAMBDA))
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "lambda is fixed or has a learned bias, but the rule reads no lambda: no row has read "
+                       "key key_plus_query");
+    if (gates->lambda == DR_LAMBDA_FIXED && gates->lambda_bias_learned)
+        return dr_fail(DR_ERROR_ARGUMENT, "lambda is fixed, so it has no bias that could be learned");
+    DR_TRY(check_real("lambda_bias", config->lambda_bias, -100, 100));
+    return check_real("lambda", gates->lambda_value, 0, 1);
 }
 
 /* Names in the configuration outlive the caller's only if they are the table's. */
@@ -131,6 +148,7 @@ dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *reso
     DR_TRY(resolve_sizes(&result, &family));
     DR_TRY(check_negative_eigenvalues(&result));
     DR_TRY(resolve_gate(&result, &family));
+    DR_TRY(check_lambda(&result));
     if (result.output_gate != 0 && result.output_gate != 1 && result.output_gate != -1)
         return dr_fail(DR_ERROR_ARGUMENT, "output_gate is %d; it must be 1, 0, or -1 for what the family has",
                        result.output_gate);
@@ -140,7 +158,6 @@ dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *reso
                        result.value_heads, result.heads);
     DR_TRY(check_real("norm_eps", result.norm_eps, 1e-30, 1));
     DR_TRY(check_real("initializer_range", result.initializer_range, 0, 100));
-    DR_TRY(check_real("lambda_bias", result.lambda_bias, -100, 100));
     *resolved = result;
     return DR_OK;
 }

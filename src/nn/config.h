@@ -19,8 +19,4 @@ dr_status dr_config_read(const json_t *object, dr_model_config *config);
  * NULL if there is no memory. dtype: of the weights, "float32". */
 json_t *dr_config_write(const dr_model_config *config, const char *dtype);
 
-/* A rule as JSON: its name if it is a row of the table, else an object of axes. */
-dr_status dr_rule_read(const json_t *value, dr_rule *rule);
-json_t *dr_rule_write(const dr_rule *rule);
-
 #endif

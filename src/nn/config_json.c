@@ -8,42 +8,49 @@
 #include "formats/json.h"
 #include "nn/config.h"
 #include "nn/family.h"
+#include "rules/compare.h"
+#include "rules/json.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- model_type "deltarule" ----------------------------------------------------------------------------------------- */
 
-static const char *const gate_names[] = {"auto", "log", "kda_bounded", "eda_bounded"};
-
-static dr_status read_gate(const json_t *object, dr_gate_form *gate) {
-    const char *text = NULL;
-    DR_TRY(dr_json_text(object, "gate", &text));
-    if (!text) return DR_OK;
-    for (size_t i = 0; i < sizeof gate_names / sizeof gate_names[0]; i++)
-        if (strcmp(text, gate_names[i]) == 0) {
-            *gate = (dr_gate_form)i;
-            return DR_OK;
-        }
-    return dr_fail(DR_ERROR_FORMAT, "\"gate\" is \"%.40s\"; it must be auto, log, kda_bounded or eda_bounded", text);
-}
-
 static dr_status read_own(const json_t *object, dr_model_config *config) {
-    static const char *const keys[] = {"model_type",  "dtype",       "rule",
-                                       "vocabulary",  "hidden",      "layers",
-                                       "heads",       "value_heads", "key_size",
-                                       "value_size",  "conv_size",   "intermediate",
-                                       "output_gate", "tied",        "negative_eigenvalues",
-                                       "force",       "gate",        "lower_bound",
-                                       "lambda_bias", "norm_eps",    "initializer_range",
+    static const char *const keys[] = {"model_type",
+                                       "dtype",
+                                       "rule",
+                                       "vocabulary",
+                                       "hidden",
+                                       "layers",
+                                       "heads",
+                                       "value_heads",
+                                       "key_size",
+                                       "value_size",
+                                       "conv_size",
+                                       "intermediate",
+                                       "output_gate",
+                                       "tied",
+                                       "negative_eigenvalues",
+                                       "force",
+                                       "gate",
+                                       "lower_bound",
+                                       "lambda",
+                                       "a_log_per_channel",
+                                       "lambda_bias",
+                                       "norm_eps",
+                                       "initializer_range",
                                        NULL};
     static const char *const needed[] = {"rule", "vocabulary", "hidden", "layers", "heads", NULL};
     dr_rule rule;
+    dr_gates gates;
     bool output_gate = false;
     DR_TRY(dr_json_known(object, keys));
     DR_TRY(dr_json_required(object, needed));
-    DR_TRY(dr_rule_read(json_object_get(object, "rule"), &rule));
+    dr_status status = dr_rule_from_json(json_object_get(object, "rule"), &rule, &gates);
+    if (status != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "rule");
     *config = dr_model_config_default(&rule);
+    config->gates = gates;
     DR_TRY(dr_json_integer(object, "vocabulary", 1, DR_LARGEST_SIZE, &config->vocabulary));
     DR_TRY(dr_json_integer(object, "hidden", 1, DR_LARGEST_SIZE, &config->hidden));
     DR_TRY(dr_json_integer(object, "layers", 1, DR_LARGEST_SIZE, &config->layers));
@@ -57,26 +64,31 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     DR_TRY(dr_json_boolean(object, "output_gate", &output_gate));
     if (gate && !json_is_null(gate)) config->output_gate = output_gate;
     DR_TRY(dr_json_boolean(object, "tied", &config->tied));
-    DR_TRY(dr_json_boolean(object, "negative_eigenvalues", &config->negative_eigenvalues));
+    DR_TRY(dr_gates_from_json(object, &config->gates));
     DR_TRY(dr_json_boolean(object, "force", &config->force));
-    DR_TRY(read_gate(object, &config->gate));
-    DR_TRY(dr_json_real(object, "lower_bound", -1e300, 0, &config->lower_bound));
+    DR_TRY(dr_json_boolean(object, "a_log_per_channel", &config->a_log_per_channel));
     DR_TRY(dr_json_real(object, "lambda_bias", -1e300, 1e300, &config->lambda_bias));
     DR_TRY(dr_json_real(object, "norm_eps", 0, 1, &config->norm_eps));
     return dr_json_real(object, "initializer_range", 0, 1e300, &config->initializer_range);
 }
 
+static json_t *write_rule(const dr_rule *rule) {
+    const dr_rule *named = rule->name ? dr_rule_find(rule->name) : NULL;
+    return named && dr_rule_equal(named, rule) ? json_string(rule->name) : dr_rule_to_json(rule, NULL);
+}
+
 static json_t *write_own(const dr_model_config *config, const char *dtype) {
-    return json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s, s:f, s:f, s:f, s:f}",
-        "model_type", "deltarule", "dtype", dtype, "rule", dr_rule_write(&config->rule), "vocabulary",
-        (json_int_t)config->vocabulary, "hidden", (json_int_t)config->hidden, "layers", (json_int_t)config->layers, "heads",
-        (json_int_t)config->heads, "value_heads", (json_int_t)config->value_heads, "key_size", (json_int_t)config->key_size,
-        "value_size", (json_int_t)config->value_size, "conv_size", (json_int_t)config->conv_size, "intermediate",
-        (json_int_t)config->intermediate, "output_gate", config->output_gate, "tied", config->tied, "negative_eigenvalues",
-        config->negative_eigenvalues, "force", config->force, "gate", gate_names[config->gate], "lower_bound",
-        config->lower_bound, "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range",
-        config->initializer_range);
+    json_t *object = json_pack(
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f}", "model_type",
+        "deltarule", "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
+        (json_int_t)config->hidden, "layers", (json_int_t)config->layers, "heads", (json_int_t)config->heads, "value_heads",
+        (json_int_t)config->value_heads, "key_size", (json_int_t)config->key_size, "value_size", (json_int_t)config->value_size,
+        "conv_size", (json_int_t)config->conv_size, "intermediate", (json_int_t)config->intermediate, "output_gate",
+        config->output_gate, "tied", config->tied, "force", config->force, "a_log_per_channel", config->a_log_per_channel,
+        "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range", config->initializer_range);
+    if (object && dr_gates_to_json(&config->gates, object) == 0) return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* ---- published model types ------------------------------------------------------------------------------------------ */
@@ -204,21 +216,21 @@ static dr_status read_layer(const json_t *object, const published *type, dr_mode
     if (!convolution) config->conv_size = 0;
     if (type->use_gate) DR_TRY(dr_json_boolean(object, "use_gate", &gate));
     config->output_gate = gate;
-    config->gate = DR_GATE_FORM_LOG;
+    config->gates.gate = DR_GATE_FORM_LOG;
     if (type->bounded && bound && !json_is_null(bound)) {
-        DR_TRY(dr_json_real(object, "lower_bound", -1000, -1e-9, &config->lower_bound));
-        config->gate = DR_GATE_FORM_KDA_BOUNDED;
+        DR_TRY(dr_json_real(object, "lower_bound", -1000, -1e-9, &config->gates.lower_bound));
+        config->gates.gate = DR_GATE_FORM_KDA_BOUNDED;
     }
     DR_TRY(dr_json_boolean(object, "safe_gate", &safe));
-    if (type->bounded && safe && config->gate == DR_GATE_FORM_LOG)
+    if (type->bounded && safe && config->gates.gate == DR_GATE_FORM_LOG)
         return dr_fail(DR_ERROR_FORMAT, "\"safe_gate\" is true without \"lower_bound\"; it needs one, such as -5");
     if (type->squash) {
         DR_TRY(dr_json_real(object, "squash_x", 1, 2, &config->rule.squash.x));
         DR_TRY(dr_json_real(object, "squash_eps", 1e-300, 1e300, &config->rule.squash.eps));
     }
     if (type->lambda) DR_TRY(dr_json_real(object, "lamb_bias", -100, 100, &config->lambda_bias));
-    DR_TRY(dr_json_boolean(object, "allow_neg_eigval", &config->negative_eigenvalues));
-    config->force = config->negative_eigenvalues && type->squash; /* whoever trained it has decided */
+    DR_TRY(dr_json_boolean(object, "allow_neg_eigval", &config->gates.negative_eigenvalues));
+    config->force = config->gates.negative_eigenvalues && type->squash; /* whoever trained it has decided */
     return DR_OK;
 }
 
@@ -249,10 +261,12 @@ static bool can_say(const published *type, const dr_model_config *config) {
     if (rule->normalizer != DR_NORMALIZER_NONE || rule->tied_scan || rule->squash.interval != DR_SQUASH_SYMMETRIC ||
         rule->squash.function != DR_SQUASH_RATIONAL)
         return false;
+    if (config->gates.lambda != DR_LAMBDA_PROJECTED || config->gates.lambda_bias_learned) return false;
+    if (config->a_log_per_channel) return false;
     if (config->intermediate == 0 || (!type->value_heads && config->value_heads != config->heads)) return false;
     if (!type->use_gate && !config->output_gate) return false;
-    if (config->gate != DR_GATE_FORM_LOG &&
-        !(type->bounded && config->gate == DR_GATE_FORM_KDA_BOUNDED && config->lower_bound >= -5))
+    if (config->gates.gate != DR_GATE_FORM_LOG &&
+        !(type->bounded && config->gates.gate == DR_GATE_FORM_KDA_BOUNDED && config->gates.lower_bound >= -5))
         return false;
     if (!type->expand_k) return part_of(config->key_size, ratio) == config->value_size;
     double hidden = (double)config->hidden, heads = (double)config->heads;
@@ -274,14 +288,14 @@ static int set_sizes(json_t *object, const published *type, const dr_model_confi
 }
 
 static int set_layer(json_t *object, const published *type, const dr_model_config *config) {
-    bool bounded = config->gate == DR_GATE_FORM_KDA_BOUNDED;
+    bool bounded = config->gates.gate == DR_GATE_FORM_KDA_BOUNDED;
     int failed = json_object_set_new(object, "use_short_conv", json_boolean(config->conv_size > 0));
     failed |= json_object_set_new(object, "conv_size", json_integer(config->conv_size > 0 ? config->conv_size : 4));
-    failed |= json_object_set_new(object, "allow_neg_eigval", json_boolean(config->negative_eigenvalues));
+    failed |= json_object_set_new(object, "allow_neg_eigval", json_boolean(config->gates.negative_eigenvalues));
     if (type->use_gate) failed |= json_object_set_new(object, "use_gate", json_boolean(config->output_gate));
     if (type->bounded) {
         failed |= json_object_set_new(object, "safe_gate", json_boolean(bounded));
-        failed |= json_object_set_new(object, "lower_bound", bounded ? json_real(config->lower_bound) : json_null());
+        failed |= json_object_set_new(object, "lower_bound", bounded ? json_real(config->gates.lower_bound) : json_null());
     }
     if (type->squash) {
         failed |= json_object_set_new(object, "squash_x", json_real(config->rule.squash.x));

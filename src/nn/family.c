@@ -2,51 +2,61 @@
  * Which projections and gates a layer has follows from the rule's axes alone (nn/mixer.c); this table says how the streams are
  * treated. Everything that is not in it belongs to the row of compositions. */
 #include "nn/family.h"
+#include "rules/compare.h"
 #include <string.h>
 
 /* clang-format off */
 
-/* short convolution with silu, unit queries and keys */
-#define DELTA   .conv_size = 4, .activated = true, .unit = DR_UNIT_BOTH
-#define SILU    .gate = DR_ACTIVATION_SILU
-#define SIGMOID .gate = DR_ACTIVATION_SIGMOID
-#define LOG     .form = DR_GATE_FORM_LOG
+/* short convolution with silu; unit queries and keys, or queries only: a unit key would make the gain trivial */
+#define CONVOLVED .conv_size = 4, .activated = true
+#define DELTA     CONVOLVED, .unit = DR_UNIT_BOTH
+#define LENGTHS   CONVOLVED, .unit = DR_UNIT_QUERY
+#define SILU      .gate = DR_ACTIVATION_SILU
+#define SIGMOID   .gate = DR_ACTIVATION_SIGMOID
+#define GATED     .output_gate = true
+#define LOG       .form = DR_GATE_FORM_LOG
+
+#define MAMBA2 CONVOLVED, .conv_bias = true, SILU, GATED, .gate_first = true, .expansion = 2, .scale = 1, .a_least = 1, LOG, \
+               .stepped = true
+#define GLA    SILU, GATED, .expansion = 1, .decay = DR_DECAY_LOW_RANK_BIAS, .log_sigmoid = 1.0 / 16, LOG
+#define KDA    DELTA, SIGMOID, GATED, .gate_low_rank = true, .expansion = 1, .decay = DR_DECAY_LOW_RANK, .a_least = 1, LOG
+#define MESA   DELTA, .plain_value = true, SILU, .expansion = 1, .scale = 1, LOG
 
 static const dr_family families[] = {
-    {.rule = "linear_attention", .conv_size = 4, .activated = true, SILU, .output_gate = true, .expansion = 1, LOG},
-    {.rule = "retnet", SILU, .output_gate = true, .expansion = 2, .rotary_base = 10000, LOG},
-    {.rule = "mamba2", .conv_size = 4, .conv_bias = true, .activated = true, SILU, .output_gate = true, .gate_first = true,
-     .expansion = 2, .scale = 1, .a_least = 1, LOG, .stepped = true},
-    {.rule = "gla", SILU, .output_gate = true, .expansion = 1, .decay = DR_DECAY_LOW_RANK_BIAS, .log_sigmoid = true, LOG},
+    {.rule = "linear_attention", CONVOLVED, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "pla", CONVOLVED, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "retnet", SILU, GATED, .expansion = 2, .rotary_base = 10000, LOG},
+    {.rule = "mamba2", MAMBA2},
+    {.rule = "pmamba2", MAMBA2},
+    {.rule = "pmamba2_key", MAMBA2},
+    {.rule = "gla", GLA},
+    {.rule = "pgla", GLA},
     {.rule = "delta_net", DELTA, SILU, .expansion = 1, LOG},
-    {.rule = "gdn", DELTA, SILU, .output_gate = true, .expansion = 2, LOG},
-    {.rule = "qdelta", DELTA, SILU, .output_gate = true, .expansion = 2, LOG},
+    {.rule = "longhorn", LENGTHS, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "nlms", LENGTHS, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "efla", LENGTHS, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "plonghorn", LENGTHS, SILU, GATED, .expansion = 1, LOG},
+    {.rule = "gdn", DELTA, SILU, GATED, .expansion = 2, LOG},
+    {.rule = "qdelta", DELTA, SILU, GATED, .expansion = 2, LOG},
+    {.rule = "comba", DELTA, SIGMOID, GATED, .expansion = 2, LOG},
+    {.rule = "delta_product", DELTA, SILU, GATED, .expansion = 2, LOG},
     {.rule = "pdn", DELTA, SILU, .expansion = 1, LOG},
+    {.rule = "pdn_unstable", DELTA, SILU, .expansion = 1, LOG},
     {.rule = "pgdn", DELTA, SILU, .expansion = 1, LOG},
-    {.rule = "kda", DELTA, SIGMOID, .output_gate = true, .gate_low_rank = true, .expansion = 1,
-     .decay = DR_DECAY_LOW_RANK, .a_least = 1, LOG},
-    {.rule = "pkda", DELTA, SIGMOID, .output_gate = true, .gate_low_rank = true, .expansion = 1,
-     .decay = DR_DECAY_LOW_RANK, .a_least = 1, LOG, .scan_decay_name = "attn.a_proj.weight"},
-    {.rule = "eda", DELTA, SIGMOID, .output_gate = true, .expansion = 1, .decay = DR_DECAY_LOW_RANK_HEADS, .a_least = 1,
+    {.rule = "pgdn_unstable", DELTA, SILU, .expansion = 1, LOG},
+    {.rule = "kda", KDA},
+    {.rule = "gdn2", KDA},
+    {.rule = "pkda", KDA, .scan_decay_name = "attn.a_proj.weight"},
+    {.rule = "pkda_unstable", KDA},
+    {.rule = "eda", DELTA, SIGMOID, GATED, .expansion = 1, .decay = DR_DECAY_LOW_RANK_HEADS, .a_least = 1,
      .form = DR_GATE_FORM_EDA_BOUNDED},
+    {.rule = "mesanet", MESA, .log_sigmoid = 1, .gains_biased = true},
+    {.rule = "pla_exact", MESA},
+    {.rule = "pdn_exact", MESA},
 };
 
-static const dr_family composition = {DELTA, SILU, .output_gate = true, .expansion = 1, LOG};
+static const dr_family composition = {DELTA, SILU, GATED, .expansion = 1, LOG};
 /* clang-format on */
-
-static bool same_row(const dr_row *one, const dr_row *other) {
-    return one->read == other->read && one->undecayed == other->undecayed && one->write == other->write &&
-           one->gain == other->gain && one->value == other->value;
-}
-
-bool dr_rule_same_axes(const dr_rule *one, const dr_rule *other) {
-    if (one->decay != other->decay || one->rows != other->rows || one->repeat != other->repeat || one->scan != other->scan ||
-        one->query != other->query)
-        return false;
-    for (int i = 0; i < one->rows; i++)
-        if (!same_row(&one->row[i], &other->row[i])) return false;
-    return true;
-}
 
 /* A unit key makes these gains functions of beta alone, so only the query is divided by its length. */
 static bool gain_needs_length(const dr_rule *rule) {

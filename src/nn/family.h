@@ -17,6 +17,7 @@ typedef struct {
     int64_t conv_size;  /* of query, key and value by default; 0: none */
     bool conv_bias;     /* of the convolutions */
     bool activated;     /* silu after the convolution, or in its place */
+    bool plain_value;   /* the value has neither of the two */
     dr_unit unit;       /* L2 norm of query and key, after the activation */
     bool output_gate;   /* by default */
     dr_activation gate; /* of the output */
@@ -25,7 +26,8 @@ typedef struct {
     int64_t expansion;  /* value size over key size by default */
     double scale;       /* of the query read; 0: K^-1/2 */
     dr_decay_projection decay;
-    bool log_sigmoid;            /* log_decay = logsigmoid(u)/16, without A_log and dt_bias */
+    double log_sigmoid;          /* log_decay = this times logsigmoid(u), without A_log and dt_bias; 0: -exp(A_log) softplus */
+    bool gains_biased;           /* the projections of a scalar decay and of beta have a bias */
     double a_least;              /* A_log is ln of a draw between this and 16 */
     dr_gate_form form;           /* of the decay gate by default */
     double rotary_base;          /* of the rotary embedding of query and key; 0: none */
@@ -35,8 +37,5 @@ typedef struct {
 
 /* The family of a rule: that of its name if it has the axes that the table of rules gives that name, else compositions. */
 dr_family dr_family_of(const dr_rule *rule);
-
-/* Whether decay, rows, scan and query of two rules are the same. */
-bool dr_rule_same_axes(const dr_rule *one, const dr_rule *other);
 
 #endif

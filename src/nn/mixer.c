@@ -30,6 +30,12 @@ static dr_status add_straight(dr_mixer *mixer, dr_input input, dr_role weight, i
     return dr_slot_fill(mixer->slot, weight, normal, heads * dim, mixer->hidden, 0);
 }
 
+static dr_status add_bias(dr_mixer *mixer, dr_input input, dr_role bias) {
+    dr_stream *stream = &mixer->stream[mixer->of[input]];
+    stream->bias = bias;
+    return dr_slot_fill(mixer->slot, bias, zero, stream->heads * stream->dim, 0, 0);
+}
+
 /* bias may be DR_ROLES; grouped: rank is that of each head */
 static dr_status add_low_rank(dr_mixer *mixer, dr_input input, dr_role down, dr_role up, dr_role bias, int64_t heads,
                               int64_t dim, int64_t rank, bool grouped) {
@@ -59,6 +65,7 @@ static dr_status add_token_stream(dr_mixer *mixer, dr_input input, dr_role weigh
                                   int64_t heads, int64_t dim) {
     DR_TRY(add_straight(mixer, input, weight, heads, dim));
     dr_stream *stream = &mixer->stream[mixer->of[input]];
+    if (input == DR_INPUT_VALUE && mixer->family.plain_value) return DR_OK;
     if (mixer->conv_size > 0) {
         stream->map = DR_MAP_CONV;
         stream->map_weight = conv;
@@ -91,7 +98,10 @@ static dr_status add_tokens(dr_mixer *mixer) {
 static dr_status add_decay_projection(dr_mixer *mixer) {
     int64_t heads = mixer->value_heads, dim = mixer->key_size;
     const dr_role down = DR_ROLE_DECAY_DOWN, up = DR_ROLE_DECAY_UP;
-    if (mixer->rule.decay == DR_DECAY_SCALAR) return add_straight(mixer, DR_INPUT_LOG_DECAY, DR_ROLE_DECAY, heads, 1);
+    if (mixer->rule.decay == DR_DECAY_SCALAR) {
+        DR_TRY(add_straight(mixer, DR_INPUT_LOG_DECAY, DR_ROLE_DECAY, heads, 1));
+        return mixer->family.gains_biased ? add_bias(mixer, DR_INPUT_LOG_DECAY, DR_ROLE_DECAY_BIAS) : DR_OK;
+    }
     switch (mixer->family.decay) {
     case DR_DECAY_LOW_RANK_HEADS:
         return add_low_rank(mixer, DR_INPUT_LOG_DECAY, down, up, DR_ROLES, heads, dim, LOW_RANK, true);
@@ -105,23 +115,24 @@ static dr_status add_decay_projection(dr_mixer *mixer) {
 static dr_status add_decay(dr_mixer *mixer, const dr_model_config *config) {
     DR_TRY(add_decay_projection(mixer));
     dr_stream *stream = &mixer->stream[mixer->of[DR_INPUT_LOG_DECAY]];
-    if (mixer->family.log_sigmoid) {
-        set_gate(stream, DR_GATE_LOG_SIGMOID, 1.0 / 16, 0);
+    if (mixer->family.log_sigmoid > 0) {
+        set_gate(stream, DR_GATE_LOG_SIGMOID, mixer->family.log_sigmoid, 0);
         return DR_OK;
     }
     dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
     dr_gate_kind kind = DR_GATE_LOG_DECAY;
-    if (config->gate == DR_GATE_FORM_KDA_BOUNDED) {
+    if (config->gates.gate == DR_GATE_FORM_KDA_BOUNDED) {
         kind = DR_GATE_KDA_BOUNDED;
         a_log = zero;
-    } else if (config->gate == DR_GATE_FORM_EDA_BOUNDED) {
+    } else if (config->gates.gate == DR_GATE_FORM_EDA_BOUNDED) {
         kind = DR_GATE_EDA_BOUNDED;
     }
     set_gate(stream, kind, 1, 0);
-    stream->gate.lower_bound = config->lower_bound;
+    stream->gate.lower_bound = config->gates.lower_bound;
     stream->map_weight = DR_ROLE_A_LOG;
     stream->map_bias = DR_ROLE_DT_BIAS;
-    DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_A_LOG, a_log, stream->heads, 0, 0));
+    stream->gate.a_log_per_channel = config->a_log_per_channel;
+    DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_A_LOG, a_log, stream->heads, config->a_log_per_channel ? stream->dim : 0, 0));
     return dr_slot_fill(mixer->slot, DR_ROLE_DT_BIAS, (dr_initial){DR_INITIAL_STEP, 0}, stream->heads * stream->dim, 0, 0);
 }
 
@@ -149,12 +160,31 @@ static dr_status add_sigmoid(dr_mixer *mixer, dr_input input, dr_role weight, in
     return DR_OK;
 }
 
+/* sigmoid of a projection less a constant, or plus one number that the layer learns; or no stream where it is fixed */
+static dr_status add_lambda(dr_mixer *mixer, const dr_model_config *config, double reach) {
+    const dr_initial low = {DR_INITIAL_CONSTANT, -0.8};
+    if (!dr_rule_uses(&mixer->rule, DR_INPUT_LAMBDA)) return DR_OK;
+    if (config->gates.lambda == DR_LAMBDA_FIXED) {
+        mixer->fixed_lambda = reach * config->gates.lambda_value;
+        return DR_OK;
+    }
+    bool learned = config->gates.lambda_bias_learned;
+    DR_TRY(
+        add_sigmoid(mixer, DR_INPUT_LAMBDA, DR_ROLE_LAMBDA, mixer->value_heads, 1, reach, learned ? 0 : -config->lambda_bias));
+    if (!learned) return DR_OK;
+    dr_stream *stream = &mixer->stream[mixer->of[DR_INPUT_LAMBDA]];
+    stream->gate.heads = 1;
+    stream->map_bias = DR_ROLE_LAMBDA_BIAS;
+    return dr_slot_fill(mixer->slot, DR_ROLE_LAMBDA_BIAS, low, 1, 0, 0);
+}
+
 static dr_status add_gains(dr_mixer *mixer, const dr_model_config *config) {
     int64_t heads = mixer->value_heads;
-    double reach = config->negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
+    double reach = config->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
     DR_TRY(add_sigmoid(mixer, DR_INPUT_BETA, DR_ROLE_BETA, mixer->rule.repeat * heads, 1, reach, 0));
+    if (mixer->family.gains_biased && mixer->of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(mixer, DR_INPUT_BETA, DR_ROLE_BETA_BIAS));
     DR_TRY(add_sigmoid(mixer, DR_INPUT_ERASE_GAIN, DR_ROLE_ERASE_GAIN, heads, 1, 1, 0));
-    DR_TRY(add_sigmoid(mixer, DR_INPUT_LAMBDA, DR_ROLE_LAMBDA, heads, 1, reach, -config->lambda_bias));
+    DR_TRY(add_lambda(mixer, config, reach));
     DR_TRY(add_sigmoid(mixer, DR_INPUT_ERASE_GATE, DR_ROLE_ERASE_GATE, heads, mixer->key_size, reach, 0));
     DR_TRY(add_sigmoid(mixer, DR_INPUT_WRITE_GATE, DR_ROLE_WRITE_GATE, heads, mixer->value_size, 1, 0));
     if (!dr_rule_uses(&mixer->rule, DR_INPUT_ERASE_KEY)) return DR_OK;
@@ -237,7 +267,8 @@ dr_status dr_mixer_create(dr_backend *backend, const dr_model_config *config, dr
                         .key_size = config->key_size,
                         .value_size = config->value_size,
                         .conv_size = config->conv_size,
-                        .norm_eps = config->norm_eps};
+                        .norm_eps = config->norm_eps,
+                        .fixed_lambda = -1};
     mixer->scale = mixer->family.scale;
     mixer->rotary_base = mixer->family.rotary_base;
     for (int input = 0; input <= DR_INPUTS; input++) mixer->of[input] = -1;
@@ -269,6 +300,12 @@ const void *dr_layer_parameter(const dr_layer *layer, dr_role role) {
 void *dr_layer_gradient(const dr_layer *layer, dr_role role) {
     if (!layer->gradients || role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
     return layer->gradients + dr_layer_bytes(layer, layer->mixer->slot[role].offset);
+}
+
+dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream) {
+    dr_gate gate = stream->gate;
+    gate.rows = layer->layout.rows * (stream->heads / gate.heads);
+    return gate;
 }
 
 dr_recurrence dr_layer_recurrence(const dr_layer *layer) {

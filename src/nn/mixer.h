@@ -24,7 +24,7 @@ typedef struct {
     int64_t heads, dim;
     dr_map map;
     dr_role map_weight, map_bias; /* of the convolution; or A_log and dt_bias of the gate */
-    dr_gate gate;                 /* of DR_MAP_GATE, without rows */
+    dr_gate gate;                 /* of DR_MAP_GATE, without rows; fewer heads than the stream's share its parameters */
     bool unit, rotated;
 } dr_stream;
 
@@ -37,6 +37,7 @@ typedef struct {
     int streams;
     int of[DR_INPUTS + 1]; /* index of an input's stream, of the output gate's at DR_INPUTS; -1: none */
     bool feedback, corrected;
+    double fixed_lambda;  /* of every token and head; negative: lambda is a stream, or not read */
     void *constant_decay; /* [HV] in the backend's memory, where the rule has it */
     void *ridge_floor;    /* [H, K], added to the ridge */
     dr_slot slot[DR_ROLES];
@@ -69,6 +70,7 @@ const void *dr_layer_parameter(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
 size_t dr_layer_bytes(const dr_layer *layer, int64_t count); /* of so many elements */
 dr_recurrence dr_layer_recurrence(const dr_layer *layer);
+dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream); /* with rows */
 
 /* What a forward makes of each stream, [rows, heads, dim] but for hidden [rows, rank]. Stages that do nothing share memory. */
 typedef struct {
@@ -77,6 +79,7 @@ typedef struct {
     void *feedback_factor, *feedback, *erasing; /* [H], factor times key [rows, H, K], that with the norm of keys */
     void *correction;                           /* [rows, H, K] */
     void *ridge;                                /* [H, K] */
+    void *fixed_lambda;                         /* [rows, HV] */
     void *o, *saved;                            /* [rows, HV, V]; the engine's */
 } dr_mixer_memory;
 

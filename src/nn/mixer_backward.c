@@ -157,8 +157,7 @@ static dr_status map_backward(const dr_layer *layer, int index, const dr_mixer_m
                                   d_weight, d_bias);
     }
     if (stream->map == DR_MAP_GATE) {
-        dr_gate gate = stream->gate;
-        gate.rows = layer->layout.rows;
+        dr_gate gate = dr_layer_gate(layer, stream);
         return ops->gate_backward(layer->backend, &gate, memory->raw[index], weight, bias, *d_raw, *d_raw, false, d_weight,
                                   d_bias);
     }

@@ -41,6 +41,7 @@ void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, b
     }
     if (mixer->corrected) memory->correction = dr_arena_take(arena, keys);
     if (mixer->ridge_floor) memory->ridge = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads * mixer->key_size));
+    if (mixer->fixed_lambda >= 0) memory->fixed_lambda = dr_arena_take(arena, dr_layer_bytes(layer, rows * mixer->value_heads));
     memory->o = dr_arena_take(arena, values);
     if (keep) memory->saved = dr_arena_take(arena, engine->saved);
 }
@@ -79,8 +80,7 @@ static dr_status map(const dr_layer *layer, int index, const dr_mixer_memory *me
                                  carried);
     }
     if (stream->map == DR_MAP_GATE) {
-        dr_gate gate = stream->gate;
-        gate.rows = layer->layout.rows;
+        dr_gate gate = dr_layer_gate(layer, stream);
         return ops->gate_forward(layer->backend, &gate, memory->raw[index], weight, bias, memory->mapped[index]);
     }
     return DR_OK;
@@ -147,6 +147,15 @@ static dr_status make_ridge(const dr_layer *layer, const dr_mixer_memory *memory
     return ops->add(layer->backend, mixer->heads * mixer->key_size, 1, mixer->ridge_floor, memory->ridge);
 }
 
+/* The same lambda everywhere: twice its value times sigmoid(0). */
+static dr_status fix_lambda(const dr_layer *layer, const dr_mixer_memory *memory) {
+    const dr_mixer *mixer = layer->mixer;
+    int64_t count = layer->layout.rows * mixer->value_heads;
+    dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = count, .heads = 1, .dim = 1, .multiplier = 2 * mixer->fixed_lambda};
+    layer->backend->ops->zero(layer->backend, memory->fixed_lambda, dr_layer_bytes(layer, count));
+    return layer->backend->ops->gate_forward(layer->backend, &gate, memory->fixed_lambda, NULL, NULL, memory->fixed_lambda);
+}
+
 dr_inputs dr_mixer_inputs(const dr_layer *layer, const dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     dr_inputs inputs = {{NULL}};
@@ -156,6 +165,7 @@ dr_inputs dr_mixer_inputs(const dr_layer *layer, const dr_mixer_memory *memory) 
     if (mixer->family.stepped) inputs.at[DR_INPUT_VALUE] = memory->stepped;
     if (mixer->feedback) inputs.at[DR_INPUT_FEEDBACK_KEY] = memory->erasing;
     if (mixer->ridge_floor) inputs.at[DR_INPUT_RIDGE] = memory->ridge;
+    if (mixer->fixed_lambda >= 0) inputs.at[DR_INPUT_LAMBDA] = memory->fixed_lambda;
     inputs.at[DR_INPUT_SCAN_CENTRE] = dr_layer_parameter(layer, DR_ROLE_SCAN_CENTRE);
     return inputs;
 }
@@ -206,6 +216,7 @@ dr_status dr_mixer_forward(const dr_layer *layer, const void *x, void *y, const 
     for (int i = 0; i < mixer->streams; i++) DR_TRY(finish(layer, i, memory));
     if (mixer->family.stepped) DR_TRY(step_values(layer, memory));
     if (mixer->ridge_floor) DR_TRY(make_ridge(layer, memory));
+    if (mixer->fixed_lambda >= 0) DR_TRY(fix_lambda(layer, memory));
     DR_TRY(recur(layer, memory, scratch, state));
     if (mixer->family.stepped)
         DR_TRY(ops->scale_heads_forward(layer->backend, rows, heads, dim, true, dr_layer_parameter(layer, DR_ROLE_SKIP),

@@ -126,7 +126,7 @@ typedef struct dr_operations {
     dr_status (*conv_backward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
 
-    /* x, y [rows, heads, dim]; d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to. */
+    /* x, y [rows, heads, dim]; y may be x, d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to. */
     dr_status (*gate_forward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
     dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);

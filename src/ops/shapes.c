@@ -66,9 +66,9 @@ int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, i
 int dr_recurrence_state_shape(const dr_recurrence *recurrence, dr_state_kind state, int64_t shape[DR_MAX_RANK]) {
     int rank = 0;
     shape[rank++] = recurrence->layout.sequences;
-    shape[rank++] = state == DR_STATE_S ? recurrence->value_heads : recurrence->key_heads;
+    shape[rank++] = state == DR_STATE_A ? recurrence->key_heads : recurrence->value_heads;
     shape[rank++] = recurrence->key_size;
-    if (state == DR_STATE_S) shape[rank++] = recurrence->value_size;
+    if (state != DR_STATE_A) shape[rank++] = state == DR_STATE_S ? recurrence->value_size : recurrence->key_size;
     return rank;
 }
 

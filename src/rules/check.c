@@ -16,8 +16,8 @@
 
 static dr_status check_options(const dr_rule *rule) {
     REQUIRE_OPTION(rule->decay, DR_DECAY_CHANNEL, "decay");
-    REQUIRE_OPTION(rule->scan, DR_SCAN_DIAGONAL, "scan");
-    REQUIRE_OPTION(rule->query, DR_QUERY_RIDGE, "query");
+    REQUIRE_OPTION(rule->scan, DR_SCAN_INVERSE_GRAM, "scan");
+    REQUIRE_OPTION(rule->query, DR_QUERY_CONJUGATE_GRADIENT, "query");
     REQUIRE_OPTION(rule->normalizer, DR_NORMALIZER_DISCOUNTED, "normalizer");
     REQUIRE_OPTION(rule->squash.interval, DR_SQUASH_DAMPEN, "squash interval");
     REQUIRE_OPTION(rule->squash.function, DR_SQUASH_TANH, "squash function");
@@ -25,7 +25,7 @@ static dr_status check_options(const dr_rule *rule) {
     REFUSE_UNLESS(rule->repeat >= 1, "repeat is a whole number from 1, not %d", rule->repeat);
     for (int i = 0; i < rule->rows; i++) {
         REQUIRE_OPTION(rule->row[i].read, DR_READ_FREE, "read key");
-        REQUIRE_OPTION(rule->row[i].write, DR_WRITE_FREE, "write key");
+        REQUIRE_OPTION(rule->row[i].write, DR_WRITE_EXACT, "write key");
         REQUIRE_OPTION(rule->row[i].gain, DR_GAIN_EXPONENTIAL, "gain");
         REQUIRE_OPTION(rule->row[i].value, DR_VALUE_GATED, "value");
     }
@@ -33,6 +33,10 @@ static dr_status check_options(const dr_rule *rule) {
                   rule->squash.x);
     REFUSE_UNLESS(rule->squash.eps > 0 && isfinite(rule->squash.eps), "the squash needs a finite eps > 0, not %g",
                   rule->squash.eps);
+    REQUIRE_OPTION(rule->cg_start, DR_CG_JACOBI, "start of conjugate gradients");
+    REFUSE_UNLESS(rule->cg_eps >= 0 && isfinite(rule->cg_eps), "cg_eps is a finite number >= 0, not %g", rule->cg_eps);
+    REFUSE_UNLESS(rule->query != DR_QUERY_CONJUGATE_GRADIENT || rule->cg_iters >= 1,
+                  "query conjugate_gradient needs cg_iters from 1, not %d", rule->cg_iters);
     REFUSE_UNLESS(rule->gain_eps >= 0 && isfinite(rule->gain_eps), "gain_eps is a finite number >= 0, not %g", rule->gain_eps);
     return DR_OK;
 }
@@ -61,7 +65,25 @@ static bool writes(const dr_rule *rule, dr_write write) {
     return false;
 }
 
+static dr_status check_matrix_scan(const dr_rule *rule) {
+    bool gram = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT;
+    bool inverse = writes(rule, DR_WRITE_EXACT);
+    REFUSE_UNLESS(!gram || rule->scan == DR_SCAN_GRAM, "query %s needs scan gram, not %s", dr_query_name(rule->query),
+                  dr_scan_name(rule->scan));
+    REFUSE_UNLESS(rule->scan != DR_SCAN_GRAM || gram, "scan gram is not used by the query");
+    REFUSE_UNLESS(rule->scan != DR_SCAN_GRAM || rule->decay != DR_DECAY_CHANNEL,
+                  "the Gram matrix decays by a scalar: scan gram does not go with decay channel");
+    REFUSE_UNLESS(!inverse || rule->scan == DR_SCAN_INVERSE_GRAM, "write key exact needs scan inverse_gram, not %s",
+                  dr_scan_name(rule->scan));
+    REFUSE_UNLESS(rule->scan != DR_SCAN_INVERSE_GRAM || inverse, "scan inverse_gram is used by no write key");
+    REFUSE_UNLESS(rule->scan != DR_SCAN_INVERSE_GRAM || rule->decay == DR_DECAY_NONE,
+                  "the inverse Gram matrix would have to be divided by the decay: scan inverse_gram needs decay none, not %s",
+                  dr_decay_name(rule->decay));
+    return DR_OK;
+}
+
 static dr_status check_scan(const dr_rule *rule) {
+    DR_TRY(check_matrix_scan(rule));
     bool diagonal = rule->scan == DR_SCAN_DIAGONAL;
     bool wanted =
         writes(rule, DR_WRITE_PRECONDITIONED) || writes(rule, DR_WRITE_SHERMAN_MORRISON) || rule->query == DR_QUERY_RIDGE;

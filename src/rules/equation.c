@@ -74,6 +74,9 @@ static void put_write(line *out, const dr_rule *rule, const dr_row *row) {
     case DR_WRITE_FREE:
         put(out, "free_write");
         break;
+    case DR_WRITE_EXACT:
+        put(out, "w");
+        break;
     }
 }
 
@@ -99,8 +102,7 @@ static const char *gain_text(const dr_rule *rule, const dr_row *row) {
 }
 
 /* A = ...;  B = ...;  m = ...; */
-static void put_scan(line *out, const dr_rule *rule) {
-    if (rule->scan == DR_SCAN_NONE) return;
+static void put_diagonal(line *out, const dr_rule *rule) {
     bool preconditioned = false, sherman_morrison = false;
     for (int i = 0; i < rule->rows; i++) {
         preconditioned = preconditioned || rule->row[i].write == DR_WRITE_PRECONDITIONED;
@@ -116,6 +118,24 @@ static void put_scan(line *out, const dr_rule *rule) {
     put(out, "B = %g^(%s), ", squash->x, exponent);
     put(out, squash->function == DR_SQUASH_TANH ? "s = tanh r, " : "s = r/(1 + |r|), ");
     put(out, "r = ln(A + %g) - centre;  ", squash->eps);
+}
+
+/* The scan and what the write keys take from it. */
+static void put_scan(line *out, const dr_rule *rule) {
+    const char *weight = dr_rule_uses(rule, DR_INPUT_BETA) ? "b " : "";
+    switch (rule->scan) {
+    case DR_SCAN_NONE:
+        break;
+    case DR_SCAN_DIAGONAL:
+        put_diagonal(out, rule);
+        break;
+    case DR_SCAN_GRAM:
+        put(out, "K = %sK + %sk k^T;  ", rule->decay != DR_DECAY_NONE ? "a " : "", weight);
+        break;
+    case DR_SCAN_INVERSE_GRAM:
+        put(out, "p = P k;  w = p/(1 + %sk.p);  P = P - %sw p^T;  ", weight, weight);
+        break;
+    }
 }
 
 /* c = ...;  n = ...; where the row's gain or normalizer is derived */
@@ -196,6 +216,15 @@ int dr_rule_equation(const dr_rule *rule, char *text, size_t size) {
         break;
     case DR_QUERY_RIDGE:
         put(&out, "o = scale S^T (q/(A + ridge))");
+        break;
+    case DR_QUERY_EXACT:
+        put(&out, "o = scale S^T (K + diag(ridge))^-1 q");
+        break;
+    case DR_QUERY_CONJUGATE_GRADIENT:
+        put(&out, "(K + diag(ridge)) x = q by %d steps of conjugate gradients from %s", rule->cg_iters,
+            rule->cg_start == DR_CG_JACOBI ? "q/(diag K + ridge)" : "0");
+        if (rule->cg_eps > 0) put(&out, " with eps %g", rule->cg_eps);
+        put(&out, ";  o = scale S^T x");
         break;
     }
     return out.length;

@@ -148,12 +148,16 @@ dr_model *dr_run_model(dr_run *run) {
 void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context) {
     const dr_model_config *config = dr_model_get_config(run->model);
     const dr_backend *backend = dr_model_backend(run->model);
-    char text[256];
+    char text[1024];
     snprintf(text, sizeof text, "model: %s, %lld layers of width %lld, %lld heads of %lld x %lld, %lld parameters",
-             dr_setting_text(run->options, DR_SET_RULE), (long long)config->layers, (long long)config->hidden,
+             config->rule.name ? config->rule.name : "composition", (long long)config->layers, (long long)config->hidden,
              (long long)config->value_heads, (long long)config->key_size, (long long)config->value_size,
              (long long)dr_model_parameter_count(run->model));
     line(context, text);
+    if (!config->rule.name) {
+        dr_rule_equation(&config->rule, text, sizeof text);
+        line(context, text);
+    }
     snprintf(text, sizeof text, "backend: %s (%s), %d threads", dr_backend_name(backend), dr_backend_isa(backend),
              dr_backend_threads(backend));
     line(context, text);

@@ -6,6 +6,7 @@
 #include "base/near.h"
 #include "formats/folder.h"
 #include "formats/json.h"
+#include "rules/json.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LONGEST_FALLBACK = 24 };
+enum { LONGEST_FALLBACK = 24, LONGEST_RULE = 2048 };
 
 struct dr_train_options {
     char *value[DR_SETTINGS];                          /* NULL: not set */
@@ -109,15 +110,40 @@ static dr_status check_value(const dr_setting *setting, const char *value) {
     return DR_OK;
 }
 
-dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value) {
-    int id = find_setting(name);
-    if (id < 0) return fail_unknown(name);
-    DR_TRY(check_value(&dr_setting_table[id], value));
-    if (id == DR_SET_RULE && !dr_rule_find(value)) return DR_ERROR_ARGUMENT; /* its message names near rules */
+static dr_status keep(dr_train_options *options, int id, const char *value) {
     char *copy;
     DR_TRY(dr_copy_string(value, &copy));
     dr_release(options->value[id]);
     options->value[id] = copy;
+    return DR_OK;
+}
+
+/* A rule is kept as its name, or as JSON whole: a run does not depend on a file that may change. */
+static dr_status keep_rule(dr_train_options *options, const dr_rule *rule, const dr_gates *gates) {
+    char text[LONGEST_RULE];
+    int length = dr_rule_write_text(rule, gates, text, sizeof text);
+    if (length < 0 || length >= LONGEST_RULE) return dr_fail(DR_ERROR_MEMORY, "there is no memory for the rule as JSON");
+    return keep(options, DR_SET_RULE, text);
+}
+
+/* From a name, the text of an object, or a file. */
+static dr_status set_rule(dr_train_options *options, const char *value) {
+    dr_rule rule;
+    dr_gates gates;
+    size_t length = strlen(value);
+    bool is_object = value[strspn(value, " \t\n")] == '{';
+    bool is_file = length > 5 && strcmp(value + length - 5, ".json") == 0;
+    if (!is_object && !is_file) return dr_rule_find(value) ? keep(options, DR_SET_RULE, value) : DR_ERROR_ARGUMENT;
+    DR_TRY(is_object ? dr_rule_read_text(value, &rule, &gates) : dr_rule_read_file(value, &rule, &gates));
+    return keep_rule(options, &rule, &gates);
+}
+
+dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value) {
+    int id = find_setting(name);
+    if (id < 0) return fail_unknown(name);
+    DR_TRY(check_value(&dr_setting_table[id], value));
+    if (id == DR_SET_RULE) return set_rule(options, value);
+    DR_TRY(keep(options, id, value));
     if (id == DR_SET_TASK) fill_task_fallbacks(options);
     return DR_OK;
 }
@@ -155,6 +181,12 @@ static dr_status set_from_json(dr_train_options *options, const char *name, cons
     const char *text = NULL;
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
+    if (id == DR_SET_RULE && json_is_object(value)) {
+        dr_rule rule;
+        dr_gates gates;
+        dr_status status = dr_rule_from_json(value, &rule, &gates);
+        return status == DR_OK ? keep_rule(options, &rule, &gates) : dr_fail_in(status, "rule");
+    }
     DR_TRY(text_of(&dr_setting_table[id], value, buffer, sizeof buffer, &text));
     return dr_train_options_set(options, name, text);
 }
@@ -214,6 +246,7 @@ bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id) {
 
 static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) {
     if (dr_setting_is_auto(options, id)) return json_string("auto");
+    if (id == DR_SET_RULE && *dr_setting_text(options, id) == '{') return json_loads(dr_setting_text(options, id), 0, NULL);
     switch (dr_setting_table[id].type) {
     case DR_SETTING_INTEGER:
         return json_integer(dr_setting_integer(options, id));
@@ -240,17 +273,38 @@ dr_status dr_train_options_to_json(const dr_train_options *options, json_t **obj
     return DR_OK;
 }
 
-dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config) {
+/* The rule, and what its object says about gates. */
+static dr_status rule_of(const dr_train_options *options, dr_rule *rule, dr_gates *gates) {
+    const char *text = dr_setting_text(options, DR_SET_RULE);
+    if (*text == '{') return dr_rule_read_text(text, rule, gates);
+    const dr_rule *named = dr_rule_find(text);
+    if (!named) return DR_ERROR_ARGUMENT;
+    *rule = *named;
+    *gates = dr_gates_default();
+    return DR_OK;
+}
+
+/* Settings that are not auto go before the rule's object. */
+static void override_gates(const dr_train_options *options, dr_gates *gates) {
     static const struct {
         const char *name;
         dr_gate_form form;
-    } gates[] = {{"auto", DR_GATE_AUTO},
-                 {"log", DR_GATE_FORM_LOG},
-                 {"kda_bounded", DR_GATE_FORM_KDA_BOUNDED},
-                 {"eda_bounded", DR_GATE_FORM_EDA_BOUNDED}};
-    const dr_rule *rule = dr_rule_find(dr_setting_text(options, DR_SET_RULE));
-    if (!rule) return DR_ERROR_ARGUMENT;
-    *config = dr_model_config_default(rule);
+    } forms[] = {
+        {"log", DR_GATE_FORM_LOG}, {"kda_bounded", DR_GATE_FORM_KDA_BOUNDED}, {"eda_bounded", DR_GATE_FORM_EDA_BOUNDED}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(forms[i].name, dr_setting_text(options, DR_SET_GATE)) == 0) gates->gate = forms[i].form;
+    if (!dr_setting_is_auto(options, DR_SET_NEGATIVE_EIGENVALUES))
+        gates->negative_eigenvalues = dr_setting_boolean(options, DR_SET_NEGATIVE_EIGENVALUES);
+    if (!dr_setting_is_auto(options, DR_SET_LOWER_BOUND)) gates->lower_bound = dr_setting_real(options, DR_SET_LOWER_BOUND);
+}
+
+dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config) {
+    dr_rule rule;
+    dr_gates gates;
+    DR_TRY(rule_of(options, &rule, &gates));
+    override_gates(options, &gates);
+    *config = dr_model_config_default(&rule);
+    config->gates = gates;
     config->vocabulary = vocabulary;
     config->hidden = dr_setting_integer(options, DR_SET_HIDDEN);
     config->layers = dr_setting_integer(options, DR_SET_LAYERS);
@@ -260,13 +314,9 @@ dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabul
     config->value_size = dr_setting_integer(options, DR_SET_VALUE_SIZE);
     config->intermediate = dr_setting_integer(options, DR_SET_INTERMEDIATE);
     config->tied = dr_setting_boolean(options, DR_SET_TIED);
-    config->negative_eigenvalues = dr_setting_boolean(options, DR_SET_NEGATIVE_EIGENVALUES);
     config->force = dr_setting_boolean(options, DR_SET_FORCE);
-    for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)
-        if (strcmp(gates[i].name, dr_setting_text(options, DR_SET_GATE)) == 0) config->gate = gates[i].form;
     if (!dr_setting_is_auto(options, DR_SET_CONV_SIZE)) config->conv_size = dr_setting_integer(options, DR_SET_CONV_SIZE);
     if (!dr_setting_is_auto(options, DR_SET_OUTPUT_GATE)) config->output_gate = dr_setting_boolean(options, DR_SET_OUTPUT_GATE);
-    if (!dr_setting_is_auto(options, DR_SET_LOWER_BOUND)) config->lower_bound = dr_setting_real(options, DR_SET_LOWER_BOUND);
     if (!dr_setting_is_auto(options, DR_SET_LAMBDA_BIAS)) config->lambda_bias = dr_setting_real(options, DR_SET_LAMBDA_BIAS);
     if (!dr_setting_is_auto(options, DR_SET_INITIALIZER_RANGE))
         config->initializer_range = dr_setting_real(options, DR_SET_INITIALIZER_RANGE);

@@ -19,7 +19,8 @@ static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", REC
 const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_TASK] =
         TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next byte of a corpus; mqar: multi-query associative recall"),
-    [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN, "the recurrence, a name that `deltarule rules` lists"),
+    [DR_SET_RULE] =
+        TEXT("rule", "gdn", NULL, RUN, "the recurrence: a name that `deltarule rules` lists, or a JSON file that composes one"),
     [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them"),
     [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
     [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters, the data order and the held-out choice"),
@@ -56,7 +57,8 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                                  "width of the short convolution; 0: none; auto: as the rule's family has it"),
     [DR_SET_TIED] = BOOLEAN("tied", "true", MODEL, "the head is the embedding"),
     [DR_SET_OUTPUT_GATE] = BOOLEAN("output_gate", "auto", MODEL, "of the mixer; auto: as the rule's family has it"),
-    [DR_SET_NEGATIVE_EIGENVALUES] = BOOLEAN("negative_eigenvalues", "false", MODEL, "beta in [0, 2] instead of [0, 1]"),
+    [DR_SET_NEGATIVE_EIGENVALUES] = BOOLEAN("negative_eigenvalues", "auto", MODEL,
+                                            "beta in [0, 2] instead of [0, 1]; auto: as the rule's object says, else false"),
     [DR_SET_FORCE] = BOOLEAN("force", "false", MODEL, "accept negative eigenvalues with a preconditioner"),
     [DR_SET_GATE] = TEXT("gate", "auto", "auto log kda_bounded eda_bounded", MODEL, "form of the decay gate"),
     [DR_SET_LOWER_BOUND] = REAL("lower_bound", "auto", -100, -1e-3, MODEL, "of a bounded decay gate"),

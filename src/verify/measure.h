@@ -19,7 +19,7 @@ dr_status dr_device_bytes(dr_device_memory *memory, size_t bytes, void **block);
 /* count elements, NaN: what a backend forgets to write will show. */
 dr_status dr_device_unset(dr_device_memory *memory, int64_t count, void **block);
 dr_status dr_device_zero(dr_device_memory *memory, int64_t count, void **block);
-/* count elements of a tensor; a tensor of rank 0 stands for its one value count times. */
+/* count elements of a tensor; one with fewer has each of them several times in a row. */
 dr_status dr_device_fill(dr_device_memory *memory, const dr_tensor *tensor, int64_t count, void **block);
 
 /* The largest relative error over some tensors, and where it is. */
@@ -41,5 +41,8 @@ void dr_measure(const double *actual, const dr_tensor *expected, const char *pre
 /* The same of a block of the backend's memory. */
 dr_status dr_measure_block(dr_backend *backend, const void *actual, const dr_tensor *expected, const char *prefix,
                            const char *name, dr_worst *worst);
+/* The same of count elements, of which as many in a row are summed as stand for one of expected. */
+dr_status dr_measure_sums(dr_backend *backend, const void *actual, int64_t count, const dr_tensor *expected, const char *prefix,
+                          const char *name, dr_worst *worst);
 
 #endif

@@ -2,19 +2,21 @@
  *
  * The files use the short names of the papers, in which one letter means different things in different rules (a, b). The table
  * below gives for each input of the library the names it has in files; since a rule reads an input or does not, no table by
- * rule is needed. Everything is checked here, so that running the case can trust it: an unexpected tensor, a missing one or a
- * wrong size is DR_ERROR_FORMAT. */
+ * rule is needed. A composition ("rule": "compose") has its rule as JSON in its options, and its inputs under the library's
+ * names. Everything is checked here, so that running the case can trust it: an unexpected tensor, a missing one or a wrong size
+ * is DR_ERROR_FORMAT. */
 #include "verify/recurrence_case.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "formats/json.h"
+#include "rules/json.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SIZE = 1 << 30, MAX_SUBSTEPS = 64 };
+enum { MAX_SIZE = 1 << 30, MAX_SUBSTEPS = 64, MAX_CG_ITERS = 1 << 20 };
 
 static const struct {
     const char *name;
@@ -36,9 +38,14 @@ static const struct {
     {"ridge", DR_INPUT_RIDGE},
 };
 
+static bool is_composition(const dr_vector_file *file) {
+    return strcmp(file->rule, "compose") == 0;
+}
+
 /* The name that the file uses for an input. */
 static const char *name_in_file(const dr_vector_file *file, dr_input input) {
     const char *any = dr_input_name(input);
+    if (is_composition(file)) return any;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i].input != input) continue;
         any = names[i].name;
@@ -53,9 +60,24 @@ static bool has_normalized_gain(const dr_rule *rule) {
     return false;
 }
 
+/* A number of steps turns the exact query into conjugate gradients; without x0 they start as "jacobi". */
+static dr_status read_conjugate_gradients(const dr_vector_file *file, dr_rule *rule) {
+    const char *start = "jacobi";
+    int64_t steps = 0;
+    DR_TRY(dr_json_integer(file->options, "cg_iters", 1, MAX_CG_ITERS, &steps));
+    DR_TRY(dr_json_text(file->options, "x0", &start));
+    if (steps == 0) return DR_OK;
+    if (strcmp(start, "jacobi") != 0 && strcmp(start, "zero") != 0)
+        return dr_fail(DR_ERROR_FORMAT, "its option 'x0' is '%.40s', not jacobi or zero", start);
+    rule->query = DR_QUERY_CONJUGATE_GRADIENT;
+    rule->cg_iters = (int)steps;
+    rule->cg_start = start[0] == 'j' ? DR_CG_JACOBI : DR_CG_ZERO;
+    return DR_OK;
+}
+
 /* x and eps belong to the squash, eps alone to a normalized gain. */
 static dr_status read_options(const dr_vector_file *file, dr_recurrence_case *read) {
-    static const char *const known[] = {"x", "eps", "qk_l2norm", "read_decayed", NULL};
+    static const char *const known[] = {"x", "eps", "qk_l2norm", "read_decayed", "cg_iters", "x0", NULL};
     bool decayed = !read->rule.row[0].undecayed;
     if (dr_json_known(file->options, known) != DR_OK)
         return dr_fail_in(DR_ERROR_UNSUPPORTED, "this build does not know its options");
@@ -65,17 +87,39 @@ static dr_status read_options(const dr_vector_file *file, dr_recurrence_case *re
     DR_TRY(dr_json_real(file->options, "qk_l2norm", 0, 1, &read->qk_l2norm));
     DR_TRY(dr_json_boolean(file->options, "read_decayed", &decayed));
     read->rule.row[0].undecayed = !decayed;
+    return read_conjugate_gradients(file, &read->rule);
+}
+
+/* A composition's squash is part of its rule, so that eps is that of the gain. */
+static dr_status read_composition(const dr_vector_file *file, dr_recurrence_case *read) {
+    static const char *const known[] = {"rule", "eps", "qk_l2norm", "cg_iters", "x0", NULL}, *const needed[] = {"rule", NULL};
+    int64_t substeps = 1;
+    if (dr_json_known(file->options, known) != DR_OK)
+        return dr_fail_in(DR_ERROR_UNSUPPORTED, "this build does not know its options");
+    DR_TRY(dr_json_required(file->options, needed));
+    if (dr_rule_from_json(json_object_get(file->options, "rule"), &read->rule, NULL) != DR_OK)
+        return dr_fail_in(DR_ERROR_FORMAT, "its option 'rule'");
+    DR_TRY(dr_json_real(file->options, "eps", 0, 1, &read->rule.gain_eps));
+    DR_TRY(dr_json_real(file->options, "qk_l2norm", 0, 1, &read->qk_l2norm));
+    DR_TRY(read_conjugate_gradients(file, &read->rule));
+    DR_TRY(dr_vector_file_integer(file, "substeps", 1, MAX_SUBSTEPS, &substeps));
+    if (substeps != read->rule.repeat)
+        return dr_fail(DR_ERROR_FORMAT, "its metadata 'substeps' is %lld, but its rule repeats %d times", (long long)substeps,
+                       read->rule.repeat);
+    if (dr_rule_check(&read->rule) != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "its options do not fit its rule");
     return DR_OK;
 }
 
 static dr_status read_rule(const dr_vector_file *file, dr_recurrence_case *read) {
+    if (is_composition(file)) return read_composition(file, read);
     const dr_rule *rule = dr_rule_find(file->rule);
     if (!rule) return dr_fail(DR_ERROR_UNSUPPORTED, "'%.40s' is no rule of this build", file->rule);
     int64_t substeps = 1;
     read->rule = *rule;
     DR_TRY(read_options(file, read));
     DR_TRY(dr_vector_file_integer(file, "substeps", 1, MAX_SUBSTEPS, &substeps));
-    if (substeps > 1) read->rule.repeat = (int)substeps;
+    read->step_axis = rule->repeat > 1;
+    if (substeps > 1 || read->step_axis) read->rule.repeat = (int)substeps;
     return dr_rule_check(&read->rule) == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "its options do not fit the rule");
 }
 
@@ -117,31 +161,65 @@ static dr_status read_sizes(dr_vector_file *file, dr_recurrence_case *read, int6
     return dr_layout_check(&recurrence->layout) == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "cu_seqlens");
 }
 
-/* The shape of an input in the file: that of the library, with [B, T] for the rows of tokens. */
-static int shape_in_file(const dr_recurrence *recurrence, dr_input input, int64_t tokens, int64_t shape[DR_MAX_RANK + 1]) {
+/* The shape of an input in the file: that of the library, with [B, T] for the rows of tokens, and an axis for a single step
+ * where the rule is one of steps. */
+static int shape_in_file(const dr_recurrence_case *read, dr_input input, int64_t tokens, int64_t shape[DR_MAX_RANK + 2]) {
+    const dr_recurrence *recurrence = &read->recurrence;
     dr_recurrence longer = *recurrence;
     int64_t of_longer[DR_MAX_RANK];
     int rank = dr_recurrence_input_shape(recurrence, input, shape);
+    bool has_steps = input == DR_INPUT_KEY || input == DR_INPUT_VALUE || input == DR_INPUT_BETA;
     longer.layout.rows++;
     dr_recurrence_input_shape(&longer, input, of_longer);
     if (shape[0] == of_longer[0]) return rank; /* a parameter, not a stream of tokens */
-    memmove(shape + 2, shape + 1, (size_t)(rank - 1) * sizeof shape[0]);
+    bool single_step = has_steps && read->step_axis && read->rule.repeat == 1;
+    memmove(shape + 2 + single_step, shape + 1, (size_t)(rank - 1) * sizeof shape[0]);
     shape[0] = recurrence->layout.rows / tokens;
     shape[1] = tokens;
-    return rank + 1;
+    if (single_step) shape[2] = 1;
+    return rank + 1 + single_step;
+}
+
+/* The exact rules are recorded with a ridge [H], the same on every channel. */
+static bool has_one_ridge_a_head(const dr_vector_file *file, const char *name) {
+    return dr_vector_file_rank(file, "in.", name) == 1;
 }
 
 static dr_status read_inputs(dr_vector_file *file, int64_t tokens, dr_recurrence_case *read) {
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_case_input *input = &read->input[i];
         if (!dr_rule_uses(&read->rule, (dr_input)i)) continue;
-        int64_t shape[DR_MAX_RANK + 1];
-        int rank = shape_in_file(&read->recurrence, (dr_input)i, tokens, shape);
+        int64_t shape[DR_MAX_RANK + 2];
+        int rank = shape_in_file(read, (dr_input)i, tokens, shape);
         input->name = name_in_file(file, (dr_input)i);
+        if (i == DR_INPUT_RIDGE && has_one_ridge_a_head(file, input->name)) rank = 1;
         input->has_gradient = read->backward;
         DR_TRY(dr_vector_file_take(file, "in.", input->name, DR_F32, rank, shape, &input->value));
         if (read->backward) DR_TRY(dr_vector_file_take(file, "grad.", input->name, DR_F64, rank, shape, &input->gradient));
     }
+    return DR_OK;
+}
+
+/* out.G is K + Diag(ridge), ridge [H] or [H, K]; K is what the engines give. */
+static dr_status read_ridged_gram(dr_vector_file *file, int rank, const int64_t *shape, dr_recurrence_case *read) {
+    dr_case_state *state = &read->state[DR_STATE_K];
+    const dr_tensor *ridge = &read->input[DR_INPUT_RIDGE].value;
+    dr_tensor recorded;
+    void *memory = NULL;
+    DR_TRY(dr_vector_file_take(file, "out.", "G", DR_F64, rank, shape, &recorded));
+    int64_t count = dr_tensor_count(&recorded), size = shape[rank - 1], heads = shape[1],
+            group = heads / read->recurrence.key_heads;
+    int64_t each = read->recurrence.key_heads * size / dr_tensor_count(ridge);
+    DR_TRY(dr_allocate((size_t)count * sizeof(double), "a Gram matrix", &memory));
+    read->gram = memory;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = i / size % size, column = i % size, head = i / (size * size) % heads / group;
+        read->gram[i] = dr_tensor_element(&recorded, i);
+        if (row == column) read->gram[i] -= dr_tensor_element(ridge, (head * size + row) / each);
+    }
+    state->final_name = "G";
+    state->final = recorded;
+    state->final.data = read->gram;
     return DR_OK;
 }
 
@@ -156,7 +234,10 @@ static dr_status read_states(dr_vector_file *file, dr_recurrence_case *read) {
         snprintf(state->initial_name, sizeof state->initial_name, "%s0", name);
         state->final_name = name;
         state->has_final = true;
-        DR_TRY(dr_vector_file_take(file, "out.", name, DR_F64, rank, shape, &state->final));
+        if (i == DR_STATE_K && dr_vector_file_has(file, "out.", "G"))
+            DR_TRY(read_ridged_gram(file, rank, shape, read));
+        else
+            DR_TRY(dr_vector_file_take(file, "out.", name, DR_F64, rank, shape, &state->final));
         state->has_initial = dr_vector_file_has(file, "in.", state->initial_name);
         state->has_initial_gradient = read->backward && state->has_initial;
         state->has_cotangent = read->backward && dr_vector_file_has(file, "cot.", name);
@@ -252,5 +333,7 @@ dr_status dr_squash_case_read(dr_vector_file *file, dr_recurrence_case *read) {
 
 void dr_recurrence_case_close(dr_recurrence_case *read) {
     dr_release(read->cu_seqlens);
+    dr_release(read->gram);
     read->cu_seqlens = NULL;
+    read->gram = NULL;
 }

@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *name; /* in the file: "g"; NULL: the rule does not read this input */
-    dr_tensor value;  /* rank 0: one number for every element */
+    dr_tensor value;  /* may have fewer elements than the input: each stands for several in a row */
     bool has_gradient;
     dr_tensor gradient;
 } dr_case_input;
@@ -24,6 +24,8 @@ typedef struct {
     dr_rule rule;
     dr_recurrence recurrence; /* its rule is the one above: a case must stay where it was read */
     int64_t *cu_seqlens;
+    double *gram;     /* the final Gram matrix, where the file's has the ridge inside */
+    bool step_axis;   /* the file's key, value and beta have an axis of Householder steps, be it of one */
     double qk_l2norm; /* eps of the normalisation of query and key before the recurrence; 0: none */
     bool backward, has_output;
     dr_tensor output, output_cotangent; /* [rows, HV, V]; the cotangent may be of rank 0 */

@@ -93,7 +93,8 @@ static dr_status measure_input_gradients(dr_recurrence_run *run, const dr_input_
             DR_TRY(dr_device_unset(&run->memory, norm.rows * norm.dim, &gradient));
             DR_TRY(run->backend->ops->l2_norm_backward(run->backend, &norm, raw, d_inputs->at[i], gradient));
         }
-        DR_TRY(dr_measure_block(run->backend, gradient, &read->input[i].gradient, "grad.", read->input[i].name, worst));
+        DR_TRY(dr_measure_sums(run->backend, gradient, dr_recurrence_run_inputs(&run->recurrence, (dr_input)i),
+                               &read->input[i].gradient, "grad.", read->input[i].name, worst));
     }
     return DR_OK;
 }

@@ -104,6 +104,11 @@ bool dr_vector_file_has(const dr_vector_file *file, const char *prefix, const ch
     return find(file, prefix, name) >= 0;
 }
 
+int dr_vector_file_rank(const dr_vector_file *file, const char *prefix, const char *name) {
+    int64_t index = find(file, prefix, name);
+    return index >= 0 ? dr_safetensors_tensor(file->tensors, index).rank : -1;
+}
+
 dr_status dr_vector_file_take_any(dr_vector_file *file, const char *prefix, const char *name, dr_dtype dtype, int rank,
                                   dr_tensor *tensor) {
     int64_t index = find(file, prefix, name);

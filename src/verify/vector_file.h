@@ -25,6 +25,8 @@ dr_status dr_vector_file_integer(const dr_vector_file *file, const char *key, in
 dr_status dr_vector_file_real(const dr_vector_file *file, const char *key, double *value); /* finite */
 
 bool dr_vector_file_has(const dr_vector_file *file, const char *prefix, const char *name);
+/* Dimensions of a tensor; -1 if it is not there. */
+int dr_vector_file_rank(const dr_vector_file *file, const char *prefix, const char *name);
 /* The tensor "prefix" "name" (as "in." "q"), which must be there with that type and shape. */
 dr_status dr_vector_file_take(dr_vector_file *file, const char *prefix, const char *name, dr_dtype dtype, int rank,
                               const int64_t *shape, dr_tensor *tensor);

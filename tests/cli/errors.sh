@@ -34,6 +34,21 @@ expect 1 'latin.txt' "$deltarule" train --corpus latin.txt --out out
 echo tiny >tiny.txt
 expect 2 'too few' "$deltarule" train --corpus tiny.txt --out out
 
+# Rules.
+echo '{"base": "gdn", "scan": "gram"}' >senseless.json
+echo '{"base": "kda", "rows": [{"read": "key"}, {"gain": "betta"}]}' >mistyped.json
+expect 2 'gdm' "$deltarule" rules gdm
+expect 1 'no-such.json' "$deltarule" rules --show no-such.json
+expect 2 'senseless.json: scan gram is not used by the query' "$deltarule" rules --show senseless.json
+expect 1 'mistyped.json: row 2: unknown gain "betta"; did you mean "beta"?' "$deltarule" rules --show mistyped.json
+expect 2 'leave out gdn' "$deltarule" rules gdn --show mistyped.json
+train 1 'no-such.json' --rule no-such.json --corpus corpus
+train 2 'scan gram' --rule senseless.json --corpus corpus
+train 1 'row 2' --rule mistyped.json --corpus corpus
+train 2 'rwkv7' --rule rwkv --corpus corpus
+train 1 'reads rate' --rule rwkv7 --corpus corpus
+train 1 'reads free_read' --rule dplr --corpus corpus
+
 # The configuration file.
 config() { echo "$3" >config.json; expect "$1" "$2" "$deltarule" train --corpus corpus --out out --config config.json; }
 expect 1 'no-such.json' "$deltarule" train --config no-such.json
@@ -44,6 +59,10 @@ config 2 'stepz' '{"stepz": 2}'
 config 2 'tied' '{"tied": 1}'
 config 2 '-3' '{"hidden": -3}'
 config 2 'heads' '{"hidden": 10, "heads": 3}'
+config 1 'rule: unknown key "scam"; did you mean "scan"?' '{"rule": {"base": "gdn", "scam": "gram"}}'
+config 2 'rule: scan gram' '{"rule": {"base": "gdn", "scan": "gram"}}'
+config 2 'rule must be a string' '{"rule": 3}'
+config 2 'not stable' '{"rule": {"base": "pgdn", "negative_eigenvalues": true}}'
 [ ! -e out/model.safetensors ] || fail 'a refused run left a model'
 
 # An impossible layout of the recall task.

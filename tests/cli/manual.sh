@@ -4,7 +4,7 @@
 
 page=$root/docs/deltarule.1
 flags_of_page() { grep -o '^\.It Fl -[a-z0-9-]*' "$page" | sed 's/.*Fl -//' | sort -u; }
-for command in rules train score generate verify info; do
+for command in rules train score generate verify theory info; do
     grep -q "^\.Ss deltarule $command" "$page" || fail "deltarule.1 has no section on $command"
     "$deltarule" "$command" --help | grep -o '^  --[a-z0-9-]*' | sed 's/^  --//'
 done | sort -u >of_help

@@ -29,6 +29,30 @@ cmp whole/model.safetensors file/model.safetensors || fail 'a configuration file
 expect 0 'runs/gdn-' "$deltarule" train --config config.json --steps 1
 ls runs/gdn-*/model.safetensors >/dev/null || fail "no model in the default folder"
 
+# A composition from a file, with gates of its own; from a configuration; resumed; what is saved says all of it.
+cat >rule.json <<'JSON'
+{"base": "qdelta", "rows": [{"read": "key_plus_query", "write": "preconditioned", "gain": "beta", "value": "gain_v"}],
+ "scan": "diagonal", "squash": {"x": 1.1}, "gate": "eda_bounded", "lower_bound": -4, "lambda": {"bias": "learned"}}
+JSON
+# shellcheck disable=SC2086
+expect 0 'model: composition' "$deltarule" train $tiny --rule rule.json --steps 6 --out composed
+(echo '{"rule":'; cat rule.json; echo '}') >config.json
+# shellcheck disable=SC2086
+expect 0 'runs/composition-' "$deltarule" train $tiny --config config.json --steps 6
+cmp composed/model.safetensors runs/composition-*/model.safetensors || fail 'a file and a configuration compose two models'
+# shellcheck disable=SC2086
+expect 0 'model: resumed' "$deltarule" train $tiny --rule rule.json --steps 3 --out resumed
+rm rule.json
+expect 0 'resumed after step 3' "$deltarule" train --resume resumed --steps 6
+for words in '"write": "preconditioned"' '"x": 1.1' '"gate": "eda_bounded"' '"lower_bound": -4.0' '"bias": "learned"'; do
+    grep -qF -- "$words" composed/config.json || fail "config.json does not say $words"
+done
+expect 0 'bits_per_byte' "$deltarule" score --model composed --corpus whole/held_out
+expect 0 'line' "$deltarule" generate --model composed --prompt 'line ' --tokens 20
+# shellcheck disable=SC2086
+expect 0 'model: flagged' "$deltarule" train $tiny --config config.json --gate log --steps 1 --out flagged
+grep -qF '"gate": "log"' flagged/config.json || fail 'a flag does not go before the object of the rule'
+
 # Score and samples.
 expect 0 'bits_per_byte' "$deltarule" score --model whole --corpus whole/held_out
 cp stdout score

@@ -60,6 +60,8 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
     call->saved_states = dr_arena_take(arena, states * sizeof(float));
     if (plan->rule->scan == DR_SCAN_DIAGONAL)
         call->saved_scan = dr_arena_take(arena, slots * (size_t)(plan->key_heads * plan->key_size) * sizeof(float));
+    size_t matrices = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->key_size;
+    if (plan->matrix) call->saved_matrix = dr_arena_take(arena, matrices * sizeof(float));
 }
 
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {

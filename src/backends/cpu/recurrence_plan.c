@@ -78,6 +78,9 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .channel = rule->decay == DR_DECAY_CHANNEL,
         .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
         .squash = dr_map_squash_make(&rule->squash),
+        .matrix = rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM,
+        .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
+        .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
@@ -111,6 +114,20 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
     }
 }
 
+static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
+    int64_t K = plan->key_size, C = plan->chunk, Kp = plan->key_pitch;
+    bool backward = use == DR_CHUNK_BACKWARD;
+    if (!plan->matrix) return;
+    chunk->matrix = take(arena, (backward ? C + 1 : use == DR_CHUNK_FORWARD ? plan->group : 1) * K, Kp);
+    chunk->solved = take(arena, C, Kp);
+    chunk->matrix_scratch = take(arena, 3, Kp);
+    chunk->system = dr_arena_take(arena, (size_t)(K * K) * sizeof(double));
+    chunk->system_scratch = dr_arena_take(arena, (size_t)(4 * K) * sizeof(double));
+    if (!backward) return;
+    chunk->d_matrix = take(arena, plan->group * K, Kp);
+    chunk->d_solved = take(arena, C, Kp);
+}
+
 static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
     int64_t C = plan->chunk, Kp = plan->key_pitch;
     if (plan->rule->scan == DR_SCAN_DIAGONAL) {
@@ -131,6 +148,9 @@ static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr
     if (plan->rule->query == DR_QUERY_PLAIN) {
         chunk->read_query = chunk->input[DR_INPUT_QUERY];
         chunk->d_read_query = chunk->d_input[DR_INPUT_QUERY];
+    } else if (plan->solved_query) {
+        chunk->read_query = chunk->solved;
+        chunk->d_read_query = chunk->d_solved;
     } else {
         chunk->read_query = take(arena, C, Kp);
         if (backward) chunk->d_read_query = take(arena, C, Kp);
@@ -209,6 +229,7 @@ void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *a
     bool backward = use == DR_CHUNK_BACKWARD;
     *chunk = (dr_cpu_chunk){0};
     lay_inputs(plan, backward, arena, chunk);
+    lay_matrix(plan, use, arena, chunk);
     lay_keys(plan, backward, arena, chunk);
     lay_rows(plan, use, arena, chunk);
     if (plan->chunkwise) lay_chunkwise(plan, backward, arena, chunk);

@@ -35,6 +35,9 @@ typedef struct {
     int64_t erases, erase_first, erase_stride;
     bool scalar, channel;                  /* decay: one factor a token, or one for each channel */
     bool preconditioned, sherman_morrison; /* a row writes such a key */
+    bool matrix;                           /* the scan is a matrix of each value head, */
+    dr_state_kind matrix_state;            /* this state, */
+    bool solved_query;                     /* and gives the query, not a write key */
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
@@ -57,6 +60,12 @@ typedef struct {
     float *key_dot;                   /* [C] key . (B key), of the normalizer */
     float *read_query, *d_read_query; /* [C][Kp] the q~ of the key head */
     float *d_scan;                    /* [Kp] gradient of A, carried backwards over the chunks */
+
+    /* value head: see isa/recurrence_matrix.c */
+    float *matrix, *d_matrix; /* [group][K][Kp] K or P; backward: matrix [C + 1][K][Kp], before the first token, after every */
+    float *solved, *d_solved; /* [C][Kp] q~ or the exact write key */
+    float *matrix_scratch;    /* [3][Kp] */
+    double *system, *system_scratch; /* [K][K], [4][K] */
 
     /* value head: rows of the recurrence */
     float *reader, *d_reader;        /* [R][Kp] */
@@ -100,6 +109,7 @@ typedef struct {
     const dr_mutable_states *final;
     float *saved_states; /* [slots][HV][K][V], NULL if no backward follows */
     float *saved_scan;   /* [slots][H][K] */
+    float *saved_matrix; /* [slots][HV][K][K] */
     const float *d_o;
     const dr_states *d_final;
     const dr_input_gradients *d_inputs;

@@ -1,5 +1,6 @@
 /* The recurrence in double: sequence by sequence, key head by key head. A key head first runs its scan, then each of its value
- * heads in order; in the backward the scan runs back last, when every value head has added to its gradient. Gradients start at
+ * heads in order, each with a matrix scan of its own before its rows; in the backward a scan runs back when all that reads it
+ * has added to its gradient. Gradients start at
  * zero and are added to in that order, last token first, so that the same bits come out each time. */
 #include "backends/reference/recurrence.h"
 #include "backends/reference/recurrence_head.h"
@@ -28,6 +29,15 @@ static void lay_out(dr_arena *arena, const dr_recurrence *recurrence, int64_t to
     int64_t K = recurrence->key_size, V = recurrence->value_size;
     head->A = take(arena, (tokens + 1) * K);
     head->d_A = take(arena, (tokens + 1) * K);
+    if (dr_reference_has_matrix(recurrence->rule)) {
+        head->matrix_stride = states > 1 ? K * K : 0;
+        head->matrix = take(arena, (states > 1 ? tokens + 1 : 1) * K * K);
+        head->d_matrix = take(arena, K * K);
+        head->solved = take(arena, tokens * K);
+        head->d_solved = take(arena, tokens * K);
+        head->system = take(arena, K * K);
+        head->matrix_scratch = take(arena, 3 * K);
+    }
     scratch->alpha = take(arena, K);
     scratch->d_alpha = take(arena, K);
     scratch->query = take(arena, K);
@@ -83,6 +93,44 @@ static void store_state(const double *from, int64_t index, int64_t count, void *
     if (to) memcpy((double *)to + index * count, from, (size_t)count * sizeof(double));
 }
 
+static dr_state_kind matrix_state(const dr_recurrence *recurrence) {
+    return recurrence->rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P;
+}
+
+/* The matrix scan of a value head, if the rule has one: at is the number of the state. */
+static void matrix_forward(const dr_reference_head *head, const dr_states *initial, int64_t at) {
+    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    int64_t K = head->recurrence->key_size;
+    load_state(initial->at[matrix_state(head->recurrence)], at, K * K, head->matrix);
+    dr_reference_matrix_start(head);
+    dr_reference_matrix_forward(head);
+}
+
+static void store_matrix(const dr_reference_head *head, int64_t at, const dr_mutable_states *final) {
+    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    int64_t K = head->recurrence->key_size;
+    store_state(head->matrix + head->tokens * head->matrix_stride, at, K * K, final->at[matrix_state(head->recurrence)]);
+}
+
+/* Before the rows run back: nothing has come from them yet. */
+static void start_matrix_gradient(const dr_reference_head *head, const dr_states *d_final, int64_t at) {
+    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    int64_t K = head->recurrence->key_size;
+    load_state(NULL, 0, head->tokens * K, head->d_solved);
+    load_state(d_final->at[matrix_state(head->recurrence)], at, K * K, head->d_matrix);
+}
+
+static void matrix_backward(const dr_reference_head *head, const dr_states *initial, int64_t at,
+                            const dr_mutable_states *d_initial) {
+    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    dr_state_kind kind = matrix_state(head->recurrence);
+    int64_t count = head->recurrence->key_size * head->recurrence->key_size;
+    const double *given = initial->at[kind];
+    dr_reference_matrix_backward(head);
+    dr_reference_matrix_start_backward(head, given ? given + at * count : NULL);
+    store_state(head->d_matrix, at, count, d_initial->at[kind]);
+}
+
 dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                           const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
                                           void *workspace) {
@@ -108,9 +156,12 @@ dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurren
             }
             for (int64_t j = 0; j < group; j++) {
                 head.value_head = head.key_head * group + j;
-                load_state(from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.S);
+                int64_t at = i * HV + head.value_head;
+                matrix_forward(&head, &from, at);
+                load_state(from.at[DR_STATE_S], at, K * V, scratch.S);
                 dr_reference_rows_forward(&head, &scratch, o);
-                store_state(scratch.S, i * HV + head.value_head, K * V, to.at[DR_STATE_S]);
+                store_state(scratch.S, at, K * V, to.at[DR_STATE_S]);
+                store_matrix(&head, at, &to);
             }
         }
     }
@@ -141,25 +192,29 @@ dr_status dr_reference_recurrence_backward(dr_backend *backend, const dr_recurre
         head.first_row = dr_layout_begin(&recurrence->layout, i);
         head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
         for (head.key_head = 0; head.key_head < H; head.key_head++) {
-            int64_t at = i * H + head.key_head;
+            int64_t key_at = i * H + head.key_head;
             head.value_head = head.key_head; /* for the tied scan, where H = HV */
             if (scans) {
-                load_state(from.at[DR_STATE_A], at, K, head.A);
+                load_state(from.at[DR_STATE_A], key_at, K, head.A);
                 dr_reference_scan_forward(&head);
                 load_state(NULL, 0, head.tokens * K, head.d_A);
-                load_state(d_from.at[DR_STATE_A], at, K, head.d_A + head.tokens * K);
+                load_state(d_from.at[DR_STATE_A], key_at, K, head.d_A + head.tokens * K);
             }
             for (int64_t j = 0; j < group; j++) {
                 head.value_head = head.key_head * group + j;
-                load_state(from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.S);
-                load_state(d_from.at[DR_STATE_S], i * HV + head.value_head, K * V, scratch.d_S);
+                int64_t at = i * HV + head.value_head;
+                matrix_forward(&head, &from, at);
+                start_matrix_gradient(&head, &d_from, at);
+                load_state(from.at[DR_STATE_S], at, K * V, scratch.S);
+                load_state(d_from.at[DR_STATE_S], at, K * V, scratch.d_S);
                 dr_reference_rows_backward(&head, &scratch, d_o);
-                store_state(scratch.d_S, i * HV + head.value_head, K * V, d_to.at[DR_STATE_S]);
+                store_state(scratch.d_S, at, K * V, d_to.at[DR_STATE_S]);
+                matrix_backward(&head, &from, at, &d_to);
             }
             if (scans) {
                 head.value_head = head.key_head;
                 dr_reference_scan_backward(&head);
-                store_state(head.d_A, at, K, d_to.at[DR_STATE_A]);
+                store_state(head.d_A, key_at, K, d_to.at[DR_STATE_A]);
             }
         }
     }

@@ -1,6 +1,6 @@
-/* The recurrence of one value head over one sequence, in parts: the scan A, the maps from inputs to what a row and the query
- * read (recurrence_maps.c), and the state S over the rows (recurrence_rows.c). recurrence.c puts them together. Tokens count
- * from the sequence's first. */
+/* The recurrence of one value head over one sequence, in parts: the scans A (recurrence_scan.c), K and P (recurrence_matrix.c),
+ * the maps from inputs to what a row and the query read (recurrence_maps.c), and the state S over the rows (recurrence_rows.c).
+ * recurrence.c puts them together. Tokens count from the sequence's first. */
 #ifndef DR_BACKENDS_REFERENCE_RECURRENCE_HEAD_H
 #define DR_BACKENDS_REFERENCE_RECURRENCE_HEAD_H
 
@@ -14,6 +14,16 @@ typedef struct {
     int64_t key_head, value_head;
     double *A;   /* [tokens + 1, K]: A[0] initial, A[t + 1] after token t */
     double *d_A; /* the same, added to by the maps */
+
+    /* Matrix scans, of a value head. matrix: K or P after t tokens at t matrix_stride, which is K K in a backward; in a forward
+     * it is 0, and only the last one is kept. */
+    double *matrix;
+    int64_t matrix_stride;
+    double *d_matrix;       /* [K, K] the gradient of the last one, going back */
+    double *solved;         /* [tokens, K] q~ without the scale, or the exact write key */
+    double *d_solved;       /* the same, added to by the maps */
+    double *system;         /* [K, K] scratch */
+    double *matrix_scratch; /* [3, K] */
 } dr_reference_head;
 
 /* A row at one token and step: D = decay . S;  e = r^T D;  S = D + w (z - c e)^T. Its gradients have the same form. */
@@ -44,6 +54,18 @@ double *dr_reference_gradient(const dr_reference_head *head, dr_input input, int
  * one in d_A[0]. Once for a key head. */
 void dr_reference_scan_forward(const dr_reference_head *head);
 void dr_reference_scan_backward(const dr_reference_head *head);
+
+static inline bool dr_reference_has_matrix(const dr_rule *rule) {
+    return rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM;
+}
+
+/* A matrix of zeros becomes the inverse Gram matrix before the first token; what its gradient gives to the ridge. initial: the
+ * state that the caller gave, or NULL. */
+void dr_reference_matrix_start(const dr_reference_head *head);
+void dr_reference_matrix_start_backward(const dr_reference_head *head, const double *initial);
+/* The matrix over the tokens, and solved; back from d_solved and d_matrix. Once for a value head. */
+void dr_reference_matrix_forward(const dr_reference_head *head);
+void dr_reference_matrix_backward(const dr_reference_head *head);
 
 /* alpha[K] of a token, and what d_alpha[K] gives to log_decay */
 void dr_reference_decay_forward(const dr_reference_head *head, int64_t token, double *alpha);

@@ -223,6 +223,9 @@ static void write_forward(const dr_reference_head *head, int64_t t, int64_t step
     case DR_WRITE_FREE:
         dr_reference_add(K, 1, dr_reference_input(head, DR_INPUT_FREE_WRITE, t, 0), w);
         break;
+    case DR_WRITE_EXACT:
+        dr_reference_add(K, 1, head->solved + t * K, w);
+        break;
     }
 }
 
@@ -249,6 +252,9 @@ static void write_backward(const dr_reference_head *head, int64_t t, int64_t ste
         break;
     case DR_WRITE_FREE:
         dr_reference_add(K, 1, d_w, dr_reference_gradient(head, DR_INPUT_FREE_WRITE, t, 0));
+        break;
+    case DR_WRITE_EXACT:
+        dr_reference_add(K, 1, d_w, head->d_solved + t * K);
         break;
     }
 }
@@ -462,30 +468,49 @@ void dr_reference_query_forward(const dr_reference_head *head, int64_t t, double
         for (int64_t i = 0; i < K; i++) query[i] /= A[i] + ridge[i];
         break;
     }
+    case DR_QUERY_EXACT:
+    case DR_QUERY_CONJUGATE_GRADIENT:
+        for (int64_t i = 0; i < K; i++) query[i] = scale * head->solved[t * K + i];
+        break;
+    }
+}
+
+static void ridge_query_backward(const dr_reference_head *head, int64_t t, const double *d_query) {
+    int64_t K = head->recurrence->key_size;
+    const double *query = dr_reference_input(head, DR_INPUT_QUERY, t, 0);
+    const double *ridge = dr_reference_input(head, DR_INPUT_RIDGE, t, 0), *A = head->A + (t + 1) * K;
+    double *d_input = dr_reference_gradient(head, DR_INPUT_QUERY, t, 0);
+    double *d_ridge = dr_reference_gradient(head, DR_INPUT_RIDGE, t, 0), *d_A = head->d_A + (t + 1) * K;
+    double scale = output_scale(head->recurrence);
+    for (int64_t i = 0; i < K; i++) {
+        double inverse = 1 / (A[i] + ridge[i]), d_sum = -scale * d_query[i] * query[i] * inverse * inverse;
+        if (d_input) d_input[i] += scale * d_query[i] * inverse;
+        if (d_ridge) d_ridge[i] += d_sum;
+        d_A[i] += d_sum;
     }
 }
 
 void dr_reference_query_backward(const dr_reference_head *head, int64_t t, const double *d_query) {
     int64_t K = head->recurrence->key_size;
     double scale = output_scale(head->recurrence);
-    const double *query = dr_reference_input(head, DR_INPUT_QUERY, t, 0);
-    double *d_input = dr_reference_gradient(head, DR_INPUT_QUERY, t, 0);
-    if (head->recurrence->rule->query == DR_QUERY_RIDGE) {
-        const double *ridge = dr_reference_input(head, DR_INPUT_RIDGE, t, 0), *A = head->A + (t + 1) * K;
-        double *d_ridge = dr_reference_gradient(head, DR_INPUT_RIDGE, t, 0), *d_A = head->d_A + (t + 1) * K;
-        for (int64_t i = 0; i < K; i++) {
-            double inverse = 1 / (A[i] + ridge[i]), d_sum = -scale * d_query[i] * query[i] * inverse * inverse;
-            if (d_input) d_input[i] += scale * d_query[i] * inverse;
-            if (d_ridge) d_ridge[i] += d_sum;
-            d_A[i] += d_sum;
-        }
-        return;
-    }
-    dr_reference_add(K, scale, d_query, d_input);
-    if (head->recurrence->rule->query == DR_QUERY_CORRECTED) {
+    switch (head->recurrence->rule->query) {
+    case DR_QUERY_PLAIN:
+        dr_reference_add(K, scale, d_query, dr_reference_gradient(head, DR_INPUT_QUERY, t, 0));
+        break;
+    case DR_QUERY_CORRECTED: {
         const double *key = dr_reference_input(head, DR_INPUT_KEY, t, 0);
         double correction = scalar(head, DR_INPUT_CORRECTION, t, 0);
+        dr_reference_add(K, scale, d_query, dr_reference_gradient(head, DR_INPUT_QUERY, t, 0));
         dr_reference_add(K, -scale * correction, d_query, dr_reference_gradient(head, DR_INPUT_KEY, t, 0));
         add_scalar(head, DR_INPUT_CORRECTION, t, 0, -scale * dr_reference_dot(K, key, d_query));
+        break;
+    }
+    case DR_QUERY_RIDGE:
+        ridge_query_backward(head, t, d_query);
+        break;
+    case DR_QUERY_EXACT:
+    case DR_QUERY_CONJUGATE_GRADIENT:
+        dr_reference_add(K, scale, d_query, head->d_solved + t * K);
+        break;
     }
 }

@@ -78,10 +78,11 @@ void dr_chunk_clear_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     size_t bytes = (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float);
     if (plan->preconditioned) memset(chunk->d_squash, 0, bytes);
     if (plan->sherman_morrison) memset(chunk->d_morrison, 0, bytes);
-    if (plan->rule->query != DR_QUERY_PLAIN) memset(chunk->d_read_query, 0, bytes);
+    if (plan->rule->query != DR_QUERY_PLAIN && !plan->solved_query) memset(chunk->d_read_query, 0, bytes);
 }
 
 void dr_chunk_clear_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (plan->matrix) memset(chunk->d_solved, 0, (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float));
     for (int i = 0; i < DR_INPUTS; i++)
         if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) clear(plan, chunk, i);
 }

@@ -10,7 +10,8 @@ static float *row_or_null(float *rows, int64_t row, int64_t pitch) {
 }
 
 /* The channels of row `row`: of the inputs, or of their gradients. */
-static dr_map_keys keys_of(const dr_cpu_plan *plan, float *const *input, float *squash, float *morrison, int64_t row) {
+static dr_map_keys keys_of(const dr_cpu_plan *plan, float *const *input, float *squash, float *morrison, float *exact,
+                           int64_t row) {
     const int64_t t = row / plan->steps, pitch = plan->key_pitch;
     return (dr_map_keys){
         .query = row_or_null(input[DR_INPUT_QUERY], t, pitch),
@@ -23,6 +24,7 @@ static dr_map_keys keys_of(const dr_cpu_plan *plan, float *const *input, float *
         .erase_gate = row_or_null(input[DR_INPUT_ERASE_GATE], t, pitch),
         .squash = row_or_null(squash, t, pitch),
         .morrison = row_or_null(morrison, t, pitch),
+        .exact = row_or_null(exact, t, pitch),
     };
 }
 
@@ -46,7 +48,8 @@ static dr_normalizer normalizer_of(const dr_cpu_plan *plan, const dr_row *spec) 
     return spec->write == DR_WRITE_PRECONDITIONED ? plan->rule->normalizer : DR_NORMALIZER_NONE;
 }
 
-static void map_alpha(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+void dr_chunk_map_decay(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (plan->rule->decay == DR_DECAY_NONE) return;
     const float *g = chunk->input[DR_INPUT_LOG_DECAY];
     if (plan->channel) {
         for (int64_t t = 0; t < chunk->tokens; t++)
@@ -62,7 +65,7 @@ static void map_alpha(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 }
 
 static void map_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *read_to) {
-    dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, row);
+    dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, chunk->solved, row);
     const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
     float *write_to = chunk->write + row * plan->key_pitch;
     lanes dot = lanes_zero();
@@ -94,7 +97,6 @@ static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row
 
 void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     const int64_t pitch = plan->key_pitch;
-    if (plan->rule->decay != DR_DECAY_NONE) map_alpha(plan, chunk);
     float *reader = chunk->reader;
     for (int64_t row = 0; row < chunk->rows; row++) {
         const dr_row *spec = dr_cpu_rule_row(plan, row);
@@ -157,8 +159,8 @@ static dr_map_gain_inputs map_gain_back(const dr_cpu_plan *plan, dr_cpu_chunk *c
 /* d_read NULL: the row has no read. */
 static void map_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, const float *reader,
                           const float *d_reader, float d_dot, float d_key_dot) {
-    dr_map_keys x = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, row);
-    dr_map_keys dx = keys_of(plan, chunk->d_input, chunk->d_squash, chunk->d_morrison, row);
+    dr_map_keys x = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, chunk->solved, row);
+    dr_map_keys dx = keys_of(plan, chunk->d_input, chunk->d_squash, chunk->d_morrison, chunk->d_solved, row);
     const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
     const float *write = chunk->write + row * plan->key_pitch, *d_write = chunk->d_write + row * plan->key_pitch;
     const lanes dot = lanes_set(d_dot), key_dot = lanes_set(d_key_dot);

@@ -1,9 +1,10 @@
 /* One sequence and one key head through the stages, forward and backward, and one token of a value head.
  *
  *     forward    for each chunk:            inputs and diagonal scan of the key head
- *                    for each value head:   inputs -> rows -> prepare -> scan -> output
- *     backward   the chunks in reverse, each from the state that the forward saved before it; gradients of the key head are
- *                summed over its value heads in order, then passed through the diagonal scan */
+ *                    for each value head:   inputs -> matrix scan -> rows -> prepare -> scan -> output
+ *     backward   the chunks in reverse, each from the state that the forward saved before it; a value head's gradients pass
+ *                through its matrix scan, those of the key head are summed over its value heads in order, then passed through
+ *                the diagonal scan */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
@@ -44,6 +45,12 @@ static float *scan_of(const dr_cpu_plan *plan, void *states, int64_t sequence, i
     return states ? (float *)states + (sequence * plan->key_heads + key_head) * plan->key_size : NULL;
 }
 
+/* K or P [sequences, HV, K, K] of one value head */
+static float *matrix_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
+    if (!states) return NULL;
+    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->key_size;
+}
+
 static void *member(const dr_states *states, dr_state_kind kind) {
     return states ? (void *)states->at[kind] : NULL;
 }
@@ -52,8 +59,58 @@ static void *mutable_member(const dr_mutable_states *states, dr_state_kind kind)
     return states ? states->at[kind] : NULL;
 }
 
+static float *own_matrix(const dr_cpu_plan *plan, float *matrices, int64_t member_of_group) {
+    return matrices + member_of_group * plan->key_size * plan->key_pitch;
+}
+
 static float *own_state(const dr_cpu_plan *plan, float *states, int64_t member_of_group) {
     return states + member_of_group * plan->key_width * plan->value_pitch;
+}
+
+/* ---- the matrix scan ------------------------------------------------------------------------------------------------- */
+
+static int64_t matrix_floats(const dr_cpu_plan *plan) {
+    return plan->key_size * plan->key_pitch;
+}
+
+/* from [K, K], NULL: zero */
+static void load_matrix(const dr_cpu_plan *plan, const float *from, float *matrix) {
+    copy_in(plan->key_size, plan->key_size, from, plan->key_size, matrix, plan->key_pitch);
+}
+
+static void store_matrix(const dr_cpu_plan *plan, const float *matrix, float *to) {
+    copy_out(plan->key_size, plan->key_size, matrix, plan->key_pitch, to, plan->key_size);
+}
+
+/* An inverse that is zero or missing is the one before the first token. */
+static bool is_unset(const dr_cpu_plan *plan, const float *matrix) {
+    return plan->rule->scan == DR_SCAN_INVERSE_GRAM && (!matrix || matrix[0] == 0);
+}
+
+static const float *ridge_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t value_head) {
+    return (const float *)call->inputs->at[DR_INPUT_RIDGE] + value_head / plan->group * plan->key_size;
+}
+
+/* The matrix before the first token: the caller's, or 1 / ridge on its diagonal. */
+static void start_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, const float *given, int64_t value_head,
+                         float *matrix) {
+    load_matrix(plan, given, matrix);
+    if (!is_unset(plan, given)) return;
+    const float *ridge = ridge_of(plan, call, value_head);
+    for (int64_t i = 0; i < plan->key_size; i++) matrix[i * plan->key_pitch + i] = 1 / ridge[i];
+}
+
+/* What the gradient of the matrix before the first token gives to the initial state and to the ridge. */
+static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, const float *d_matrix, int64_t sequence,
+                                 int64_t value_head) {
+    void *wanted = mutable_member(call->d_initial, plan->matrix_state);
+    if (wanted) store_matrix(plan, d_matrix, matrix_of(plan, wanted, sequence, value_head));
+    const float *given = matrix_of(plan, member(call->initial, plan->matrix_state), sequence, value_head);
+    double *d_ridge = call->d_parameter[DR_INPUT_RIDGE];
+    if (!d_ridge || !is_unset(plan, given)) return;
+    const float *ridge = ridge_of(plan, call, value_head);
+    d_ridge += (sequence * plan->key_heads + value_head / plan->group) * plan->key_size;
+    for (int64_t i = 0; i < plan->key_size; i++) d_ridge[i] -= d_matrix[i * plan->key_pitch + i] / (ridge[i] * ridge[i]);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------------- */
@@ -75,6 +132,13 @@ static bool scans(const dr_cpu_plan *plan) {
     return plan->rule->scan == DR_SCAN_DIAGONAL;
 }
 
+/* The matrix scan of a chunk, from what it saves first if a backward follows. */
+static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t slot,
+                           int64_t value_head, float *matrix) {
+    if (call->saved_matrix) store_matrix(plan, matrix, matrix_of(plan, call->saved_matrix, slot, value_head));
+    dr_chunk_scan_matrix(plan, chunk, matrix, 0);
+}
+
 static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state) {
     dr_chunk_map_rows(plan, chunk);
     if (!plan->chunkwise) {
@@ -93,6 +157,9 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
     for (int64_t i = 0; i < plan->group; i++)
         load_state(plan, state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
                    own_state(plan, chunk->state, i));
+    for (int64_t i = 0; plan->matrix && i < plan->group; i++)
+        start_matrix(plan, call, matrix_of(plan, member(call->initial, plan->matrix_state), sequence, first_head + i),
+                     first_head + i, own_matrix(plan, chunk->matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->initial, DR_STATE_A), sequence, key_head), 0, chunk->scan, 0);
     for (int64_t first = begin; first < end; first += plan->chunk, slot++) {
@@ -105,6 +172,8 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
             float *state = own_state(plan, chunk->state, i);
             if (call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
+            dr_chunk_map_decay(plan, chunk);
+            if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
             forward_chunk(plan, chunk, state);
             copy_out(chunk->tokens, V, chunk->output, plan->value_pitch, (float *)call->o + output_at(plan, chunk, head),
                      plan->value_heads * V);
@@ -115,6 +184,9 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
     if (final)
         for (int64_t i = 0; i < plan->group; i++)
             store_state(plan, own_state(plan, chunk->state, i), state_of(plan, final, sequence, first_head + i));
+    float *final_matrix = plan->matrix ? mutable_member(call->final, plan->matrix_state) : NULL;
+    for (int64_t i = 0; final_matrix && i < plan->group; i++)
+        store_matrix(plan, own_matrix(plan, chunk->matrix, i), matrix_of(plan, final_matrix, sequence, first_head + i));
     if (final_scan && scans(plan))
         copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, final_scan, sequence, key_head), 0);
 }
@@ -151,6 +223,8 @@ static void store_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, cons
     if (states)
         for (int64_t i = 0; i < plan->group; i++)
             store_state(plan, own_state(plan, chunk->d_state, i), state_of(plan, states, sequence, key_head * plan->group + i));
+    for (int64_t i = 0; plan->matrix && i < plan->group; i++)
+        store_initial_matrix(plan, call, own_matrix(plan, chunk->d_matrix, i), sequence, key_head * plan->group + i);
     if (scan && scans(plan)) copy_out(1, plan->key_size, chunk->d_scan, 0, scan_of(plan, scan, sequence, key_head), 0);
 }
 
@@ -163,6 +237,9 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
     for (int64_t i = 0; i < plan->group; i++)
         load_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
                    own_state(plan, chunk->d_state, i));
+    for (int64_t i = 0; plan->matrix && i < plan->group; i++)
+        load_matrix(plan, matrix_of(plan, member(call->d_final, plan->matrix_state), sequence, first_head + i),
+                    own_matrix(plan, chunk->d_matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->d_final, DR_STATE_A), sequence, key_head), 0, chunk->d_scan, 0);
     for (int64_t c = chunks - 1; c >= 0; c--) {
@@ -177,9 +254,17 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
             load_state(plan, state_of(plan, call->saved_states, slot, head), chunk->state);
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
             dr_chunk_clear_rows(plan, chunk);
+            dr_chunk_map_decay(plan, chunk);
+            if (plan->matrix) {
+                load_matrix(plan, matrix_of(plan, call->saved_matrix, slot, head), chunk->matrix);
+                dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
+            }
             copy_in(chunk->tokens, V, (const float *)call->d_o + output_at(plan, chunk, head), plan->value_heads * V,
                     chunk->d_output, plan->value_pitch);
             backward_chunk(plan, chunk, own_state(plan, chunk->d_state, i));
+            if (plan->matrix)
+                dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan),
+                                          own_matrix(plan, chunk->d_matrix, i));
             dr_chunk_store_rows(plan, call, chunk, sequence, head);
         }
         dr_chunk_scan_keys_back(plan, chunk);
@@ -204,6 +289,13 @@ static void decode(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chun
     float *state = state_of(plan, call->final->at[DR_STATE_S], sequence, value_head);
     load_token(plan, call, chunk, sequence, value_head / plan->group);
     dr_chunk_load_rows(plan, call->inputs, chunk, value_head);
+    dr_chunk_map_decay(plan, chunk);
+    if (plan->matrix) {
+        float *matrix = matrix_of(plan, call->final->at[plan->matrix_state], sequence, value_head);
+        start_matrix(plan, call, matrix, value_head, chunk->matrix);
+        dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
+        store_matrix(plan, chunk->matrix, matrix);
+    }
     dr_chunk_map_rows(plan, chunk);
     if (plan->value_size == plan->value_width) {
         dr_tokens_forward(plan, chunk, state, plan->value_size);

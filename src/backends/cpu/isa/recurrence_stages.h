@@ -14,6 +14,11 @@
 #define dr_chunk_store_rows        DR_ISA_NAME(dr_chunk_store_rows)
 #define dr_chunk_scan_keys         DR_ISA_NAME(dr_chunk_scan_keys)
 #define dr_chunk_scan_keys_back    DR_ISA_NAME(dr_chunk_scan_keys_back)
+#define dr_chunk_scan_matrix       DR_ISA_NAME(dr_chunk_scan_matrix)
+#define dr_chunk_scan_matrix_back  DR_ISA_NAME(dr_chunk_scan_matrix_back)
+#define dr_system_solve            DR_ISA_NAME(dr_system_solve)
+#define dr_system_iterate          DR_ISA_NAME(dr_system_iterate)
+#define dr_chunk_map_decay         DR_ISA_NAME(dr_chunk_map_decay)
 #define dr_chunk_map_rows          DR_ISA_NAME(dr_chunk_map_rows)
 #define dr_chunk_map_rows_back     DR_ISA_NAME(dr_chunk_map_rows_back)
 #define dr_chunk_prepare           DR_ISA_NAME(dr_chunk_prepare)
@@ -48,9 +53,25 @@ void dr_chunk_scan_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_read_query, d_squash, d_morrison and d_scan (of A after the chunk): gradients of the inputs, d_scan of A before. */
 void dr_chunk_scan_keys_back(const dr_cpu_plan *, dr_cpu_chunk *);
 
+/* ---- recurrence_matrix.c: Gram matrix or its inverse, per value head --------------------------------------------------- */
+
+/* From matrix [K][Kp] before the chunk: that after token t at (t + 1) stride (0: in place), and solved. Needs alpha. */
+void dr_chunk_scan_matrix(const dr_cpu_plan *, dr_cpu_chunk *, float *matrix, int64_t stride);
+/* From d_solved and d_matrix (after the chunk): gradients of the inputs, d_matrix before it. */
+void dr_chunk_scan_matrix_back(const dr_cpu_plan *, dr_cpu_chunk *, const float *matrix, int64_t stride, float *d_matrix);
+
+/* ---- recurrence_solve.c: systems of a head's size ----------------------------------------------------------------------- */
+
+/* x [n] := matrix^-1 x, matrix [n][n] symmetric and positive definite; overwrites the matrix. */
+void dr_system_solve(int64_t n, double *matrix, double *x);
+/* The same by the rule's conjugate gradients; scratch [3][n]. */
+void dr_system_iterate(const dr_rule *, int64_t n, const double *matrix, double *x, double *scratch);
+
 /* ---- recurrence_rows.c: the rows of a value head ------------------------------------------------------------------------ */
 
-/* alpha, reader, write, gain and, in update, z. */
+/* alpha, which the matrix scans need too. */
+void dr_chunk_map_decay(const dr_cpu_plan *, dr_cpu_chunk *);
+/* reader, write, gain and, in update, z. */
 void dr_chunk_map_rows(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_reader, d_write, d_update, d_gain, d_log_decay: gradients of the inputs. */
 void dr_chunk_map_rows_back(const dr_cpu_plan *, dr_cpu_chunk *);

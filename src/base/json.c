@@ -1,0 +1,170 @@
+/* JSON values, with messages that say where and what.
+ *
+ * jansson does the parsing: it refuses invalid UTF-8, \u0000, numbers out of range and nesting deeper than 2048, and with
+ * JSON_REJECT_DUPLICATES a key given twice. What stands here turns its findings into sentences, and checks types and ranges. */
+#include "base/json.h"
+
+#include "base/error.h"
+#include "base/near.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object) {
+    json_error_t error;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!root && json_error_code(&error) == json_error_out_of_memory)
+        return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", source);
+    if (!root) return dr_fail(DR_ERROR_FORMAT, "%s, line %d, column %d: %s", source, error.line, error.column, error.text);
+    if (!json_is_object(root)) {
+        char found[64];
+        dr_json_describe(root, found, sizeof found);
+        json_decref(root);
+        return dr_fail(DR_ERROR_FORMAT, "%s holds %s: it must be a JSON object, { ... }", source, found);
+    }
+    *object = root;
+    return DR_OK;
+}
+
+/* 15 digits write 0.02 as 0.02, but do not tell every double from its neighbours; 17 do. */
+char *dr_json_format(const json_t *object, size_t flags) {
+    char *text = json_dumps(object, flags | JSON_REAL_PRECISION(15));
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    bool same = again && json_equal(object, again);
+    json_decref(again);
+    if (same) return text;
+    free(text);
+    return json_dumps(object, flags | JSON_REAL_PRECISION(17));
+}
+
+void dr_json_describe(const json_t *value, char *text, size_t size) {
+    if (!value) {
+        snprintf(text, size, "nothing");
+        return;
+    }
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        snprintf(text, size, "an object");
+        break;
+    case JSON_ARRAY:
+        snprintf(text, size, "an array");
+        break;
+    case JSON_STRING:
+        snprintf(text, size, "the string \"%.40s\"", json_string_value(value));
+        break;
+    case JSON_INTEGER:
+        snprintf(text, size, "the integer %" JSON_INTEGER_FORMAT, json_integer_value(value));
+        break;
+    case JSON_REAL:
+        snprintf(text, size, "the number %.17g", json_real_value(value));
+        break;
+    case JSON_TRUE:
+        snprintf(text, size, "true");
+        break;
+    case JSON_FALSE:
+        snprintf(text, size, "false");
+        break;
+    case JSON_NULL:
+        snprintf(text, size, "null");
+        break;
+    }
+}
+
+/* The value of a key, or NULL if it is missing or null. */
+static const json_t *value_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static dr_status wrong_type(const char *key, const char *wanted, const json_t *value) {
+    char found[96];
+    dr_json_describe(value, found, sizeof found);
+    return dr_fail(DR_ERROR_FORMAT, "\"%s\" must be %s, not %s", key, wanted, found);
+}
+
+dr_status dr_json_integer(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value) {
+    const json_t *found = value_of(object, key);
+    if (!found) return DR_OK;
+    if (!json_is_integer(found)) return wrong_type(key, "an integer", found);
+    int64_t number = json_integer_value(found);
+    if (number < least || number > most)
+        return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %" PRId64 ": it must be from %" PRId64 " to %" PRId64, key, number, least,
+                       most);
+    *value = number;
+    return DR_OK;
+}
+
+dr_status dr_json_real(const json_t *object, const char *key, double least, double most, double *value) {
+    const json_t *found = value_of(object, key);
+    if (!found) return DR_OK;
+    if (!json_is_number(found)) return wrong_type(key, "a number", found);
+    double number = json_number_value(found);
+    if (!(number >= least && number <= most))
+        return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %g: it must be from %g to %g", key, number, least, most);
+    *value = number;
+    return DR_OK;
+}
+
+dr_status dr_json_boolean(const json_t *object, const char *key, bool *value) {
+    const json_t *found = value_of(object, key);
+    if (!found) return DR_OK;
+    if (!json_is_boolean(found)) return wrong_type(key, "true or false", found);
+    *value = json_is_true(found);
+    return DR_OK;
+}
+
+dr_status dr_json_text(const json_t *object, const char *key, const char **value) {
+    const json_t *found = value_of(object, key);
+    if (!found) return DR_OK;
+    if (!json_is_string(found)) return wrong_type(key, "a string", found);
+    *value = json_string_value(found);
+    return DR_OK;
+}
+
+/* "a, b, c" of a list that ends with NULL, as far as it fits. */
+static void join(const char *const *keys, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; keys[i] && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", keys[i]);
+}
+
+/* At most two letters away, and at most half of the word; NULL if none is. */
+static const char *nearest_of(const char *word, const char *const *words) {
+    const char *nearest = NULL;
+    int least = (int)strlen(word) >= 4 ? 3 : (int)strlen(word) / 2 + 1;
+    for (int i = 0; words[i]; i++) {
+        int distance = dr_edit_distance(word, words[i]);
+        if (distance >= least) continue;
+        least = distance;
+        nearest = words[i];
+    }
+    return nearest;
+}
+
+dr_status dr_json_fail_unknown(const char *what, const char *word, const char *const *words) {
+    char known[700];
+    const char *nearest = nearest_of(word, words);
+    if (nearest) return dr_fail(DR_ERROR_FORMAT, "unknown %s \"%.80s\"; did you mean \"%s\"?", what, word, nearest);
+    join(words, known, sizeof known);
+    return dr_fail(DR_ERROR_FORMAT, "unknown %s \"%.80s\"; known are %s", what, word, known);
+}
+
+dr_status dr_json_known(const json_t *object, const char *const *keys) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value) { /* it does not write; jansson's iterator takes no const */
+        int i = 0;
+        while (keys[i] && strcmp(keys[i], key) != 0) i++;
+        if (!keys[i]) return dr_json_fail_unknown("key", key, keys);
+    }
+    return DR_OK;
+}
+
+dr_status dr_json_required(const json_t *object, const char *const *keys) {
+    for (int i = 0; keys[i]; i++)
+        if (!value_of(object, keys[i])) return dr_fail(DR_ERROR_FORMAT, "the key \"%s\" is missing", keys[i]);
+    return DR_OK;
+}
