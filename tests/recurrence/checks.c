@@ -200,6 +200,31 @@ static bool bits_are_same(const check *c, int isa, dr_path path) {
     return holds;
 }
 
+/* The rest of a sequence from its last boundary. */
+static bool resumed_is_whole(const check *c, dr_backend *cpu, dr_path path) {
+    const int64_t sequence = c->t->sequences - 1, width = c->p->recurrence.value_heads * c->p->recurrence.value_size;
+    int64_t token;
+    double *states[DR_STATES];
+    result whole = {0}, resumed = {0};
+    bool holds = problem_boundary(cpu, c->p, path, c->t->chunk, sequence, 0, &token, states, c->what) &&
+                 problem_run(cpu, c->p, path, c->t->chunk, false, &whole, c->what);
+    if (holds && token >= 0) {
+        const int64_t rest = c->t->length[sequence] - token;
+        problem *tail = problem_part(c->p, sequence, 1, &token, &rest, states);
+        const double *o = whole.o + (c->p->cu_seqlens[sequence] + token) * width;
+        holds = problem_run(cpu, tail, path, c->t->chunk, false, &resumed, c->what) &&
+                numbers_same("resumed", "o", resumed.o, o, tail->o_count, c->what);
+        for (int i = 0; i < DR_STATES && holds; i++)
+            if (tail->initial[i])
+                holds = numbers_same("resumed: final", dr_state_name((dr_state_kind)i), resumed.final[i],
+                                     whole.final[i] + sequence * tail->state_count[i], tail->state_count[i], c->what);
+        problem_free(tail);
+    }
+    for (int i = 0; i < DR_STATES; i++) free(states[i]);
+    result_free(&whole), result_free(&resumed);
+    return holds;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------------------------------ */
 
 bool trial_holds(const trial *t, machine *m, fault *what) {
@@ -208,7 +233,8 @@ bool trial_holds(const trial *t, machine *m, fault *what) {
     const int isa = t->isa < m->isas ? t->isa : m->isas - 1;
     const dr_path path = t->seed % 4 ? DR_PATH_CHUNKWISE : DR_PATH_RECURRENT;
     bool holds = standard_create(m->reference, c.p, &random, &c.s, what) && engines_are_near(&c) &&
-                 split_is_whole(&c, m->cpu[isa][1], path) && bits_are_same(&c, isa, path);
+                 split_is_whole(&c, m->cpu[isa][1], path) && bits_are_same(&c, isa, path) &&
+                 resumed_is_whole(&c, m->cpu[isa][1], path);
     standard_free(&c.s);
     problem_free(c.p);
     return holds;
