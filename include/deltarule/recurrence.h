@@ -69,6 +69,20 @@ DR_API dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence
 DR_API dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                       const dr_mutable_states *states, void *o, void *workspace);
 
+/* States between the chunks of a forward, read out of what it saved: for caches of prefixes and for passing states from device
+ * to device. Boundary i of a sequence lies before its token i chunk; i counts from 0, where it is the initial state, and there
+ * are as many as the sequence has chunks, none if it has no token. A forward that starts at one with the same path and chunk
+ * gives the rest of the outputs, bit for bit.
+ *
+ * *chunk: tokens from one boundary to the next; *count: boundaries of the sequence. DR_ERROR_UNSUPPORTED if the backend saves
+ * no states: the reference. */
+DR_API dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurrence *recurrence, int64_t sequence,
+                                          int64_t *chunk, int64_t *count);
+/* The states of that one sequence, shaped as if layout.sequences were 1, in the backend's memory and type. recurrence and saved
+ * as in the forward. */
+DR_API dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
+                                        int64_t sequence, int64_t boundary, const dr_mutable_states *states);
+
 /* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 32". decode: that of dr_recurrence_decode. Writes like snprintf. */
 DR_API int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
                                 size_t size);

@@ -115,6 +115,39 @@ dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurre
     return backend->ops->recurrence_decode(backend, recurrence, inputs, states, o, workspace);
 }
 
+dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurrence *recurrence, int64_t sequence, int64_t *chunk,
+                                   int64_t *count) {
+    dr_recurrence_memory memory;
+    DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
+    const dr_layout *layout = &recurrence->layout;
+    if (sequence < 0 || sequence >= layout->sequences)
+        return dr_fail(DR_ERROR_ARGUMENT, "there is no sequence %lld: there are %lld, counted from 0", (long long)sequence,
+                       (long long)layout->sequences);
+    DR_TRY(check_pointer(chunk, true, "the place for the tokens of a chunk"));
+    DR_TRY(check_pointer(count, true, "the place for the number of boundaries"));
+    const int64_t tokens = dr_layout_begin(layout, sequence + 1) - dr_layout_begin(layout, sequence);
+    if (!backend->ops->recurrence_chunk)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s saves no states between tokens: its backward computes them again",
+                       backend->ops->name);
+    *chunk = backend->ops->recurrence_chunk(backend, recurrence);
+    *count = (tokens + *chunk - 1) / *chunk;
+    return DR_OK;
+}
+
+dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                 int64_t boundary, const dr_mutable_states *states) {
+    int64_t chunk, count;
+    DR_TRY(dr_recurrence_boundaries(backend, recurrence, sequence, &chunk, &count));
+    if (boundary < 0 || boundary >= count)
+        return dr_fail(DR_ERROR_ARGUMENT, "sequence %lld has no boundary %lld: it has %lld, counted from 0",
+                       (long long)sequence, (long long)boundary, (long long)count);
+    DR_TRY(check_pointer(saved, true, "what the forward saved"));
+    DR_TRY(check_pointer(states, true, "the place for the states"));
+    DR_TRY(check_mutable_states(recurrence, states, "the boundary's"));
+    backend->ops->recurrence_boundary(backend, recurrence, saved, sequence, boundary, states);
+    return DR_OK;
+}
+
 int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {
     if (check_backend(backend) != DR_OK || dr_recurrence_check(recurrence) != DR_OK) return -1;
     return backend->ops->recurrence_kernel(backend, recurrence, decode, text, size);

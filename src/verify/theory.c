@@ -36,15 +36,15 @@ void dr_theory_judge(dr_theory_result *result) {
         isfinite(counter) && (result->at_least ? counter < result->counter_bound : counter > result->counter_bound);
 }
 
-double dr_theory_distance(int64_t count, const double *one, const double *other) {
+double dr_theory_distance(int count, const double *one, const double *other) {
     double largest = 0;
-    for (int64_t i = 0; i < count; i++) largest = worse(largest, fabs(one[i] - other[i]));
+    for (int i = 0; i < count; i++) largest = worse(largest, fabs(one[i] - other[i]));
     return largest;
 }
 
-double dr_theory_relative(int64_t count, const double *one, const double *other) {
+double dr_theory_relative(int count, const double *one, const double *other) {
     double squares = 0, of_other = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         squares += (one[i] - other[i]) * (one[i] - other[i]);
         of_other += other[i] * other[i];
     }

@@ -51,9 +51,9 @@ extern const dr_theory_chapter dr_theory_linear, dr_theory_exact, dr_theory_gain
 void dr_theory_judge(dr_theory_result *result);
 
 /* The largest difference of two arrays; infinite if there is a NaN. */
-double dr_theory_distance(int64_t count, const double *one, const double *other);
+double dr_theory_distance(int count, const double *one, const double *other);
 /* ||one - other|| / ||other||; infinite if there is a NaN. */
-double dr_theory_relative(int64_t count, const double *one, const double *other);
+double dr_theory_relative(int count, const double *one, const double *other);
 
 /* The larger of two figures; infinite if one is NaN. */
 static inline double worse(double one, double other) {
@@ -105,12 +105,11 @@ static inline double number_at(const dr_theory_sequence *s, dr_input input, int 
 }
 
 static inline matrix vector_at(const dr_theory_sequence *s, dr_input input, int token) {
-    int width = dr_theory_width(s, input);
-    return column(width, s->input[input] + token * width);
+    return row_of(s->input[input], token, dr_theory_width(s, input));
 }
 
 static inline matrix o_at(const dr_theory_sequence *s, int token) {
-    return column(s->value_size, s->o + token * s->value_size);
+    return row_of(s->o, token, s->value_size);
 }
 
 static inline void put(dr_theory_sequence *s, dr_input input, int token, matrix v) {

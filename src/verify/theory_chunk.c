@@ -128,7 +128,7 @@ static void make_rows(dr_theory_form form, int chunk, const dr_theory_sequence *
     rows->key_size = s->key_size;
     rows->value_size = s->value_size;
     rows->by_channel = s->rule.decay == DR_DECAY_CHANNEL;
-    for (int t = 0; t < s->tokens; t++) add_token(form, s, t, column(s->key_size, scan + t * s->key_size), rows);
+    for (int t = 0; t < s->tokens; t++) add_token(form, s, t, row_of(scan, t, s->key_size), rows);
     for (int i = 0; i < s->key_size; i++)
         for (int j = 0; j < s->value_size; j++) rows->state[i][j] = s->initial[DR_STATE_S][i * s->value_size + j];
 }

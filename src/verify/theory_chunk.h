@@ -28,7 +28,8 @@ typedef enum {
  * products of alpha from k on, not from k + 1. */
 void dr_theory_gram(const dr_theory_sequence *s, int chunk, bool before, bool slipped, double *scan);
 
-/* o [tokens, V] and the last state of a sequence by the form of its rule, in chunks. Replaces s->o and s->final. */
+/* o [tokens, V] and the last state of a sequence by the form of its rule, in chunks of at most 64 tokens. Replaces s->o and
+ * s->final. A token takes one row or two of FORM_ROWS; K and V are at most FORM_SIZE. */
 dr_status dr_theory_form_run(dr_theory_form form, int chunk, dr_theory_sequence *s);
 
 #endif

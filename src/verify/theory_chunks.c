@@ -92,10 +92,11 @@ static dr_status depend_on_chunk(dr_theory *theory, int variant, dr_theory_figur
     return DR_OK;
 }
 
-#define FORM(index)                                                                                                            \
-    .measure = LARGEST_DIFFERENCE, .bound = EQUAL, .counter_bound = DIFFERENT, .variant = index, .compute = compare_form
-#define ENGINE(index)                                                                                                          \
-    .measure = "largest relative error", .bound = 2e-5, .counter_bound = DIFFERENT, .variant = index, .compute = compare_engine
+#define FORM(which)                                                                                                            \
+    .measure = LARGEST_DIFFERENCE, .bound = EQUAL, .counter_bound = DIFFERENT, .variant = (which), .compute = compare_form
+#define ENGINE(which)                                                                                                          \
+    .measure = "largest relative error", .bound = 2e-5, .counter_bound = DIFFERENT, .variant = (which),                        \
+    .compute = compare_engine
 #define IN_FLOAT " The chunkwise engine in float32 computes it."
 
 static const dr_theory_statement statements[] = {

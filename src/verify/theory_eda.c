@@ -119,7 +119,7 @@ static double extent(const double *g) {
 static dr_status bound_gate(dr_theory *theory, int variant, dr_theory_figures *figures) {
     double x[GATE_ROWS * GATE_HEADS], g[GATE_ROWS * GATE_HEADS], a_log[GATE_HEADS];
     for (int i = 0; i < GATE_ROWS * GATE_HEADS; i++) x[i] = 8 * dr_random_normal(&theory->random);
-    for (int i = 0; i < GATE_HEADS; i++) a_log[i] = dr_random_normal(&theory->random);
+    for (int i = 0; i < GATE_HEADS; i++) a_log[i] = uniform(&theory->random, -1, 1);
     DR_TRY(run_gate(theory->reference, (dr_gate_kind)variant, GATE_ROWS, GATE_HEADS, x, a_log, g));
     figures->statement = extent(g);
     DR_TRY(run_gate(theory->reference, DR_GATE_LOG_DECAY, GATE_ROWS, GATE_HEADS, x, a_log, g));

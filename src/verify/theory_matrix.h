@@ -34,6 +34,11 @@ static inline matrix column(int size, const double *numbers) {
     return from_numbers(size, 1, numbers);
 }
 
+/* Row `row` of an array [rows, size], as a column. */
+static inline matrix row_of(const double *rows, int row, int size) {
+    return column(size, rows + (int64_t)row * size);
+}
+
 static inline matrix filled(int rows, int columns, double value) {
     matrix a = zeros(rows, columns);
     for (int i = 0; i < rows * columns; i++) a.at[i] = value;

@@ -69,14 +69,14 @@ static dr_status compare_sums(dr_theory *theory, int variant, dr_theory_figures 
     DR_TRY(draw_sums(theory, &s, after));
     *figures = (dr_theory_figures){0, 0};
     if (variant == BETWEEN_CHUNKS) {
-        matrix at_10 = column(K, after + 9 * K);
+        matrix at_10 = row_of(after, 9, K);
         figures->statement = distance(sum_of_squares(&s, 0, 10), at_10);
         figures->counter = distance(sum_of_squares(&s, 10, 20), at_10);
         return DR_OK;
     }
     dr_theory_gram(&s, 10, true, false, formed);
     for (int t = 0; t < 20; t++) {
-        matrix expected = column(K, after + t * K), pre = column(K, formed + t * K);
+        matrix expected = row_of(after, t, K), pre = row_of(formed, t, K);
         figures->statement = worse(figures->statement, distance(sum(pre, sum_of_squares(&s, t, t + 1)), expected));
         figures->counter = worse(figures->counter, distance(pre, expected));
     }

@@ -10,6 +10,7 @@
 #include "verify/theory.h"
 
 enum { D = 6, V = 3, T = 24, SEQUENCES = 500, BATCHES = 20, ROWS = SEQUENCES * T };
+enum { KEYS = ROWS * D, VALUES = ROWS * V };
 
 static const int judged_at[] = {1, 3, 6, 7, 12, 24};
 enum { JUDGED = sizeof judged_at / sizeof judged_at[0] };
@@ -17,7 +18,7 @@ enum { JUDGED = sizeof judged_at / sizeof judged_at[0] };
 static const double BETA = 0.6;
 
 typedef struct {
-    double key[ROWS * D], query[ROWS * D], value[ROWS * V], beta[ROWS], o[ROWS * V];
+    double key[KEYS], query[KEYS], value[VALUES], beta[ROWS], o[VALUES];
 } batch;
 
 /* Sums over samples of the squared error and of its square, after t + 1 tokens. */
@@ -56,15 +57,15 @@ static dr_status run_with(dr_device_memory *memory, const char *rule, batch *b) 
     dr_recurrence_memory sizes;
     dr_inputs inputs = {0};
     void *o, *workspace;
-    DR_TRY(upload(memory, b->key, ROWS * D, &inputs.at[DR_INPUT_KEY]));
-    DR_TRY(upload(memory, b->query, ROWS * D, &inputs.at[DR_INPUT_QUERY]));
-    DR_TRY(upload(memory, b->value, ROWS * V, &inputs.at[DR_INPUT_VALUE]));
+    DR_TRY(upload(memory, b->key, KEYS, &inputs.at[DR_INPUT_KEY]));
+    DR_TRY(upload(memory, b->query, KEYS, &inputs.at[DR_INPUT_QUERY]));
+    DR_TRY(upload(memory, b->value, VALUES, &inputs.at[DR_INPUT_VALUE]));
     if (dr_rule_uses(recurrence.rule, DR_INPUT_BETA)) DR_TRY(upload(memory, b->beta, ROWS, &inputs.at[DR_INPUT_BETA]));
     DR_TRY(dr_recurrence_plan(memory->backend, &recurrence, &sizes));
-    DR_TRY(dr_device_unset(memory, ROWS * V, &o));
+    DR_TRY(dr_device_unset(memory, VALUES, &o));
     DR_TRY(dr_device_bytes(memory, sizes.forward, &workspace));
     DR_TRY(dr_recurrence_forward(memory->backend, &recurrence, &inputs, NULL, o, NULL, NULL, workspace));
-    return dr_backend_download(memory->backend, b->o, DR_F64, o, ROWS * V);
+    return dr_backend_download(memory->backend, b->o, DR_F64, o, VALUES);
 }
 
 static dr_status count_errors(dr_theory *theory, const char *rule, matrix map, batch *b, tally *counted) {
@@ -73,7 +74,7 @@ static dr_status count_errors(dr_theory *theory, const char *rule, matrix map, b
     dr_device_free(&memory);
     if (status != DR_OK) return status;
     for (int row = 0; row < ROWS; row++) {
-        matrix miss = difference(column(V, b->o + row * V), read_out(map, column(D, b->query + row * D)));
+        matrix miss = difference(row_of(b->o, row, V), read_out(map, row_of(b->query, row, D)));
         double squared = dot(miss, miss);
         counted->error[row % T] += squared;
         counted->square[row % T] += squared * squared;

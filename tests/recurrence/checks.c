@@ -42,6 +42,11 @@ typedef struct {
     fault *what;
 } check;
 
+static bool tampered(const check *c, const problem *p, const char *name, result *r) {
+    if (c->m->tamper) c->m->tamper(c->t, p, name, r);
+    return true;
+}
+
 /* A path of the CPU's engine, forward and backward, against the reference. */
 static bool engine_is_near(const check *c, dr_backend *cpu, dr_path path, int64_t chunk) {
     char kernel[64];
@@ -51,9 +56,9 @@ static bool engine_is_near(const check *c, dr_backend *cpu, dr_path path, int64_
     dr_recurrence_kernel(cpu, &recurrence, false, kernel, sizeof kernel);
     result got;
     bool holds = problem_run(cpu, c->p, path, chunk, true, &got, c->what);
-    if (holds && c->m->tamper && path == DR_PATH_CHUNKWISE) c->m->tamper(c->t, c->p, &got);
     const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size;
-    holds = holds && results_near(kernel, c->p, &got, &c->s, true, least, &c->m->worst, c->what) &&
+    holds = holds && tampered(c, c->p, path == DR_PATH_CHUNKWISE ? "chunkwise" : "recurrent", &got) &&
+            results_near(kernel, c->p, &got, &c->s, true, least, &c->m->worst, c->what) &&
             dead_decays(kernel, c->p, &got, c->what);
     result_free(&got);
     return holds;
@@ -73,7 +78,7 @@ static bool decode_is_near(const check *c, dr_backend *cpu) {
     result got = {0};
     bool holds = all || standard_create(c->m->reference, p, &random, &own, c->what);
     if (holds)
-        holds = problem_decode(cpu, p, &got, c->what) &&
+        holds = problem_decode(cpu, p, &got, c->what) && tampered(c, p, "decode", &got) &&
                 results_near("cpu decode", p, &got, all ? &c->s : &own, false, least_size, &c->m->worst, c->what);
     result_free(&got);
     standard_free(&own);
@@ -150,7 +155,8 @@ static bool split_is_whole(const check *c, dr_backend *cpu, dr_path path) {
     if (holds) {
         join_results(c, head, tail, &first, &second, &whole);
         const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size;
-        holds = results_near("split", c->p, &whole, &c->s, true, least, &c->m->worst, c->what);
+        holds = tampered(c, c->p, "split", &whole) &&
+                results_near("split", c->p, &whole, &c->s, true, least, &c->m->worst, c->what);
     }
     result_free(&first), result_free(&second), result_free(&whole);
     problem_free(head);
@@ -188,15 +194,41 @@ static bool bits_are_same(const check *c, int isa, dr_path path) {
     dr_backend *cpu = c->m->cpu[isa][1];
     bool holds = problem_run(cpu, c->p, path, c->t->chunk, true, &one, c->what) &&
                  problem_run(c->m->cpu[isa][c->t->threads], c->p, path, c->t->chunk, true, &more, c->what) &&
-                 results_same("another number of threads", c->p, &more, &one, c->what);
+                 tampered(c, c->p, "threads", &more) && results_same("another number of threads", c->p, &more, &one, c->what);
     for (int64_t i = 0; i < c->t->sequences && holds && c->t->sequences > 1; i++) {
         problem *own = problem_part(c->p, i, 1, (int64_t[]){0}, &c->t->length[i], NULL);
         result alone;
-        holds = problem_run(cpu, own, path, c->t->chunk, true, &alone, c->what) && sequence_is_same(c, own, i, &one, &alone);
+        holds = problem_run(cpu, own, path, c->t->chunk, true, &alone, c->what) && tampered(c, own, "packed", &alone) &&
+                sequence_is_same(c, own, i, &one, &alone);
         result_free(&alone);
         problem_free(own);
     }
     result_free(&one), result_free(&more);
+    return holds;
+}
+
+/* The rest of a sequence from its last boundary. */
+static bool resumed_is_whole(const check *c, dr_backend *cpu, dr_path path) {
+    const int64_t sequence = c->t->sequences - 1, width = c->p->recurrence.value_heads * c->p->recurrence.value_size;
+    int64_t token;
+    double *states[DR_STATES];
+    result whole = {0}, resumed = {0};
+    bool holds = problem_boundary(cpu, c->p, path, c->t->chunk, sequence, 0, &token, states, c->what) &&
+                 problem_run(cpu, c->p, path, c->t->chunk, false, &whole, c->what);
+    if (holds && token >= 0) {
+        const int64_t rest = c->t->length[sequence] - token;
+        problem *tail = problem_part(c->p, sequence, 1, &token, &rest, states);
+        const double *o = whole.o + (c->p->cu_seqlens[sequence] + token) * width;
+        holds = problem_run(cpu, tail, path, c->t->chunk, false, &resumed, c->what) && tampered(c, tail, "resumed", &resumed) &&
+                numbers_same("resumed", "o", resumed.o, o, tail->o_count, c->what);
+        for (int i = 0; i < DR_STATES && holds; i++)
+            if (tail->initial[i])
+                holds = numbers_same("resumed: final", dr_state_name((dr_state_kind)i), resumed.final[i],
+                                     whole.final[i] + sequence * tail->state_count[i], tail->state_count[i], c->what);
+        problem_free(tail);
+    }
+    for (int i = 0; i < DR_STATES; i++) free(states[i]);
+    result_free(&whole), result_free(&resumed);
     return holds;
 }
 
@@ -208,7 +240,8 @@ bool trial_holds(const trial *t, machine *m, fault *what) {
     const int isa = t->isa < m->isas ? t->isa : m->isas - 1;
     const dr_path path = t->seed % 4 ? DR_PATH_CHUNKWISE : DR_PATH_RECURRENT;
     bool holds = standard_create(m->reference, c.p, &random, &c.s, what) && engines_are_near(&c) &&
-                 split_is_whole(&c, m->cpu[isa][1], path) && bits_are_same(&c, isa, path);
+                 split_is_whole(&c, m->cpu[isa][1], path) && bits_are_same(&c, isa, path) &&
+                 resumed_is_whole(&c, m->cpu[isa][1], path);
     standard_free(&c.s);
     problem_free(c.p);
     return holds;

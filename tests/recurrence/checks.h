@@ -14,8 +14,9 @@ typedef struct {
     dr_backend *reference, *cpu[ISAS][MOST_THREADS + 1]; /* by instruction set and threads, from 1 */
     int isas;                                            /* that the machine has */
     double worst;                                        /* error so far, in units of what is allowed */
-    /* For tests of the checks themselves: changes what the CPU's chunkwise engine gave. NULL: nothing. */
-    void (*tamper)(const trial *t, const problem *p, result *r);
+    /* For tests of the checks themselves: changes what an engine gave to the named check ("recurrent", "chunkwise", "decode",
+     * "split", "threads", "packed", "resumed"). NULL: nothing. */
+    void (*tamper)(const trial *t, const problem *p, const char *check, result *r);
 } machine;
 
 /* Ends the program with a message if a backend cannot be opened. */

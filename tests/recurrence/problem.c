@@ -371,6 +371,37 @@ bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t ch
     return status == DR_OK || fault_is(what, "%s", dr_last_error());
 }
 
+bool problem_boundary(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, int64_t sequence, int64_t back,
+                      int64_t *token, double *states[DR_STATES], fault *what) {
+    int64_t length = 0, count = 0;
+    dr_recurrence recurrence = p->recurrence;
+    recurrence.path = path;
+    recurrence.chunk = chunk;
+    *token = -1;
+    for (int i = 0; i < DR_STATES; i++)
+        states[i] = p->initial[i] ? numbers(p->state_count[i] / p->recurrence.layout.sequences) : NULL;
+    dr_recurrence_memory memory;
+    if (dr_recurrence_plan(backend, &recurrence, &memory) != DR_OK) return fault_is(what, "plan: %s", dr_last_error());
+    result unused = result_create(p);
+    operands x = operands_in(backend, p);
+    void *saved = block(memory.saved), *workspace = block(memory.forward);
+    dr_mutable_states at = {{0}};
+    dr_status status = dr_recurrence_forward(backend, &recurrence, &x.inputs, &x.initial, x.o, NULL, saved, workspace);
+    if (status == DR_OK) status = dr_recurrence_boundaries(backend, &recurrence, sequence, &length, &count);
+    if (status == DR_OK && back < count) {
+        *token = (count - 1 - back) * length;
+        for (int i = 0; i < DR_STATES; i++)
+            at.at[i] = poisoned(backend, states[i], p->state_count[i] / p->recurrence.layout.sequences);
+        status = dr_recurrence_boundary(backend, &recurrence, saved, sequence, count - 1 - back, &at);
+        for (int i = 0; i < DR_STATES; i++)
+            tensor_out(backend, at.at[i], states[i], p->state_count[i] / p->recurrence.layout.sequences);
+    }
+    free(saved), free(workspace);
+    operands_out(backend, p, &x, &unused);
+    result_free(&unused);
+    return status == DR_OK || fault_is(what, "%s", dr_last_error());
+}
+
 /* The inputs of token t of each of the equally long sequences. */
 static dr_inputs token_inputs(const dr_backend *backend, const problem *p, int64_t t) {
     const int64_t sequences = p->recurrence.layout.sequences, tokens = p->recurrence.layout.rows / sequences;

@@ -87,12 +87,20 @@ static bool scale(trial *t) {
     t->scale = 0;
     return less;
 }
-static bool first_row(trial *t) {
+/* One of two rows, with a value: a rule must store something. */
+static bool only_row(trial *t, int row) {
     if (t->rule.rows < 2) return false;
-    t->rule.row[0] = t->rule.row[1];
+    t->rule.row[0] = t->rule.row[row];
     t->rule.row[1] = (dr_row){0};
     t->rule.rows = 1;
+    if (t->rule.row[0].value == DR_VALUE_NONE) t->rule.row[0].value = DR_VALUE_V;
     return true;
+}
+static bool first_row(trial *t) {
+    return only_row(t, 0);
+}
+static bool second_row(trial *t) {
+    return only_row(t, 1);
 }
 
 static const struct {
@@ -111,6 +119,7 @@ static const struct {
     {"cut", cut},
     {"scale", scale},
     {"first_row", first_row},
+    {"second_row", second_row},
 };
 enum { SHAPE_STEPS = sizeof steps_of_shapes / sizeof steps_of_shapes[0] };
 

@@ -80,7 +80,7 @@ static const axis axes[] = {
     {.name = "packing",    .kind = ENUMERATION, .field = offsetof(trial, packing), .options = 4, .option_name = name_of_packing},
     {.name = "heads",      .kind = ENUMERATION, .field = offsetof(trial, heads), .options = 3, .option_name = name_of_heads},
     {.name = "numbers",    .kind = ENUMERATION, .field = offsetof(trial, values), .options = 2, .option_name = name_of_values},
-    {.name = "chunk",      .kind = ENUMERATION, .field = offsetof(trial, chunking), .options = 3, .option_name = name_of_chunking},
+    {.name = "chunking",   .kind = ENUMERATION, .field = offsetof(trial, chunking), .options = 3, .option_name = name_of_chunking},
     {.name = "split",      .kind = ENUMERATION, .field = offsetof(trial, splitting), .options = 3, .option_name = name_of_splitting},
     {.name = "threads",    .kind = INTEGER,     .field = offsetof(trial, threads), .options = 3, .value = {2, 3, 4}},
     {.name = "isa",        .kind = INTEGER,     .field = offsetof(trial, isa), .options = 3, .value = {0, 1, 2}, .option_name = name_of_isa},

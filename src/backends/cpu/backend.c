@@ -76,6 +76,8 @@ static const dr_operations operations = {
     .recurrence_forward = dr_cpu_recurrence_forward,
     .recurrence_backward = dr_cpu_recurrence_backward,
     .recurrence_decode = dr_cpu_recurrence_decode,
+    .recurrence_chunk = dr_cpu_recurrence_chunk,
+    .recurrence_boundary = dr_cpu_recurrence_boundary,
     .recurrence_kernel = dr_cpu_recurrence_kernel,
 };
 

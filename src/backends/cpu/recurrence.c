@@ -169,6 +169,34 @@ dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *rec
     return DR_OK;
 }
 
+/* ---- what a forward saved -------------------------------------------------------------------------------------------- */
+
+int64_t dr_cpu_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence) {
+    (void)backend;
+    dr_cpu_plan plan;
+    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
+    return plan.chunk;
+}
+
+static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to) {
+    if (saved && to) memcpy(to, saved + slot * count, (size_t)count * sizeof(float));
+}
+
+void dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                int64_t boundary, const dr_mutable_states *states) {
+    (void)backend;
+    dr_cpu_plan plan;
+    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
+    dr_cpu_call call = {0};
+    lay_saved(&plan, &(dr_arena){.block = (char *)saved}, &call);
+    const int64_t slot = dr_cpu_first_slot(&plan, sequence) + boundary;
+    const int64_t HV = plan.value_heads, K = plan.key_size;
+    copy_slot(call.saved_states, slot, HV * K * plan.value_size, states->at[DR_STATE_S]);
+    copy_slot(call.saved_scan, slot, plan.key_heads * K, states->at[DR_STATE_A]);
+    copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_K]);
+    copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_P]);
+}
+
 int dr_cpu_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {
     if (decode) return snprintf(text, size, "cpu decode %s", backend->isa);
     if (recurrence->path == DR_PATH_RECURRENT) return snprintf(text, size, "cpu recurrent %s", backend->isa);
