@@ -69,9 +69,7 @@ static dr_status add_token_stream(dr_mixer *mixer, dr_input input, dr_role weigh
     if (mixer->conv_size > 0) {
         stream->map = DR_MAP_CONV;
         stream->map_weight = conv;
-        /* as convolutions are where nothing else is said: taps of 0.02 hold a short model on its first plateau */
-        dr_initial taps = {DR_INITIAL_UNIFORM, 1 / sqrt((double)mixer->conv_size)};
-        DR_TRY(dr_slot_fill(mixer->slot, conv, taps, heads * dim, 1, mixer->conv_size));
+        DR_TRY(dr_slot_fill(mixer->slot, conv, normal, heads * dim, 1, mixer->conv_size));
         if (mixer->family.conv_bias) {
             stream->map_bias = conv_bias;
             DR_TRY(dr_slot_fill(mixer->slot, conv_bias, zero, heads * dim, 0, 0));
