@@ -1,11 +1,12 @@
 /* deltarule rules: the table of rules, each with its equation, its option on every axis and its source; or a rule composed in a
  * JSON file. */
 #include "cli/commands.h"
+#include "cli/rules_markdown.h"
 
 #include <deltarule/rule.h>
 #include <stdio.h>
 
-enum { SHOW, FLAGS };
+enum { SHOW, MARKDOWN, FLAGS };
 
 static void print_equation(const dr_rule *rule) {
     char text[1024];
@@ -76,9 +77,16 @@ static int run(int argc, char **argv) {
         [SHOW] = {.setting = {"show", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                               "a JSON file that composes a rule, or names one as its base"},
                   .placeholder = "FILE"},
+        [MARKDOWN] = {.setting = {"markdown", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                                  "all rules as a page of documentation, with states, cost and layers: docs/rules.md"}},
     };
     int operands, exit_status;
     if (!cli_flags_parse(&cli_rules, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (cli_flag_boolean(&flags[MARKDOWN])) {
+        if (flags[SHOW].given || operands == 1) return cli_usage(&cli_rules, "--markdown prints all rules: leave out the rest");
+        dr_status status = cli_print_rules_markdown();
+        return status == DR_OK ? 0 : cli_failure(&cli_rules, status);
+    }
     if (flags[SHOW].given && operands == 1)
         return cli_usage(&cli_rules, "--show %s shows that rule only: leave out %s", flags[SHOW].value, argv[1]);
     if (flags[SHOW].given) return show(flags[SHOW].value);
@@ -98,7 +106,7 @@ static int run(int argc, char **argv) {
 
 const cli_command cli_rules = {
     .name = "rules",
-    .arguments = "[NAME | --show FILE]",
+    .arguments = "[NAME | --show FILE | --markdown]",
     .summary = "the rules: equation, option on each axis, source",
     .details = "Without NAME, all of them; with it, also the inputs that the rule reads and the states that it carries.\n"
                "The symbols are those of docs/notation.md; docs/adding-a-rule.md tells what stands in a FILE.",
