@@ -1,4 +1,4 @@
-/* State handles: making, checking, cutting, putting together, files kept and refused; and the states between chunks. */
+/* State handles: making, checking, cutting, putting together, files kept and refused. */
 #include "allocation.h"
 #include "recurrence/trial.h"
 #include "scratch.h"
@@ -258,7 +258,7 @@ static void test_refused_sequences(void **unused) {
     dr_state *none = NULL;
     assert_refused(dr_state_slice(state, 0, 0, &none), DR_ERROR_ARGUMENT, "not among the 3");
     assert_refused(dr_state_slice(state, -1, 1, &none), DR_ERROR_ARGUMENT, "not among the 3");
-    assert_refused(dr_state_slice(state, 2, 2, &none), DR_ERROR_ARGUMENT, "sequences 2 to 3");
+    assert_refused(dr_state_slice(state, 2, 2, &none), DR_ERROR_ARGUMENT, "2 sequences from 2 on are not among the 3");
     assert_refused(dr_state_slice(state, 1, INT64_MAX, &none), DR_ERROR_ARGUMENT, "not among the 3");
     assert_refused(dr_state_slice(NULL, 0, 1, &none), DR_ERROR_ARGUMENT, "state is missing");
     assert_refused(dr_state_concatenate(NULL, 1, &none), DR_ERROR_ARGUMENT, "at least one");
@@ -522,97 +522,6 @@ static void test_failed_allocations(void **unused) {
     dr_backend_close(backend);
 }
 
-/* ---- between chunks ------------------------------------------------------------------------------------------------- */
-
-/* From every boundary of a sequence, the rest comes out bit for bit. */
-static void check_boundaries(dr_backend *backend, const problem *p, dr_path path, int64_t chunk) {
-    result whole;
-    fault what;
-    if (!problem_run(backend, p, path, chunk, false, &whole, &what)) fail_msg("%s", what.text);
-    const int64_t width = p->recurrence.value_heads * p->recurrence.value_size;
-    for (int64_t s = 0; s < p->recurrence.layout.sequences; s++) {
-        const int64_t begin = p->cu_seqlens[s], length = p->cu_seqlens[s + 1] - begin;
-        int64_t token = 0, back = 0;
-        for (;; back++) {
-            double *states[DR_STATES];
-            if (!problem_boundary(backend, p, path, chunk, s, back, &token, states, &what)) fail_msg("%s", what.text);
-            if (token >= 0) {
-                const int64_t rest = length - token;
-                problem *tail = problem_part(p, s, 1, &token, &rest, states);
-                result got;
-                if (!problem_run(backend, tail, path, chunk, false, &got, &what)) fail_msg("%s", what.text);
-                assert_memory_equal(got.o, whole.o + (begin + token) * width, (size_t)tail->o_count * sizeof(double));
-                for (int i = 0; i < DR_STATES; i++) {
-                    if (!tail->initial[i]) continue;
-                    const int64_t count = tail->state_count[i];
-                    assert_memory_equal(got.final[i], whole.final[i] + s * count, (size_t)count * sizeof(double));
-                    if (token == 0) assert_memory_equal(states[i], p->initial[i] + s * count, (size_t)count * sizeof(double));
-                }
-                result_free(&got);
-                problem_free(tail);
-            }
-            for (int i = 0; i < DR_STATES; i++) free(states[i]);
-            if (token < 0) break;
-        }
-        assert_int_equal(back > 0, length > 0);
-    }
-    result_free(&whole);
-}
-
-static void test_boundaries(void **unused) {
-    (void)unused;
-    static const int64_t cu_seqlens[] = {0, 50, 50, 57, 58};
-    dr_backend *backend = open_backend("cpu");
-    for (int i = 0; i < dr_rule_count(); i++) {
-        dr_random random = dr_random_start(11, (uint64_t)i);
-        dr_recurrence recurrence = {.rule = dr_rule_at(i),
-                                    .layout = {.sequences = 4, .rows = 58, .cu_seqlens = cu_seqlens},
-                                    .key_heads = 2,
-                                    .value_heads = dr_rule_at(i)->tied_scan ? 2 : 4,
-                                    .key_size = 5,
-                                    .value_size = 7};
-        problem *p = problem_create(recurrence.rule, &recurrence, false, &random);
-        for (int s = DR_STATE_P; s <= DR_STATE_P && p->initial[s]; s++) /* a zero P reads as what it stands for */
-            for (int64_t j = 0; j < p->state_count[s]; j++) p->initial[s][j] = j % 25 % 6 == 0;
-        check_boundaries(backend, p, DR_PATH_CHUNKWISE, 0);
-        check_boundaries(backend, p, DR_PATH_CHUNKWISE, 8);
-        check_boundaries(backend, p, DR_PATH_RECURRENT, 0);
-        problem_free(p);
-    }
-    dr_backend_close(backend);
-}
-
-static void test_refused_boundaries(void **unused) {
-    (void)unused;
-    dr_backend *cpu = open_backend("cpu"), *reference = open_backend("reference");
-    dr_recurrence recurrence = recurrence_of("gdn", 2);
-    int64_t chunk = -5, count = -5;
-    float saved[1], S[1] = {7};
-    dr_mutable_states states = {{S}};
-    recurrence.chunk = 2;
-    assert_refused(dr_recurrence_boundaries(reference, &recurrence, 0, &chunk, &count), DR_ERROR_UNSUPPORTED,
-                   "saves no states");
-    assert_refused(dr_recurrence_boundaries(NULL, &recurrence, 0, &chunk, &count), DR_ERROR_ARGUMENT, "backend is missing");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 2, &chunk, &count), DR_ERROR_ARGUMENT, "no sequence 2");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, -1, &chunk, &count), DR_ERROR_ARGUMENT, "no sequence -1");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, NULL, &count), DR_ERROR_ARGUMENT, "tokens of a chunk");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, &chunk, NULL), DR_ERROR_ARGUMENT, "number of boundaries");
-    assert_int_equal(chunk, -5);
-    assert_int_equal(count, -5);
-    must(dr_recurrence_boundaries(cpu, &recurrence, 1, &chunk, &count));
-    assert_int_equal(chunk, 2);
-    assert_int_equal(count, 2);
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 2, &states), DR_ERROR_ARGUMENT,
-                   "no boundary 2: it has 2");
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, -1, &states), DR_ERROR_ARGUMENT, "no boundary -1");
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, NULL, 0, 0, &states), DR_ERROR_ARGUMENT, "what the forward saved");
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 0, NULL), DR_ERROR_ARGUMENT, "place for the states");
-    states.at[DR_STATE_A] = S;
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 0, &states), DR_ERROR_ARGUMENT, "does not carry it");
-    assert_true(S[0] == 7);
-    dr_backend_close(cpu), dr_backend_close(reference);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),
@@ -627,8 +536,6 @@ int main(void) {
         cmocka_unit_test(test_hostile_files),
         cmocka_unit_test(test_cut_and_shifted_files),
         cmocka_unit_test(test_failed_allocations),
-        cmocka_unit_test(test_boundaries),
-        cmocka_unit_test(test_refused_boundaries),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

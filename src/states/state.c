@@ -173,8 +173,9 @@ dr_status dr_state_slice(const dr_state *state, int64_t first, int64_t count, dr
         return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing", state ? "place for the part of the state" : "state");
     const int64_t sequences = state->recurrence.layout.sequences;
     if (first < 0 || count < 1 || first > sequences - count)
-        return dr_fail(DR_ERROR_ARGUMENT, "sequences %" PRId64 " to %" PRId64 " are not among the %" PRId64 " of the state",
-                       first, first + count - 1, sequences);
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "%" PRId64 " sequences from %" PRId64 " on are not among the %" PRId64 " of the state", count, first,
+                       sequences);
     dr_state *made;
     DR_TRY(create_like(state, count, &made));
     dr_status status = copy_sequences(state, first, count, made, 0);
