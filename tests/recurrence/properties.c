@@ -115,7 +115,11 @@ int main(int argc, char **argv) {
     for (uint64_t seed = wanted.first; seed <= wanted.last && seed >= wanted.first; seed++) {
         trial t = trial_draw(seed);
         fault what;
-        if (wanted.shrink && !take_steps(&t, wanted.shrink)) return usage("--shrink has a step that does nothing here");
+        if (wanted.shrink && !take_steps(&t, wanted.shrink)) {
+            pairs_free(&counted);
+            machine_close(&m);
+            return usage("--shrink has a step that does nothing here");
+        }
         if (wanted.one) trial_print(&t, stdout);
         pairs_add(&counted, &t);
         if (trial_holds(&t, &m, &what)) {
