@@ -2,6 +2,7 @@
 #include "allocation.h"
 #include "backends/reference/reference.h"
 #include "data/corpus.h"
+#include "evaluate/score.h"
 #include "generate/sampling.h"
 #include "scratch.h"
 
@@ -257,6 +258,27 @@ static void test_windows_do_not_change_a_score(void **state) {
     }
 }
 
+/* A score of some tokens only is that of the beginning of every document, by its share of the text. */
+static void test_some_tokens_come_from_all_documents(void **state) {
+    (void)state;
+    dr_document whole[] = {{.text = (const uint8_t *)"one two three four five", .bytes = 23},
+                           {.text = (const uint8_t *)"six", .bytes = 3},
+                           {.text = (const uint8_t *)"seven eight ni", .bytes = 14}};
+    dr_document beginning[3];
+    dr_score part, score;
+    int64_t wanted[] = {11, 2, 7}; /* 20 of 40: to 11.5, to 13, to 20 */
+    memcpy(beginning, whole, sizeof whole);
+    for (int i = 0; i < 3; i++) beginning[i].bytes = wanted[i];
+    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 8, 20, NULL, NULL, &part), DR_OK);
+    assert_int_equal(dr_score_documents(model, &(dr_documents){beginning, 3, 20}, 8, 0, NULL, NULL, &score), DR_OK);
+    assert_int_equal(part.tokens, 20);
+    assert_int_equal(part.files, 3);
+    assert_true(part.loss == score.loss);
+    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 8, 2, NULL, NULL, &part), DR_OK);
+    assert_int_equal(part.tokens, 2); /* to 1.15, to 1.3, to 2 */
+    assert_int_equal(part.files, 2);
+}
+
 static void test_scores_that_cannot_be(void **state) {
     (void)state;
     scratch_write("words", "some words", 10);
@@ -299,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_callback_stops),
         cmocka_unit_test(test_bad_options_are_refused),
         cmocka_unit_test(test_windows_do_not_change_a_score),
+        cmocka_unit_test(test_some_tokens_come_from_all_documents),
         cmocka_unit_test(test_scores_that_cannot_be),
         cmocka_unit_test(test_failed_allocations_are_survived),
     };

@@ -28,7 +28,8 @@ DR_API dr_status dr_train_options_create(dr_train_options **options); /* all at 
 DR_API void dr_train_options_destroy(dr_train_options *options);
 /* Sets one by name from text. DR_ERROR_ARGUMENT: unknown name (near ones are told), wrong type, out of range. */
 DR_API dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value);
-/* Sets those in a JSON object; unknown keys and wrong types are refused. */
+/* Sets those in a JSON object in a file, or those of a run if `file` is its folder; unknown keys and wrong types are refused.
+ */
 DR_API dr_status dr_train_options_read(dr_train_options *options, const char *file);
 /* The value of one as text, valid until it is set again; NULL for an unknown name. */
 DR_API const char *dr_train_options_get(const dr_train_options *options, const char *name);

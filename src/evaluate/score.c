@@ -56,13 +56,15 @@ dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int
     if (window < 1) return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)window);
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
     double start = now(), loss = 0;
-    int64_t total = most > 0 && most < documents->bytes ? most : documents->bytes, done = 0, files = 0;
+    int64_t total = most > 0 && most < documents->bytes ? most : documents->bytes, done = 0, files = 0, seen = 0;
     struct scorer scorer = {.model = model, .window = window};
     dr_status status;
     DR_GO(open_scorer(&scorer));
-    for (; files < documents->count && done < total; files++) {
-        const dr_document *document = &documents->at[files];
-        int64_t bytes = document->bytes < total - done ? document->bytes : total - done;
+    for (int64_t i = 0; i < documents->count; i++) {
+        const dr_document *document = &documents->at[i];
+        seen += document->bytes;
+        int64_t bytes = (int64_t)((__int128)seen * total / documents->bytes) - done;
+        files += bytes > 0;
         dr_model_state_reset(scorer.state);
         for (int64_t from = 0; from < bytes; from += window) {
             int64_t count = bytes - from < window ? bytes - from : window;

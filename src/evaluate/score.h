@@ -7,7 +7,7 @@
 
 #include <deltarule/evaluate.h>
 
-/* As dr_score_corpus. most: stop after so many tokens (a document's beginning is scored then), 0: all. */
+/* As dr_score_corpus. most: so many tokens, from the beginning of each document by its share of the text; 0: all. */
 dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int64_t window, int64_t most,
                              bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score);
 

@@ -30,7 +30,8 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_EVALUATE_EVERY] = INTEGER("evaluate_every", "lm 250, mqar 50", 0, 1e9, RUN,
                                       "steps between evaluations on held-out data; 0: only at the end"),
     [DR_SET_EVALUATE_TOKENS] =
-        INTEGER("evaluate_tokens", "32768", 0, 1e12, RUN, "of task lm: held-out tokens an evaluation scores; 0: all of them"),
+        INTEGER("evaluate_tokens", "32768", 0, 1e12, RUN,
+                "of task lm: held-out tokens an evaluation scores, from the beginning of each file; 0: all of them"),
 
     [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64", 1, 1e6, TRAINING, "sequences a step"),
     [DR_SET_SEQ_LEN] = INTEGER("seq_len", "lm 256, mqar 64", 1, 1e7, TRAINING, "tokens a sequence"),
