@@ -87,16 +87,16 @@ static void assert_engines_agree(const char *name, const problem *p, dr_random *
             recurrence.chunk = engines[e].chunk;
             dr_recurrence_kernel(cpu, &recurrence, false, kernel, sizeof kernel);
             snprintf(text, sizeof text, "%s, %s", name, kernel);
-            const double least = engines[e].path == DR_PATH_RECURRENT ? least_size : least_size_chunkwise;
             got = run(cpu, p, engines[e].path, engines[e].chunk, true);
-            if (!results_near(text, p, &got, &s, true, least, &worst_error, &what) || !dead_decays(text, p, &got, &what))
+            if (!results_near(text, p, &got, &s, true, engines[e].path, &worst_error, &what) ||
+                !dead_decays(text, p, &got, &what))
                 fail_msg("%s", what.text);
             result_free(&got);
         }
         if (equally_long(&p->recurrence.layout)) {
             snprintf(text, sizeof text, "%s, cpu decode %s", name, isas[isa]);
             if (!problem_decode(cpu, p, &got, &what) ||
-                !results_near(text, p, &got, &s, false, least_size, &worst_error, &what))
+                !results_near(text, p, &got, &s, false, DR_PATH_RECURRENT, &worst_error, &what))
                 fail_msg("%s", what.text);
             result_free(&got);
         }

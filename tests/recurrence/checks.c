@@ -56,9 +56,8 @@ static bool engine_is_near(const check *c, dr_backend *cpu, dr_path path, int64_
     dr_recurrence_kernel(cpu, &recurrence, false, kernel, sizeof kernel);
     result got;
     bool holds = problem_run(cpu, c->p, path, chunk, true, &got, c->what);
-    const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size;
     holds = holds && tampered(c, c->p, path == DR_PATH_CHUNKWISE ? "chunkwise" : "recurrent", &got) &&
-            results_near(kernel, c->p, &got, &c->s, true, least, &c->m->worst, c->what) &&
+            results_near(kernel, c->p, &got, &c->s, true, path, &c->m->worst, c->what) &&
             dead_decays(kernel, c->p, &got, c->what);
     result_free(&got);
     return holds;
@@ -79,7 +78,7 @@ static bool decode_is_near(const check *c, dr_backend *cpu) {
     bool holds = all || standard_create(c->m->reference, p, &random, &own, c->what);
     if (holds)
         holds = problem_decode(cpu, p, &got, c->what) && tampered(c, p, "decode", &got) &&
-                results_near("cpu decode", p, &got, all ? &c->s : &own, false, least_size, &c->m->worst, c->what);
+                results_near("cpu decode", p, &got, all ? &c->s : &own, false, DR_PATH_RECURRENT, &c->m->worst, c->what);
     result_free(&got);
     standard_free(&own);
     problem_free(p);
@@ -154,9 +153,8 @@ static bool split_is_whole(const check *c, dr_backend *cpu, dr_path path) {
     }
     if (holds) {
         join_results(c, head, tail, &first, &second, &whole);
-        const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size;
-        holds = tampered(c, c->p, "split", &whole) &&
-                results_near("split", c->p, &whole, &c->s, true, least, &c->m->worst, c->what);
+        holds =
+            tampered(c, c->p, "split", &whole) && results_near("split", c->p, &whole, &c->s, true, path, &c->m->worst, c->what);
     }
     result_free(&first), result_free(&second), result_free(&whole);
     problem_free(head);

@@ -11,6 +11,15 @@ const double least_size = 1e-6, least_size_chunkwise = 1e-2;
 
 enum { MULTIPLE = 20 };
 
+static double longest_sequence(const problem *p) {
+    int64_t longest = 1;
+    for (int64_t i = 0; i < p->recurrence.layout.sequences; i++) {
+        int64_t tokens = dr_layout_begin(&p->recurrence.layout, i + 1) - dr_layout_begin(&p->recurrence.layout, i);
+        longest = tokens > longest ? tokens : longest;
+    }
+    return (double)longest;
+}
+
 double error_of(const double *got, const double *want, int64_t count, double least) {
     double apart = 0, size = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -79,8 +88,10 @@ static bool is_near(const char *name, comparison c, double *worst, fault *what) 
         .tolerance = bound, .least = least                                                                                     \
     }
 
-bool results_near(const char *name, const problem *p, const result *got, const standard *s, bool backwards, double least,
+bool results_near(const char *name, const problem *p, const result *got, const standard *s, bool backwards, dr_path path,
                   double *worst, fault *what) {
+    const double root = path == DR_PATH_CHUNKWISE ? sqrt(longest_sequence(p)) : 1;
+    const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise * root : least_size;
     if (!is_near(name, COMPARISON("output", "o", o, p->o_count, tolerance_forward), worst, what)) return false;
     for (int i = 0; i < DR_STATES; i++) {
         const char *state = dr_state_name((dr_state_kind)i);
@@ -93,8 +104,9 @@ bool results_near(const char *name, const problem *p, const result *got, const s
     }
     for (int i = 0; i < DR_INPUTS && backwards; i++) {
         const char *input = dr_input_name((dr_input)i);
-        if (!is_near(name, COMPARISON("gradient of", input, gradient[i], p->input_count[i], tolerance_backward), worst, what))
-            return false;
+        comparison c = COMPARISON("gradient of", input, gradient[i], p->input_count[i], tolerance_backward);
+        if (i == DR_INPUT_LOG_DECAY) c.least *= p->rule.decay == DR_DECAY_CONSTANT ? root * root : root;
+        if (!is_near(name, c, worst, what)) return false;
     }
     return true;
 }

@@ -73,7 +73,9 @@ bool problem_decode(dr_backend *backend, const problem *p, result *r, fault *wha
 double error_of(const double *got, const double *want, int64_t count, double least);
 
 /* The least size that numbers are held to, beside inputs and gradients of the size of one. The chunkwise engine erases by
- * subtracting: what it leaves of the past is right to the size of what was there, not of what is left. */
+ * subtracting: what it leaves of the past is right to the size of what was there, not of what is left. There were as many terms
+ * as tokens; behind the gradient of a decay as many as pairs of tokens, and so for each token if all share one decay.
+ * results_near takes least_size_chunkwise times the root of that number. */
 extern const double least_size, least_size_chunkwise;
 
 /* What the results of a float32 backend are held against: the reference's. Allowed is the tolerance of the recorded results,
@@ -91,8 +93,8 @@ dr_backend *plain_float_backend(void);
 
 bool standard_create(dr_backend *reference, const problem *p, dr_random *random, standard *s, fault *what);
 void standard_free(standard *s);
-/* least: see above. worst: raised to the largest error in units of what is allowed. */
-bool results_near(const char *name, const problem *p, const result *got, const standard *s, bool backwards, double least,
+/* worst: raised to the largest error in units of what is allowed. */
+bool results_near(const char *name, const problem *p, const result *got, const standard *s, bool backwards, dr_path path,
                   double *worst, fault *what);
 
 bool numbers_same(const char *name, const char *of, const double *a, const double *b, int64_t count, fault *what);
