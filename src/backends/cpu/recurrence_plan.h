@@ -43,10 +43,24 @@ typedef struct {
     dr_cpu_input input[DR_INPUTS];
 } dr_cpu_plan;
 
+/* Memory that the next chunk reads or writes: rows of `bytes`, `stride` bytes apart. The large products fetch it into cache
+ * tile by tile (isa/recurrence_products.c), so that memory and arithmetic work at the same time. */
+typedef struct {
+    const char *at;
+    int64_t stride, rows, bytes;
+} dr_cpu_span;
+enum { DR_CPU_SPANS = DR_INPUTS + 8 };
+typedef struct {
+    dr_cpu_span span[DR_CPU_SPANS];
+    int spans, next; /* next: the span to fetch from, */
+    int64_t byte;    /* from this byte of its first row on */
+} dr_cpu_ahead;
+
 /* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np, Rp: N, R as pitches. */
 typedef struct {
     int64_t first, tokens, rows, erases, readers; /* of the chunk at hand; first: its first token among all tokens */
     int64_t columns, reader_columns;              /* Np, Rp */
+    dr_cpu_ahead ahead;
 
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
     float *d_input[DR_INPUTS]; /* their gradients */

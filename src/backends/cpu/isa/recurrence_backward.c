@@ -13,7 +13,7 @@ void dr_chunk_scan_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const floa
     const float *writers = plan->channel ? chunk->write_exit : chunk->write;
     float *d_update = chunk->d_update;
     dr_matrix_multiply(chunk->rows, V, plan->key_size, writers, plan->key_pitch, 1, d_state, pitch, d_update, pitch,
-                       DR_PRODUCT_SET, NULL);
+                       DR_PRODUCT_SET, NULL, NULL);
     if (plan->scalar)
         for (int64_t row = 0; row < chunk->rows; row++)
             scale_row(V, chunk->writer_fade[row], d_update + row * pitch, d_update + row * pitch);
@@ -21,7 +21,7 @@ void dr_chunk_scan_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const floa
         int64_t end = t + plan->block < chunk->tokens ? t + plan->block : chunk->tokens;
         const float *score = chunk->score + (chunk->erases + t) * chunk->columns + t * n;
         dr_matrix_multiply((end - t) * n, V, chunk->tokens - t, score, 1, chunk->columns, chunk->d_output + t * pitch, pitch,
-                           d_update + t * n * pitch, pitch, DR_PRODUCT_ADD, NULL);
+                           d_update + t * n * pitch, pitch, DR_PRODUCT_ADD, NULL, NULL);
     }
     dr_chunk_solve(plan, chunk, d_update, true);
     for (int64_t i = 0; i < chunk->erases; i++) {
@@ -39,5 +39,5 @@ void dr_chunk_scan_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const floa
 void dr_chunk_pass_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *d_state) {
     const float *readers = plan->channel ? chunk->reader_entry : chunk->reader;
     dr_matrix_multiply(plan->key_size, plan->value_width, chunk->readers, readers, 1, plan->key_pitch, chunk->cotangent_faded,
-                       plan->value_pitch, d_state, plan->value_pitch, DR_PRODUCT_ADD, chunk->keep);
+                       plan->value_pitch, d_state, plan->value_pitch, DR_PRODUCT_ADD, chunk->keep, NULL);
 }

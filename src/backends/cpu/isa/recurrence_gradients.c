@@ -40,7 +40,7 @@ static void score_cotangents(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
         for (int i = 0; i < 2; i++)
             dr_matrix_multiply(range.count[i], round_to_tile(end * plan->steps), plan->value_size,
                                chunk->cotangent + range.first[i] * pitch, pitch, 1, chunk->update_turned, chunk->columns,
-                               chunk->d_score + range.first[i] * chunk->columns, chunk->columns, DR_PRODUCT_SET, NULL);
+                               chunk->d_score + range.first[i] * chunk->columns, chunk->columns, DR_PRODUCT_SET, NULL, NULL);
     }
 }
 
@@ -56,7 +56,7 @@ static void mask_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 static void meet_state(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *turned,
                        int64_t turned_pitch, int64_t rows, float *to) {
     dr_matrix_multiply(plan->key_size, round_to_tile(rows), plan->value_size, state, plan->value_pitch, 1, turned, turned_pitch,
-                       chunk->far_turned, turned_pitch, DR_PRODUCT_SET, NULL);
+                       chunk->far_turned, turned_pitch, DR_PRODUCT_SET, NULL, NULL);
     dr_matrix_transpose(plan->key_size, (rows + 3) / 4 * 4, chunk->far_turned, turned_pitch, to, plan->key_pitch,
                         plan->key_width);
 }
@@ -71,7 +71,7 @@ static void reader_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
         for (int i = 0; i < 2; i++)
             dr_matrix_multiply(range.count[i], K, end * plan->steps, chunk->d_score + range.first[i] * chunk->columns,
                                chunk->columns, 1, chunk->write, pitch, chunk->d_reader + range.first[i] * pitch, pitch,
-                               DR_PRODUCT_ADD, NULL);
+                               DR_PRODUCT_ADD, NULL, NULL);
     }
 }
 
@@ -83,7 +83,7 @@ static void writer_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
         for (int i = 0; i < 2; i++)
             dr_matrix_multiply((end - t) * n, K, range.count[i], chunk->d_score + range.first[i] * chunk->columns + t * n, 1,
                                chunk->columns, chunk->reader + range.first[i] * pitch, pitch, chunk->d_write + t * n * pitch,
-                               pitch, i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL);
+                               pitch, i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL, NULL);
     }
 }
 
@@ -114,7 +114,7 @@ static void reader_blocks(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t 
         for (int64_t from = 0; from < b; from++) {
             const float *score = chunk->d_score + range.first[i] * chunk->columns + from * from_rows;
             dr_matrix_multiply(range.count[i], K, from_rows, score, chunk->columns, 1,
-                               chunk->write_tail + from * from_rows * pitch, pitch, chunk->scratch, pitch, DR_PRODUCT_SET,
+                               chunk->write_tail + from * from_rows * pitch, pitch, chunk->scratch, pitch, DR_PRODUCT_SET, NULL,
                                NULL);
             add_faded_rows(plan, chunk, b, from, range.count[i], chunk->scratch, d_reader);
         }
@@ -179,7 +179,7 @@ static void writer_gradients_by_channel(const dr_cpu_plan *plan, dr_cpu_chunk *c
             for (int i = 0; i < 2; i++)
                 dr_matrix_multiply(rows, K, range.count[i], chunk->d_score + range.first[i] * chunk->columns + first, 1,
                                    chunk->columns, chunk->reader_head + range.first[i] * pitch, pitch, crossing, pitch,
-                                   i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL);
+                                   i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL, NULL);
             for (int64_t row = 0; row < rows; row++)
                 fade_row(K, chunk->tail + (first + row) / n * pitch, crossing + row * pitch);
             add_faded_rows(plan, chunk, b, from, rows, crossing, chunk->d_write + first * pitch);

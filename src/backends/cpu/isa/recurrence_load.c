@@ -67,6 +67,29 @@ void dr_chunk_load_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu
         if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) load(plan, inputs, chunk, i, value_head);
 }
 
+static void expect(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens, int i,
+                   int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    if (!input->per_token) return;
+    const int64_t stride = input->heads * input->width, row = first * input->steps;
+    dr_ahead_add(&chunk->ahead, (const float *)inputs->at[i] + row * stride + head * input->width, stride,
+                 tokens * input->steps, input->width);
+}
+
+void dr_chunk_expect_keys(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
+                          int64_t key_head) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i)))
+            expect(plan, inputs, chunk, first, tokens, i, key_head);
+}
+
+void dr_chunk_expect_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
+                          int64_t value_head) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i))
+            expect(plan, inputs, chunk, first, tokens, i, value_head);
+}
+
 static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {
     const dr_cpu_input *input = &plan->input[i];
     memset(chunk->d_input[i], 0, (size_t)(rows_of(input, chunk) * input->pitch) * sizeof(float));

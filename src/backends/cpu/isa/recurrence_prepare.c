@@ -128,7 +128,7 @@ static void multiply_scores(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const 
     for (int i = 0; i < 2; i++)
         dr_matrix_multiply(count[i], round_to_tile(columns), plan->key_size, readers + first[i] * plan->key_pitch,
                            plan->key_pitch, 1, chunk->write_turned + column, chunk->columns,
-                           chunk->score + first[i] * chunk->columns + column, chunk->columns, DR_PRODUCT_SET, NULL);
+                           chunk->score + first[i] * chunk->columns + column, chunk->columns, DR_PRODUCT_SET, NULL, NULL);
 }
 
 /* One row of scores: times factor and, for scalar decay, the decay to boundary `at`; 0 where nothing is seen. */

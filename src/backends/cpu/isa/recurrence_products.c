@@ -93,7 +93,8 @@ static inline __attribute__((always_inline)) void multiply_rows(const tile *t, i
 }
 
 void dr_matrix_multiply(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep) {
+                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep,
+                        dr_cpu_ahead *ahead) {
     tile t = {.depth = depth, .a_row = a_row, .a_step = a_step, .b_pitch = b_pitch, .c_pitch = c_pitch, .mode = mode};
     for (int64_t j = 0; j < columns;) {
         int vectors = columns - j >= 2 * LANES ? 2 : 1;
@@ -102,6 +103,7 @@ void dr_matrix_multiply(int64_t rows, int64_t columns, int64_t depth, const floa
             t.b = b + j;
             t.c = c + i * c_pitch + j;
             t.keep = keep ? keep + i : NULL;
+            if (ahead) dr_ahead_fetch(ahead);
             if (vectors == 2)
                 multiply_rows(&t, rows - i, 2);
             else
@@ -128,5 +130,33 @@ void dr_matrix_transpose(int64_t rows, int64_t columns, const float *from, int64
             _mm_storeu_ps(y + 2 * to_pitch, c);
             _mm_storeu_ps(y + 3 * to_pitch, d);
         }
+    }
+}
+
+/* ---- memory ahead ------------------------------------------------------------------------------------------------------ */
+
+enum { LINE = 64, LINES_A_TILE = 12 }; /* a core follows up some twenty missing lines at a time */
+
+void dr_ahead_clear(dr_cpu_ahead *ahead) {
+    ahead->spans = ahead->next = 0;
+    ahead->byte = 0;
+}
+
+void dr_ahead_add(dr_cpu_ahead *ahead, const float *at, int64_t stride, int64_t rows, int64_t width) {
+    if (!at || ahead->spans == DR_CPU_SPANS) return;
+    dr_cpu_span span = {(const char *)at, stride * 4, rows, width * 4};
+    if (span.stride <= LINE) span = (dr_cpu_span){span.at, 0, 1, (rows - 1) * span.stride + span.bytes};
+    ahead->span[ahead->spans++] = span;
+}
+
+void dr_ahead_fetch(dr_cpu_ahead *ahead) {
+    for (int i = 0; i < LINES_A_TILE && ahead->next < ahead->spans; i++) {
+        dr_cpu_span *span = &ahead->span[ahead->next];
+        _mm_prefetch(span->at + ahead->byte, _MM_HINT_T1);
+        ahead->byte += LINE;
+        if (ahead->byte < span->bytes) continue;
+        ahead->byte = 0;
+        span->at += span->stride;
+        ahead->next += --span->rows <= 0;
     }
 }

@@ -17,7 +17,7 @@ static const float *entry_readers(const dr_cpu_plan *plan, const dr_cpu_chunk *c
 void dr_chunk_scan(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state) {
     const int64_t pitch = plan->value_pitch, V = plan->value_width;
     dr_matrix_multiply(chunk->readers, V, plan->key_size, entry_readers(plan, chunk), plan->key_pitch, 1, state, pitch,
-                       chunk->read, pitch, DR_PRODUCT_SET, NULL);
+                       chunk->read, pitch, DR_PRODUCT_SET, NULL, &chunk->ahead);
     for (int64_t i = 0; i < chunk->erases; i++) {
         int64_t row = dr_cpu_erase_row(plan, i);
         add_row(V, -chunk->gain[row] * chunk->reader_fade[i], chunk->read + i * pitch, chunk->update + row * pitch);
@@ -34,7 +34,7 @@ void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state)
     for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
         int64_t end = t + plan->block < chunk->tokens ? t + plan->block : chunk->tokens;
         dr_matrix_multiply(end - t, V, end * plan->steps, chunk->score + (chunk->erases + t) * chunk->columns, chunk->columns,
-                           1, chunk->update, pitch, chunk->output + t * pitch, pitch, DR_PRODUCT_ADD, NULL);
+                           1, chunk->update, pitch, chunk->output + t * pitch, pitch, DR_PRODUCT_ADD, NULL, NULL);
     }
     const float *updates = chunk->update;
     if (plan->scalar) {
@@ -44,7 +44,7 @@ void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state)
     }
     const float *writers = plan->channel ? chunk->write_exit : chunk->write;
     dr_matrix_multiply(plan->key_size, V, chunk->rows, writers, 1, plan->key_pitch, updates, pitch, state, pitch,
-                       DR_PRODUCT_ADD, chunk->keep);
+                       DR_PRODUCT_ADD, chunk->keep, &chunk->ahead);
 }
 
 /* ---- (I + L)^-1 ------------------------------------------------------------------------------------------------------ */
@@ -118,10 +118,10 @@ void dr_chunk_solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, float *r
         if (transposed) {
             substitute_transposed(square, V, block, pitch);
             dr_matrix_multiply(base, V, last - first, left, 1, chunk->columns, erased, plan->erase_stride * pitch, rows, pitch,
-                               DR_PRODUCT_SUBTRACT, NULL);
+                               DR_PRODUCT_SUBTRACT, NULL, NULL);
         } else {
             dr_matrix_multiply(last - first, V, base, left, chunk->columns, 1, rows, pitch, erased, plan->erase_stride * pitch,
-                               DR_PRODUCT_SUBTRACT, NULL);
+                               DR_PRODUCT_SUBTRACT, NULL, NULL);
             substitute(square, V, block, pitch);
         }
     }

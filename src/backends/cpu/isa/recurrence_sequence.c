@@ -150,6 +150,22 @@ static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *s
     dr_chunk_output(plan, chunk, state);
 }
 
+/* What the forward reads and writes after value head i of the chunk at hand: its next value head, or the first one of the next
+ * chunk. */
+static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t key_head, int64_t i,
+                           int64_t end) {
+    const bool last = i + 1 == plan->group;
+    const int64_t first = last ? chunk->first + chunk->tokens : chunk->first;
+    const int64_t tokens = last ? (end - first < plan->chunk ? end - first : plan->chunk) : chunk->tokens;
+    const int64_t head = key_head * plan->group + (last ? 0 : i + 1), V = plan->value_size;
+    dr_ahead_clear(&chunk->ahead);
+    if (tokens <= 0) return;
+    if (last) dr_chunk_expect_keys(plan, call->inputs, chunk, first, tokens, key_head);
+    dr_chunk_expect_rows(plan, call->inputs, chunk, first, tokens, head);
+    dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
+                 V);
+}
+
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
     const int64_t V = plan->value_size, first_head = key_head * plan->group;
@@ -170,6 +186,7 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
         for (int64_t i = 0; i < plan->group; i++) {
             const int64_t head = first_head + i;
             float *state = own_state(plan, chunk->state, i);
+            expect_forward(plan, call, chunk, key_head, i, end);
             if (call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
             dr_chunk_map_decay(plan, chunk);

@@ -34,6 +34,11 @@
 #define dr_tokens_backward         DR_ISA_NAME(dr_tokens_backward)
 #define dr_matrix_multiply         DR_ISA_NAME(dr_matrix_multiply)
 #define dr_matrix_transpose        DR_ISA_NAME(dr_matrix_transpose)
+#define dr_ahead_clear             DR_ISA_NAME(dr_ahead_clear)
+#define dr_ahead_add               DR_ISA_NAME(dr_ahead_add)
+#define dr_ahead_fetch             DR_ISA_NAME(dr_ahead_fetch)
+#define dr_chunk_expect_keys       DR_ISA_NAME(dr_chunk_expect_keys)
+#define dr_chunk_expect_rows       DR_ISA_NAME(dr_chunk_expect_rows)
 #define dr_cpu_recurrence_kernels_ DR_ISA_NAME(dr_cpu_recurrence_kernels)
 
 /* ---- recurrence_load.c: tensors to chunk and back ---------------------------------------------------------------------- */
@@ -45,6 +50,12 @@ void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_clear_rows(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 void dr_chunk_store_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
+
+/* What these loads will read for a chunk that begins at token `first`, to be fetched ahead. */
+void dr_chunk_expect_keys(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t first, int64_t tokens,
+                          int64_t key_head);
+void dr_chunk_expect_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t first, int64_t tokens,
+                          int64_t value_head);
 
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
@@ -109,11 +120,18 @@ void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state,
 
 typedef enum { DR_PRODUCT_SET, DR_PRODUCT_ADD, DR_PRODUCT_SUBTRACT } dr_product_mode;
 
+/* Memory that will be wanted soon: forgets what is left of the last chunk; adds rows of `width` floats, `stride` floats apart;
+ * asks for a few lines of it. */
+void dr_ahead_clear(dr_cpu_ahead *);
+void dr_ahead_add(dr_cpu_ahead *, const float *at, int64_t stride, int64_t rows, int64_t width);
+void dr_ahead_fetch(dr_cpu_ahead *);
+
 /* C [rows][columns] (=, +=, -=) A B. A(i, k) is a[i a_row + k a_step], so that a transposed A costs nothing; B [depth][columns]
  * and C have pitches; columns is a multiple of 16. keep, if not NULL, multiplies row i of C by keep[i] first. Each element is
- * one sum over k in order, whatever the shape. */
+ * one sum over k in order, whatever the shape. ahead, if not NULL, is fetched from with every tile. */
 void dr_matrix_multiply(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep);
+                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep,
+                        dr_cpu_ahead *ahead);
 
 /* to[j][i] = from[i][j] for i < rows, j < columns (a multiple of 4); to[j][i] = 0 for i from rows up to to_width, a multiple of
  * 4. */
