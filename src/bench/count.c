@@ -1,50 +1,60 @@
-/* Operations of the chunkwise form (docs/chunkwise.md), triangular products by their triangle. A token has r rows that read, w
- * that write and one query, per value head: products with the state take 2 K V each, products within a chunk of C tokens C K or
- * C V for each pair of a reader and a writer. Elementwise work, scans and maps are not counted. */
+/* Operations of the chunkwise form (docs/chunkwise.md), triangular products by their triangle.
+ *
+ * A token has r rows that read, w that write, and a query, for each value head. A product with the state takes 2 K V, and one
+ * between rows of a chunk of C tokens C K or C V for each pair of rows:
+ *
+ *     forward     2 K V (r + w + 1) + C K (r w + w) + C V (r w + w)
+ *     backward    2 K V (3 r + 2 w + 2) + C K (2 r w + 3 w) + C V (3 r w + 2 w)
+ *
+ * The backward reads what the forward saved, the states between chunks, and computes the rest again. Token by token, nothing is
+ * between rows, and the decay takes K V more, twice that backward. Maps and scans, linear in K and V, are not counted. */
 #include "bench/count.h"
 
 enum { COUNTED_CHUNK = 64 };
 
 typedef struct {
-    double readers, writers, pairs, heads; /* pairs: of a reading row and a writing one; heads: tokens times value heads */
-    double state, key, value;              /* K V, K, V */
+    double readers, writers, pairs; /* rows of a token */
+    double heads;                   /* tokens times value heads */
+    double key, value, state;       /* K, V, K V */
+    double decay;                   /* 1 if there is one */
 } sizes;
 
 static sizes sizes_of(const dr_recurrence *recurrence) {
     const dr_rule *rule = recurrence->rule;
-    double readers = 0, steps = dr_rule_steps(rule);
+    double readers = 0, writers = dr_rule_steps(rule);
     for (int i = 0; i < rule->rows; i++) readers += rule->row[i].read != DR_READ_NONE;
     if (rule->repeat > 1) readers *= rule->repeat;
     double key = (double)recurrence->key_size, value = (double)recurrence->value_size;
     return (sizes){.readers = readers,
-                   .writers = steps,
-                   .pairs = readers * steps,
-                   .heads = (double)(recurrence->layout.rows * recurrence->value_heads),
-                   .state = key * value,
+                   .writers = writers,
+                   .pairs = readers * writers,
+                   .heads = (double)recurrence->layout.rows * (double)recurrence->value_heads,
                    .key = key,
-                   .value = value};
+                   .value = value,
+                   .state = key * value,
+                   .decay = rule->decay != DR_DECAY_NONE};
 }
 
-double dr_bench_performed_forward(const dr_recurrence *recurrence, bool chunkwise, int64_t chunk) {
+static double chunkwise_forward(const dr_recurrence *recurrence, int64_t chunk) {
     sizes s = sizes_of(recurrence);
-    double operations = 2 * s.state * (s.readers + s.writers + 1);
-    if (chunkwise)
-        operations += (double)chunk * (s.key + s.value) * (s.pairs + s.writers);
-    else if (recurrence->rule->decay != DR_DECAY_NONE)
-        operations += s.state;
-    return operations * s.heads;
-}
-
-double dr_bench_performed_backward(const dr_recurrence *recurrence, bool chunkwise, int64_t chunk) {
-    sizes s = sizes_of(recurrence);
-    double operations = 2 * s.state * (3 * s.readers + 2 * s.writers + 2);
-    if (chunkwise)
-        operations += (double)chunk * (s.key * (2 * s.pairs + 3 * s.writers) + s.value * (3 * s.pairs + 2 * s.writers));
-    else if (recurrence->rule->decay != DR_DECAY_NONE)
-        operations += 2 * s.state;
-    return operations * s.heads;
+    double between = (double)chunk * (s.key + s.value) * (s.pairs + s.writers);
+    return s.heads * (2 * s.state * (s.readers + s.writers + 1) + between);
 }
 
 double dr_bench_counted(const dr_recurrence *recurrence) {
-    return dr_bench_performed_forward(recurrence, true, COUNTED_CHUNK);
+    return chunkwise_forward(recurrence, COUNTED_CHUNK);
+}
+
+double dr_bench_performed_forward(const dr_recurrence *recurrence, int64_t chunk) {
+    sizes s = sizes_of(recurrence);
+    if (chunk > 1) return chunkwise_forward(recurrence, chunk);
+    return s.heads * s.state * (2 * (s.readers + s.writers + 1) + s.decay);
+}
+
+double dr_bench_performed_backward(const dr_recurrence *recurrence, int64_t chunk) {
+    sizes s = sizes_of(recurrence);
+    double with_state = 2 * s.state * (3 * s.readers + 2 * s.writers + 2);
+    if (chunk == 1) return s.heads * (with_state + 2 * s.decay * s.state);
+    double of_keys = s.key * (2 * s.pairs + 3 * s.writers), of_values = s.value * (3 * s.pairs + 2 * s.writers);
+    return s.heads * (with_state + (double)chunk * (of_keys + of_values));
 }

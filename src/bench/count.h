@@ -4,10 +4,11 @@
 
 #include <deltarule/recurrence.h>
 
-/* Forward, as it is counted for every rule and engine: the chunkwise form with chunks of 64 tokens. */
+/* Of a forward, the same for every engine: the chunkwise form in chunks of 64 tokens. */
 double dr_bench_counted(const dr_recurrence *recurrence);
-/* Forward, and backward alone, as the engine does them: chunkwise with this chunk, or token by token. */
-double dr_bench_performed_forward(const dr_recurrence *recurrence, bool chunkwise, int64_t chunk);
-double dr_bench_performed_backward(const dr_recurrence *recurrence, bool chunkwise, int64_t chunk);
+/* Of a forward, and of a backward alone, as they are done: the chunkwise form in chunks of so many tokens, or token by token
+ * (chunk 1). */
+double dr_bench_performed_forward(const dr_recurrence *recurrence, int64_t chunk);
+double dr_bench_performed_backward(const dr_recurrence *recurrence, int64_t chunk);
 
 #endif

@@ -119,3 +119,14 @@ dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurren
     }
     return DR_OK;
 }
+
+dr_status dr_bench_check_finite(dr_backend *backend, const void *block, int64_t count, const char *what) {
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(float), "results", &host));
+    dr_status status = dr_backend_download(backend, host, DR_F32, block, count);
+    const float *values = host;
+    for (int64_t i = 0; i < count && status == DR_OK; i++)
+        if (!isfinite(values[i])) status = dr_fail(DR_ERROR_NUMERIC, "element %lld of %s is not finite", (long long)i, what);
+    dr_release(host);
+    return status;
+}

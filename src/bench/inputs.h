@@ -19,7 +19,10 @@ void dr_bench_free(dr_bench_memory *memory);
 dr_status dr_bench_normals(dr_bench_memory *memory, int64_t count, uint64_t seed, void **block);
 
 int64_t dr_bench_input_count(const dr_recurrence *recurrence, dr_input input);
-/* Every input that the rule uses. */
+/* Every input that the rule uses, others NULL. */
 dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_inputs *inputs);
+
+/* DR_ERROR_NUMERIC unless all of count elements are finite: what was measured must have computed something. */
+dr_status dr_bench_check_finite(dr_backend *backend, const void *block, int64_t count, const char *what);
 
 #endif

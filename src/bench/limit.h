@@ -2,10 +2,9 @@
 #ifndef DR_BENCH_LIMIT_H
 #define DR_BENCH_LIMIT_H
 
-#include <deltarule/status.h>
-#include <stdint.h>
+#include "bench/grid.h"
 
-/* OpenBLAS sgemm at 512: each thread multiplies matrices of its own, so that threads do not wait for each other. */
+/* Arithmetic: OpenBLAS sgemm at 512. Each thread multiplies matrices of its own, so that none waits for another. */
 typedef struct {
     int threads;
     float *matrices; /* [threads, 3, 512, 512] */
@@ -13,9 +12,19 @@ typedef struct {
 
 dr_status dr_bench_sgemm_create(int threads, uint64_t seed, dr_bench_sgemm *sgemm);
 void dr_bench_sgemm_destroy(dr_bench_sgemm *sgemm);
-/* One run, of a dr_bench_sgemm. */
-dr_status dr_bench_sgemm_run(void *context);
-/* Operations of a run. */
-double dr_bench_sgemm_operations(const dr_bench_sgemm *sgemm);
+/* Fills in run, context and amount (operations). */
+void dr_bench_sgemm_item(dr_bench_sgemm *sgemm, dr_bench_item *item);
+
+/* Memory: y = a y + b in place, each thread over its part. */
+typedef struct {
+    int threads;
+    int64_t count;
+    float *y; /* [count] */
+} dr_bench_stream;
+
+dr_status dr_bench_stream_create(int threads, int64_t count, dr_bench_stream *stream);
+void dr_bench_stream_destroy(dr_bench_stream *stream);
+/* Fills in run, context and amount (bytes, read and written). */
+void dr_bench_stream_item(dr_bench_stream *stream, dr_bench_item *item);
 
 #endif
