@@ -49,9 +49,9 @@ static void lay_partial_sums(const dr_cpu_plan *plan, const dr_input_gradients *
     }
 }
 
-/* Slots for the states before each chunk: at most one a sequence more than whole chunks fit into the tokens. */
+/* Slots for the states before each segment: at most one a sequence more than whole segments fit into the tokens. */
 static int64_t slots_of(const dr_cpu_plan *plan) {
-    return plan->layout.rows / plan->chunk + plan->layout.sequences;
+    return plan->layout.rows / dr_cpu_segment(plan) + plan->layout.sequences;
 }
 
 static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *call) {
@@ -62,6 +62,8 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
         call->saved_scan = dr_arena_take(arena, slots * (size_t)(plan->key_heads * plan->key_size) * sizeof(float));
     size_t matrices = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->key_size;
     if (plan->matrix) call->saved_matrix = dr_arena_take(arena, matrices * sizeof(float));
+    size_t updates = (size_t)(plan->layout.rows * plan->steps) * (size_t)(plan->value_heads * plan->value_size);
+    if (plan->chunkwise && plan->erases) call->saved_updates = dr_arena_take(arena, updates * sizeof(float));
 }
 
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
@@ -175,7 +177,7 @@ int64_t dr_cpu_recurrence_chunk(const dr_backend *backend, const dr_recurrence *
     (void)backend;
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    return plan.chunk;
+    return dr_cpu_segment(&plan);
 }
 
 static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to) {

@@ -5,7 +5,7 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 32, REPLAY_ROWS = 16, BLOCK_ROWS = 16 };
+enum { CHUNK_ROWS = 32, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -57,6 +57,13 @@ static void plan_reads(dr_cpu_plan *plan) {
     }
 }
 
+/* Chunks from one saved state to the next: the backward replays those between from the updates, in cache, which costs less than
+ * memory for them. A caller who sets the chunk length sets where states are, and a matrix scan is too dear to run twice. */
+static int64_t segment_length(const dr_recurrence *recurrence, const dr_cpu_plan *plan) {
+    if (!plan->chunkwise || recurrence->chunk > 0 || plan->matrix) return 1;
+    return at_least_one(SEGMENT_ROWS / (plan->chunk * plan->steps));
+}
+
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     *plan = (dr_cpu_plan){
@@ -84,6 +91,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     };
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
+    plan->segment = segment_length(recurrence, plan);
     int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
@@ -134,6 +142,7 @@ static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr
         chunk->scan = take(arena, C + 1, Kp);
         chunk->scan_alpha = take(arena, C + DR_CHUNK_TILE, 1);
         if (backward) chunk->d_scan = take(arena, 1, Kp);
+        if (backward) chunk->segment_scan = take(arena, plan->segment, Kp);
     }
     if (plan->preconditioned) {
         chunk->squash = take(arena, C, Kp);
@@ -169,16 +178,17 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->dot = take(arena, N, 1);
     chunk->alpha = plan->channel ? take(arena, C, Kp) : take(arena, C + DR_CHUNK_TILE, 1);
     chunk->output = take(arena, C, Vp);
-    chunk->state = take(arena, (use == DR_CHUNK_FORWARD ? plan->group : 1) * plan->key_width, Vp);
-    chunk->read = take(arena, R, Vp);
+    if (!plan->chunkwise) chunk->read = take(arena, R, Vp);
+    int64_t states = use == DR_CHUNK_DECODE ? 1 : use == DR_CHUNK_FORWARD ? plan->group : plan->group * plan->segment;
+    chunk->state = take(arena, states * dr_cpu_state_floats(plan), 1);
     if (!backward) return;
-    chunk->d_reader = take(arena, R + 3, Kp);
+    chunk->d_reader = take(arena, R, Kp);
     chunk->d_write = take(arena, N, Kp);
     chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->d_gain = take(arena, N, 1);
     chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
     chunk->d_output = take(arena, C, Vp);
-    chunk->d_state = take(arena, plan->group * plan->key_width, Vp);
+    chunk->d_state = take(arena, plan->group * dr_cpu_state_floats(plan), 1);
 }
 
 static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -186,6 +196,7 @@ static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_c
     int64_t B = (C + plan->block - 1) / plan->block;
     chunk->reader_fade = take(arena, R, 1);
     chunk->writer_fade = take(arena, N, 1);
+    chunk->reader_factor = take(arena, R, 1);
     chunk->keep = take(arena, 1, Kp);
     if (plan->scalar) {
         chunk->factors = take(arena, C + 1, Np);
@@ -207,21 +218,19 @@ static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_c
 static void lay_chunkwise(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
     int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C;
     /* a block's columns may begin anywhere and are written in whole tiles: one tile to spare */
-    int64_t Np = pitch_of(N) + DR_CHUNK_TILE, Rp = pitch_of(R), turned = Np > Rp ? Np : Rp;
+    int64_t Np = pitch_of(N) + DR_CHUNK_TILE;
     chunk->columns = Np;
-    chunk->reader_columns = Rp;
     chunk->write_turned = take(arena, plan->key_width, Np);
     chunk->score = take(arena, R, Np);
     chunk->faded = take(arena, N, plan->value_pitch);
     lay_decay(plan, Np, arena, chunk);
     if (!backward) return;
-    chunk->d_far = take(arena, N + 3, plan->key_pitch);
+    chunk->d_far = take(arena, N, plan->key_pitch);
     chunk->d_score = take(arena, R, Np);
     chunk->cotangent = take(arena, R, plan->value_pitch);
-    chunk->cotangent_faded = take(arena, R, plan->value_pitch);
-    chunk->cotangent_turned = take(arena, plan->value_width, Rp);
     chunk->update_turned = take(arena, plan->value_width, Np);
-    chunk->far_turned = take(arena, plan->key_width, turned);
+    if (plan->channel) chunk->exit_turned = take(arena, plan->key_width, Np);
+    chunk->pairs = take(arena, 1, Np);
     chunk->exit = take(arena, 1, plan->key_pitch);
 }
 

@@ -27,9 +27,10 @@ typedef struct {
     int64_t key_heads, value_heads, group; /* value heads a key head */
     int64_t key_size, key_width, key_pitch, value_size, value_width, value_pitch;
     bool chunkwise;
-    int64_t chunk; /* tokens a chunk */
-    int64_t block; /* tokens of a block of rows, see isa/recurrence_prepare.c */
-    int64_t steps; /* rows a token */
+    int64_t chunk;   /* tokens a chunk */
+    int64_t segment; /* chunks from one saved state to the next */
+    int64_t block;   /* tokens of a block of rows, see isa/recurrence_prepare.c */
+    int64_t steps;   /* rows a token */
     bool step_axis;
     /* rows with a read: how many a token; the i-th of a chunk is row erase_first + i erase_stride */
     int64_t erases, erase_first, erase_stride;
@@ -49,17 +50,17 @@ typedef struct {
     const char *at;
     int64_t stride, rows, bytes;
 } dr_cpu_span;
-enum { DR_CPU_SPANS = DR_INPUTS + 8 };
+enum { DR_CPU_SPANS = 2 * DR_INPUTS + 8 };
 typedef struct {
     dr_cpu_span span[DR_CPU_SPANS];
     int spans, next; /* next: the span to fetch from, */
     int64_t byte;    /* from this byte of its first row on */
 } dr_cpu_ahead;
 
-/* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np, Rp: N, R as pitches. */
+/* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np: N as a pitch. */
 typedef struct {
     int64_t first, tokens, rows, erases, readers; /* of the chunk at hand; first: its first token among all tokens */
-    int64_t columns, reader_columns;              /* Np, Rp */
+    int64_t columns;                              /* Np */
     dr_cpu_ahead ahead;
 
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
@@ -89,27 +90,30 @@ typedef struct {
     float *base_gain, *factor, *dot; /* [N] c = base factor; dot: r . w or key . key */
     float *alpha;                    /* [C] or [C][Kp] */
     float *d_log_decay;              /* [C] or [C][Kp]: what the engine gives */
+    float *read;                     /* [R][Vp] reader . S, token by token only */
     float *output, *d_output;        /* [C][Vp] */
-    float *state, *d_state;          /* [group][K][Vp]; backward: state of one value head only */
+    /* [group][K][Vp]; chunkwise backward, transposed: [group][segment][V][Kp] before each chunk of a segment, [group][V][Kp] */
+    float *state, *d_state;
+    float *segment_scan; /* [segment][Kp] A before each chunk of a segment, backward only */
 
     /* chunkwise engine */
-    float *write_turned;                /* [Kp][Np] transposed writers, scaled to their block's end */
-    float *score, *d_score;             /* [R][Np] */
-    float *read;                        /* [R][Vp] reader . S */
-    float *faded;                       /* [N][Vp] updates, faded to the exit of the chunk (scalar decay) */
-    float *factors, *entry;             /* [C + 1][Np], [C + 1] scalar decay factors */
-    float *reader_fade, *writer_fade;   /* [R], [N] entry to reader, writer to exit; 1 with decay by channel */
-    float *keep;                        /* [Kp] entry to exit */
-    float *head, *tail;                 /* [C][Kp] block start to after the token, after the token to block end */
-    float *total, *before, *after;      /* [B][Kp] a block's own factor, those of all blocks before it, after it */
-    float *reader_head, *reader_entry;  /* [R][Kp] */
-    float *write_tail, *write_exit;     /* [N][Kp] */
-    float *scratch;                     /* [max(R, N)][Kp] */
-    float *cotangent, *cotangent_faded; /* [R][Vp] gradients of what the readers read */
-    float *cotangent_turned;            /* [Vp][Rp] */
-    float *update_turned;               /* [Vp][Np] */
-    float *far_turned;                  /* [Kp][max(Np, Rp)] */
-    float *exit;                        /* [Kp] keep (S . dS') */
+    float *write_turned;               /* [Kp][Np] transposed writers, scaled to their block's end */
+    float *score, *d_score;            /* [R][Np] */
+    float *faded;                      /* [N][Vp] updates, faded to the exit of the chunk (scalar decay) */
+    float *factors, *entry;            /* [C + 1][Np], [C + 1] scalar decay factors */
+    float *reader_fade, *writer_fade;  /* [R], [N] entry to reader, writer to exit; 1 with decay by channel */
+    float *reader_factor;              /* [R] entry to reader, times -c or the scale */
+    float *keep;                       /* [Kp] entry to exit */
+    float *head, *tail;                /* [C][Kp] block start to after the token, after the token to block end */
+    float *total, *before, *after;     /* [B][Kp] a block's own factor, those of all blocks before it, after it */
+    float *reader_head, *reader_entry; /* [R][Kp] */
+    float *write_tail, *write_exit;    /* [N][Kp] */
+    float *scratch;                    /* [max(R, N)][Kp] */
+    float *cotangent;                  /* [R][Vp] gradients of what the readers read of the entry state */
+    float *update_turned;              /* [Vp][Np] */
+    float *exit_turned;                /* [Kp][Np] write_exit transposed */
+    float *pairs;                      /* [Np] */
+    float *exit;                       /* [Kp] keep (S . dS') */
 
     /* token by token */
     float *states; /* [N][K][Vp] before every row, backward only */
@@ -121,9 +125,10 @@ typedef struct {
     const dr_states *initial; /* may be NULL, as may their members */
     void *o;
     const dr_mutable_states *final;
-    float *saved_states; /* [slots][HV][K][V], NULL if no backward follows */
-    float *saved_scan;   /* [slots][H][K] */
-    float *saved_matrix; /* [slots][HV][K][K] */
+    float *saved_states;  /* [slots][HV][K][V], NULL if no backward follows */
+    float *saved_scan;    /* [slots][H][K] */
+    float *saved_matrix;  /* [slots][HV][K][K] */
+    float *saved_updates; /* [HV][rows][V] u, chunkwise, and if there are erase rows */
     const float *d_o;
     const dr_states *d_final;
     const dr_input_gradients *d_inputs;
@@ -149,9 +154,20 @@ int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode); /* be
 /* Lays out the memory of one thread in the arena, or counts it. */
 void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk);
 
-/* Where the states before each chunk of a sequence are saved: slots of different sequences never meet, without a table. */
+/* Tokens from one saved state to the next. */
+static inline int64_t dr_cpu_segment(const dr_cpu_plan *plan) {
+    return plan->segment * plan->chunk;
+}
+
+/* Where the states before each segment of a sequence are saved: slots of different sequences never meet, without a table. */
 static inline int64_t dr_cpu_first_slot(const dr_cpu_plan *plan, int64_t sequence) {
-    return dr_layout_begin(&plan->layout, sequence) / plan->chunk + sequence;
+    return dr_layout_begin(&plan->layout, sequence) / dr_cpu_segment(plan) + sequence;
+}
+
+/* Room for a state, transposed or not. */
+static inline int64_t dr_cpu_state_floats(const dr_cpu_plan *plan) {
+    const int64_t plain = plan->key_width * plan->value_pitch, turned = plan->value_width * plan->key_pitch;
+    return plain > turned ? plain : turned;
 }
 
 static inline int64_t dr_cpu_erase_row(const dr_cpu_plan *plan, int64_t i) {

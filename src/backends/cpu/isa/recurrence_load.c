@@ -67,27 +67,25 @@ void dr_chunk_load_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu
         if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) load(plan, inputs, chunk, i, value_head);
 }
 
-static void expect(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens, int i,
+/* A tensor of the shape of input i */
+static void expect(const dr_cpu_plan *plan, const float *tensor, dr_cpu_chunk *chunk, int64_t first, int64_t tokens, int i,
                    int64_t head) {
     const dr_cpu_input *input = &plan->input[i];
-    if (!input->per_token) return;
-    const int64_t stride = input->heads * input->width, row = first * input->steps;
-    dr_ahead_add(&chunk->ahead, (const float *)inputs->at[i] + row * stride + head * input->width, stride,
-                 tokens * input->steps, input->width);
+    if (!tensor || !input->per_token) return;
+    const int64_t stride = input->heads * input->width;
+    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width, stride, tokens * input->steps,
+                 input->width);
 }
 
-void dr_chunk_expect_keys(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
-                          int64_t key_head) {
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i)))
-            expect(plan, inputs, chunk, first, tokens, i, key_head);
-}
-
-void dr_chunk_expect_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
-                          int64_t value_head) {
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i))
-            expect(plan, inputs, chunk, first, tokens, i, value_head);
+void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
+                     int64_t head, bool keys) {
+    const int64_t key_head = head / plan->group;
+    for (int i = 0; i < DR_INPUTS; i++) {
+        const bool of_key = plan->input[i].key_owned || tied(plan, i);
+        if (!plan->input[i].used || (of_key && !keys)) continue;
+        expect(plan, call->inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+        if (call->d_inputs) expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+    }
 }
 
 static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {

@@ -12,26 +12,33 @@ enum { TILE_ROWS = 6 };
 enum { TILE_ROWS = 4 };
 #endif
 
+/* One tile: rows from a on, columns from b on. */
 typedef struct {
     int64_t depth;
-    const float *a;
-    int64_t a_row, a_step;
-    const float *b;
-    int64_t b_pitch;
+    const float *a, *b, *base;
     float *c;
-    int64_t c_pitch;
-    dr_product_mode mode;
-    const float *keep;
+    const float *keep, *keep_columns, *factor;
 } tile;
 
-static inline __attribute__((always_inline)) void multiply_tile(const tile *t, const int rows, const int vectors) {
+static inline lanes finish(const dr_matrix_product *p, const tile *t, int i, int v, lanes sum) {
+    const int64_t at = i * p->c_pitch + v * LANES;
+    if (t->factor) sum = lanes_set(t->factor[i]) * sum;
+    if (!t->base) return sum;
+    const lanes base = lanes_load(t->base + at);
+    if (t->keep) return lanes_fma(lanes_set(t->keep[i]), base, sum);
+    if (t->keep_columns) return lanes_fma(lanes_load(t->keep_columns + v * LANES), base, sum);
+    return p->subtract ? base - sum : base + sum;
+}
+
+static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_product *p, const tile *t, const int rows,
+                                                                const int vectors) {
     lanes sum[TILE_ROWS][2];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) sum[i][v] = lanes_zero();
     const float *a = t->a, *b = t->b;
-    const int64_t a_row = t->a_row, a_step = t->a_step, b_pitch = t->b_pitch;
+    const int64_t a_row = p->a_row, a_step = p->a_step, b_pitch = p->b_pitch;
     for (int64_t k = 0; k < t->depth; k++, a += a_step, b += b_pitch) {
         lanes columns[2];
 #pragma GCC unroll 2
@@ -44,91 +51,94 @@ static inline __attribute__((always_inline)) void multiply_tile(const tile *t, c
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) {
-            float *c = t->c + i * t->c_pitch + v * LANES;
-            if (t->keep)
-                sum[i][v] = lanes_fma(lanes_set(t->keep[i]), lanes_load(c), sum[i][v]);
-            else if (t->mode == DR_PRODUCT_ADD)
-                sum[i][v] = lanes_load(c) + sum[i][v];
-            else if (t->mode == DR_PRODUCT_SUBTRACT)
-                sum[i][v] = lanes_load(c) - sum[i][v];
-            lanes_store(c, sum[i][v]);
-        }
-    }
+        for (int v = 0; v < vectors; v++) lanes_store(t->c + i * p->c_pitch + v * LANES, finish(p, t, i, v, sum[i][v]));
 }
 
-static inline __attribute__((always_inline)) void multiply_rows(const tile *t, int64_t rows, const int vectors) {
+static inline __attribute__((always_inline)) void multiply_rows(const dr_matrix_product *p, const tile *t, int64_t rows,
+                                                                const int vectors) {
     switch (rows) {
     case 1:
-        multiply_tile(t, 1, vectors);
+        multiply_tile(p, t, 1, vectors);
         break;
     case 2:
-        multiply_tile(t, 2, vectors);
+        multiply_tile(p, t, 2, vectors);
         break;
     case 3:
-        multiply_tile(t, 3, vectors);
+        multiply_tile(p, t, 3, vectors);
         break;
 #if !defined(DR_ISA_portable)
     case 4:
-        multiply_tile(t, 4, vectors);
+        multiply_tile(p, t, 4, vectors);
         break;
     case 5:
-        multiply_tile(t, 5, vectors);
+        multiply_tile(p, t, 5, vectors);
         break;
 #endif
 #if defined(DR_ISA_avx512)
     case 6:
-        multiply_tile(t, 6, vectors);
+        multiply_tile(p, t, 6, vectors);
         break;
     case 7:
-        multiply_tile(t, 7, vectors);
+        multiply_tile(p, t, 7, vectors);
         break;
 #endif
     default:
-        multiply_tile(t, TILE_ROWS, vectors);
+        multiply_tile(p, t, TILE_ROWS, vectors);
         break;
     }
 }
 
-void dr_matrix_multiply(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep,
-                        dr_cpu_ahead *ahead) {
-    tile t = {.depth = depth, .a_row = a_row, .a_step = a_step, .b_pitch = b_pitch, .c_pitch = c_pitch, .mode = mode};
-    for (int64_t j = 0; j < columns;) {
-        int vectors = columns - j >= 2 * LANES ? 2 : 1;
-        for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-            t.a = a + i * a_row;
-            t.b = b + j;
-            t.c = c + i * c_pitch + j;
-            t.keep = keep ? keep + i : NULL;
-            if (ahead) dr_ahead_fetch(ahead);
-            if (vectors == 2)
-                multiply_rows(&t, rows - i, 2);
+static int64_t at_most(int64_t value, int64_t limit) {
+    return value < limit ? value : limit;
+}
+
+void dr_matrix_multiply(const dr_matrix_product *p) {
+    const int64_t token_rows = p->token_rows ? p->token_rows : 1;
+    for (int64_t j = 0; j < p->columns; j += 2 * LANES) {
+        for (int64_t i = 0; i < p->rows; i += TILE_ROWS) {
+            const int64_t rows = at_most(p->rows - i, TILE_ROWS), first = i / token_rows, last = (i + rows - 1) / token_rows;
+            const int64_t begin = first * p->token_begin,
+                          end = p->token_end ? at_most((last + 1) * p->token_end, p->depth) : p->depth;
+            const int64_t columns = (p->token_columns ? at_most((last + 1) * p->token_columns, p->columns) : p->columns) - j;
+            if (columns <= 0) continue;
+            const int64_t at = i * p->c_pitch + j;
+            const tile t = {.depth = end - begin,
+                            .a = p->a + i * p->a_row + begin * p->a_step,
+                            .b = p->b + begin * p->b_pitch + j,
+                            .base = p->base ? p->base + at : NULL,
+                            .c = p->c + at,
+                            .keep = p->keep ? p->keep + i : NULL,
+                            .keep_columns = p->keep_columns ? p->keep_columns + j : NULL,
+                            .factor = p->factor ? p->factor + i : NULL};
+            if (p->ahead) dr_ahead_fetch(p->ahead);
+            if (columns > LANES)
+                multiply_rows(p, &t, rows, 2);
             else
-                multiply_rows(&t, rows - i, 1);
+                multiply_rows(p, &t, rows, 1);
         }
-        j += vectors * LANES;
     }
 }
 
 void dr_matrix_transpose(int64_t rows, int64_t columns, const float *from, int64_t from_pitch, float *to, int64_t to_pitch,
-                         int64_t to_width) {
-    const __m128 zero = _mm_setzero_ps();
-    for (int64_t i = 0; i < to_width; i += 4) {
-        const float *x = from + i * from_pitch;
-        for (int64_t j = 0; j < columns; j += 4) {
-            __m128 a = i < rows ? _mm_loadu_ps(x + j) : zero;
-            __m128 b = i + 1 < rows ? _mm_loadu_ps(x + from_pitch + j) : zero;
-            __m128 c = i + 2 < rows ? _mm_loadu_ps(x + 2 * from_pitch + j) : zero;
-            __m128 d = i + 3 < rows ? _mm_loadu_ps(x + 3 * from_pitch + j) : zero;
-            _MM_TRANSPOSE4_PS(a, b, c, d);
-            float *y = to + j * to_pitch + i;
-            _mm_storeu_ps(y, a);
-            _mm_storeu_ps(y + to_pitch, b);
-            _mm_storeu_ps(y + 2 * to_pitch, c);
-            _mm_storeu_ps(y + 3 * to_pitch, d);
+                         int64_t to_rows, int64_t to_width) {
+    for (int64_t i = 0; i < to_width; i += LANES) {
+        for (int64_t j = 0; j < to_rows; j += LANES) {
+            lanes x[LANES];
+            const float *block = from + i * from_pitch + j;
+            if (i + LANES <= rows && j + LANES <= columns)
+                for (int l = 0; l < LANES; l++) x[l] = lanes_load(block + l * from_pitch);
+            else
+                for (int l = 0; l < LANES; l++)
+                    x[l] = i + l < rows && j < columns ? lanes_load_n(block + l * from_pitch, columns - j) : lanes_zero();
+            lanes_turn(x);
+            float *turned = to + j * to_pitch + i;
+            if (i + LANES <= to_width && j + LANES <= to_rows)
+                for (int l = 0; l < LANES; l++) lanes_store(turned + l * to_pitch, x[l]);
+            else
+                for (int l = 0; l < LANES && j + l < to_rows; l++)
+                    lanes_store_n(turned + l * to_pitch, at_most(to_width - i, LANES), x[l]);
         }
     }
 }

@@ -95,7 +95,7 @@ static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row
     }
 }
 
-void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, bool values) {
     const int64_t pitch = plan->key_pitch;
     float *reader = chunk->reader;
     for (int64_t row = 0; row < chunk->rows; row++) {
@@ -107,7 +107,7 @@ void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
         chunk->base_gain[row] = dr_map_base_gain(spec->gain, plan->rule->gain_eps, &x);
         chunk->factor[row] = dr_map_normalizer(normalizer_of(plan, spec), &x);
         chunk->gain[row] = chunk->base_gain[row] * chunk->factor[row];
-        map_value(plan, chunk, spec, row);
+        if (values) map_value(plan, chunk, spec, row);
     }
     for (int64_t t = 0; t < chunk->tokens; t++)
         memcpy(reader + t * pitch, chunk->read_query + t * pitch, (size_t)plan->key_width * sizeof(float));

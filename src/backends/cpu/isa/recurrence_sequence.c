@@ -2,9 +2,9 @@
  *
  *     forward    for each chunk:            inputs and diagonal scan of the key head
  *                    for each value head:   inputs -> matrix scan -> rows -> prepare -> scan -> output
- *     backward   the chunks in reverse, each from the state that the forward saved before it; a value head's gradients pass
- *                through its matrix scan, those of the key head are summed over its value heads in order, then passed through
- *                the diagonal scan */
+ *     backward   the segments in reverse, each from the state that the forward saved before it: the states before its chunks
+ * are replayed from their updates, then its chunks follow in reverse; a value head's gradients pass through its matrix scan,
+ * those of the key head are summed over its value heads in order, then passed through the diagonal scan */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
@@ -64,7 +64,26 @@ static float *own_matrix(const dr_cpu_plan *plan, float *matrices, int64_t membe
 }
 
 static float *own_state(const dr_cpu_plan *plan, float *states, int64_t member_of_group) {
-    return states + member_of_group * plan->key_width * plan->value_pitch;
+    return states + member_of_group * dr_cpu_state_floats(plan);
+}
+
+/* The same where the engine wants it transposed: in the chunkwise backward. */
+static void load_turned_state(const dr_cpu_plan *plan, const float *from, float *state) {
+    if (!plan->chunkwise)
+        load_state(plan, from, state);
+    else if (from)
+        dr_matrix_transpose(plan->key_size, plan->value_size, from, plan->value_size, state, plan->key_pitch, plan->value_width,
+                            plan->key_width);
+    else
+        memset(state, 0, (size_t)dr_cpu_state_floats(plan) * sizeof(float));
+}
+
+static void store_turned_state(const dr_cpu_plan *plan, const float *state, float *to) {
+    if (plan->chunkwise)
+        dr_matrix_transpose(plan->value_size, plan->key_size, state, plan->key_pitch, to, plan->value_size, plan->key_size,
+                            plan->value_size);
+    else
+        store_state(plan, state, to);
 }
 
 /* ---- the matrix scan ------------------------------------------------------------------------------------------------- */
@@ -139,15 +158,30 @@ static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     dr_chunk_scan_matrix(plan, chunk, matrix, 0);
 }
 
-static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state) {
-    dr_chunk_map_rows(plan, chunk);
+/* u of the chunk at hand in what a forward saves; NULL if it does not. */
+static float *updates_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t first, int64_t value_head) {
+    if (!call->saved_updates) return NULL;
+    return call->saved_updates + (value_head * plan->layout.rows + first) * plan->steps * plan->value_size;
+}
+
+static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates) {
+    dr_chunk_map_rows(plan, chunk, true);
     if (!plan->chunkwise) {
         dr_tokens_forward(plan, chunk, state, plan->value_pitch);
         return;
     }
-    dr_chunk_prepare(plan, chunk);
+    dr_chunk_fade(plan, chunk);
+    dr_chunk_score(plan, chunk);
     dr_chunk_scan(plan, chunk, state);
+    if (saved_updates)
+        copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->value_size);
     dr_chunk_output(plan, chunk, state);
+    dr_chunk_pass(plan, chunk, state);
+}
+
+/* Length of the chunk that begins at token `first`. */
+static int64_t tokens_from(const dr_cpu_plan *plan, int64_t first, int64_t end) {
+    return end - first < plan->chunk ? end - first : plan->chunk;
 }
 
 /* What the forward reads and writes after value head i of the chunk at hand: its next value head, or the first one of the next
@@ -155,21 +189,19 @@ static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *s
 static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t key_head, int64_t i,
                            int64_t end) {
     const bool last = i + 1 == plan->group;
-    const int64_t first = last ? chunk->first + chunk->tokens : chunk->first;
-    const int64_t tokens = last ? (end - first < plan->chunk ? end - first : plan->chunk) : chunk->tokens;
+    const int64_t first = last ? chunk->first + chunk->tokens : chunk->first, tokens = tokens_from(plan, first, end);
     const int64_t head = key_head * plan->group + (last ? 0 : i + 1), V = plan->value_size;
     dr_ahead_clear(&chunk->ahead);
     if (tokens <= 0) return;
-    if (last) dr_chunk_expect_keys(plan, call->inputs, chunk, first, tokens, key_head);
-    dr_chunk_expect_rows(plan, call->inputs, chunk, first, tokens, head);
+    dr_chunk_expect(plan, call, chunk, first, tokens, head, last);
     dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
                  V);
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, tokens * plan->steps, V);
 }
 
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
     const int64_t V = plan->value_size, first_head = key_head * plan->group;
-    int64_t slot = dr_cpu_first_slot(plan, sequence);
     for (int64_t i = 0; i < plan->group; i++)
         load_state(plan, state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
                    own_state(plan, chunk->state, i));
@@ -178,20 +210,23 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
                      first_head + i, own_matrix(plan, chunk->matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->initial, DR_STATE_A), sequence, key_head), 0, chunk->scan, 0);
-    for (int64_t first = begin; first < end; first += plan->chunk, slot++) {
-        set_tokens(plan, chunk, first, end - first < plan->chunk ? end - first : plan->chunk);
-        if (call->saved_scan) copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
+    for (int64_t first = begin; first < end; first += plan->chunk) {
+        const int64_t from_begin = first - begin, slot = dr_cpu_first_slot(plan, sequence) + from_begin / dr_cpu_segment(plan);
+        const bool saves = from_begin % dr_cpu_segment(plan) == 0;
+        set_tokens(plan, chunk, first, tokens_from(plan, first, end));
+        if (saves && call->saved_scan)
+            copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
         dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
         dr_chunk_scan_keys(plan, chunk);
         for (int64_t i = 0; i < plan->group; i++) {
             const int64_t head = first_head + i;
             float *state = own_state(plan, chunk->state, i);
             expect_forward(plan, call, chunk, key_head, i, end);
-            if (call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
+            if (saves && call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
             dr_chunk_map_decay(plan, chunk);
             if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
-            forward_chunk(plan, chunk, state);
+            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head));
             copy_out(chunk->tokens, V, chunk->output, plan->value_pitch, (float *)call->o + output_at(plan, chunk, head),
                      plan->value_heads * V);
         }
@@ -210,17 +245,25 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
 
-static void backward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *d_state) {
-    dr_chunk_map_rows(plan, chunk);
+/* The rows of the chunk at hand: u is what the forward saved, or z if no row erases. */
+static void load_updates(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head) {
+    const float *saved = updates_of(plan, call, chunk->first, value_head);
+    dr_chunk_map_rows(plan, chunk, !saved);
+    if (saved) copy_in(chunk->rows, plan->value_size, saved, plan->value_size, chunk->update, plan->value_pitch);
+}
+
+static void backward_chunk(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head,
+                           float *state, float *d_state) {
+    load_updates(plan, call, chunk, value_head);
     if (plan->chunkwise) {
-        dr_chunk_prepare(plan, chunk);
-        dr_chunk_scan(plan, chunk, chunk->state);
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_score(plan, chunk);
         dr_chunk_scan_back(plan, chunk, d_state);
-        dr_chunk_gradients(plan, chunk, chunk->state, d_state);
+        dr_chunk_gradients(plan, chunk, state, d_state);
         dr_chunk_pass_back(plan, chunk, d_state);
     } else {
-        dr_tokens_forward(plan, chunk, chunk->state, plan->value_pitch);
-        dr_tokens_backward(plan, chunk, chunk->state, d_state);
+        dr_tokens_forward(plan, chunk, state, plan->value_pitch);
+        dr_tokens_backward(plan, chunk, state, d_state);
     }
     dr_chunk_map_rows_back(plan, chunk);
 }
@@ -239,53 +282,112 @@ static void store_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, cons
     float *states = mutable_member(call->d_initial, DR_STATE_S), *scan = mutable_member(call->d_initial, DR_STATE_A);
     if (states)
         for (int64_t i = 0; i < plan->group; i++)
-            store_state(plan, own_state(plan, chunk->d_state, i), state_of(plan, states, sequence, key_head * plan->group + i));
+            store_turned_state(plan, own_state(plan, chunk->d_state, i),
+                               state_of(plan, states, sequence, key_head * plan->group + i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         store_initial_matrix(plan, call, own_matrix(plan, chunk->d_matrix, i), sequence, key_head * plan->group + i);
     if (scan && scans(plan)) copy_out(1, plan->key_size, chunk->d_scan, 0, scan_of(plan, scan, sequence, key_head), 0);
 }
 
+/* A chunk of a segment: its place in the sequence, and where the states before it are. */
+typedef struct {
+    int64_t sequence, key_head, slot;
+    int64_t first, at; /* first token; chunks of the segment before it */
+    int64_t end;       /* of the sequence */
+} place;
+
+static float *segment_state(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t member_of_group, int64_t at) {
+    return own_state(plan, chunk->state, member_of_group * plan->segment + at);
+}
+
+static void load_chunk_keys(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    set_tokens(plan, chunk, p->first, tokens_from(plan, p->first, p->end));
+    if (scans(plan)) copy_in(1, plan->key_width, chunk->segment_scan + p->at * plan->key_pitch, 0, chunk->scan, 0);
+    dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
+    dr_chunk_scan_keys(plan, chunk);
+}
+
+/* The states before the first chunk of a segment. */
+static void load_segment(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    for (int64_t i = 0; i < plan->group; i++)
+        load_turned_state(plan, state_of(plan, call->saved_states, p->slot, p->key_head * plan->group + i),
+                          segment_state(plan, chunk, i, 0));
+    if (scans(plan))
+        copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, p->slot, p->key_head), 0, chunk->segment_scan, 0);
+}
+
+/* From the states before a chunk to those before the next. */
+static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    load_chunk_keys(plan, call, chunk, p);
+    if (scans(plan))
+        copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0,
+                chunk->segment_scan + (p->at + 1) * plan->key_pitch, 0);
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = p->key_head * plan->group + i;
+        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_map_decay(plan, chunk);
+        load_updates(plan, call, chunk, head);
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_pass_turned(plan, chunk, segment_state(plan, chunk, i, p->at), segment_state(plan, chunk, i, p->at + 1));
+    }
+}
+
+/* What the backward reads and writes of value head i at the same place of the segment before. */
+static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p, int64_t i) {
+    const int64_t first = p->first - dr_cpu_segment(plan), begin = dr_layout_begin(&plan->layout, p->sequence);
+    const int64_t head = p->key_head * plan->group + i, V = plan->value_size, rows = plan->chunk * plan->steps;
+    dr_ahead_clear(&chunk->ahead);
+    if (first < begin) return;
+    dr_chunk_expect(plan, call, chunk, first, plan->chunk, head, i == 0);
+    dr_ahead_add(&chunk->ahead, call->d_o + (first * plan->value_heads + head) * V, plan->value_heads * V, plan->chunk, V);
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, rows, V);
+    if (p->at == 0) dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head), V, plan->key_size, V);
+}
+
+static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    load_chunk_keys(plan, call, chunk, p);
+    dr_chunk_clear_keys(plan, chunk);
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
+        expect_backward(plan, call, chunk, p, i);
+        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_clear_rows(plan, chunk);
+        dr_chunk_map_decay(plan, chunk);
+        if (plan->matrix) {
+            load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);
+            dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
+        }
+        copy_in(chunk->tokens, V, call->d_o + output_at(plan, chunk, head), plan->value_heads * V, chunk->d_output,
+                plan->value_pitch);
+        backward_chunk(plan, call, chunk, head, segment_state(plan, chunk, i, p->at), own_state(plan, chunk->d_state, i));
+        if (plan->matrix)
+            dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan), own_matrix(plan, chunk->d_matrix, i));
+        dr_chunk_store_rows(plan, call, chunk, p->sequence, head);
+    }
+    dr_chunk_scan_keys_back(plan, chunk);
+    dr_chunk_store_keys(plan, call, chunk, p->sequence, p->key_head);
+}
+
 static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
                      int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
-    const int64_t V = plan->value_size, first_head = key_head * plan->group;
-    const int64_t chunks = (end - begin + plan->chunk - 1) / plan->chunk, first_slot = dr_cpu_first_slot(plan, sequence);
+    const int64_t first_head = key_head * plan->group, segment = dr_cpu_segment(plan);
     clear_partial_sums(plan, call, sequence, key_head);
     for (int64_t i = 0; i < plan->group; i++)
-        load_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
-                   own_state(plan, chunk->d_state, i));
+        load_turned_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
+                          own_state(plan, chunk->d_state, i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         load_matrix(plan, matrix_of(plan, member(call->d_final, plan->matrix_state), sequence, first_head + i),
                     own_matrix(plan, chunk->d_matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->d_final, DR_STATE_A), sequence, key_head), 0, chunk->d_scan, 0);
-    for (int64_t c = chunks - 1; c >= 0; c--) {
-        const int64_t first = begin + c * plan->chunk, slot = first_slot + c;
-        set_tokens(plan, chunk, first, end - first < plan->chunk ? end - first : plan->chunk);
-        if (scans(plan)) copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, slot, key_head), 0, chunk->scan, 0);
-        dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
-        dr_chunk_scan_keys(plan, chunk);
-        dr_chunk_clear_keys(plan, chunk);
-        for (int64_t i = 0; i < plan->group; i++) {
-            const int64_t head = first_head + i;
-            load_state(plan, state_of(plan, call->saved_states, slot, head), chunk->state);
-            dr_chunk_load_rows(plan, call->inputs, chunk, head);
-            dr_chunk_clear_rows(plan, chunk);
-            dr_chunk_map_decay(plan, chunk);
-            if (plan->matrix) {
-                load_matrix(plan, matrix_of(plan, call->saved_matrix, slot, head), chunk->matrix);
-                dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
-            }
-            copy_in(chunk->tokens, V, (const float *)call->d_o + output_at(plan, chunk, head), plan->value_heads * V,
-                    chunk->d_output, plan->value_pitch);
-            backward_chunk(plan, chunk, own_state(plan, chunk->d_state, i));
-            if (plan->matrix)
-                dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan),
-                                          own_matrix(plan, chunk->d_matrix, i));
-            dr_chunk_store_rows(plan, call, chunk, sequence, head);
-        }
-        dr_chunk_scan_keys_back(plan, chunk);
-        dr_chunk_store_keys(plan, call, chunk, sequence, key_head);
+    for (int64_t s = (end - begin + segment - 1) / segment - 1; s >= 0; s--) {
+        const int64_t first = begin + s * segment, left = end - first < segment ? end - first : segment;
+        const int64_t chunks = (left + plan->chunk - 1) / plan->chunk;
+        place p = {.sequence = sequence, .key_head = key_head, .slot = dr_cpu_first_slot(plan, sequence) + s, .end = end};
+        load_segment(plan, call, chunk, &p);
+        for (p.at = 0, p.first = first; p.at < chunks - 1; p.at++, p.first += plan->chunk) replay(plan, call, chunk, &p);
+        for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p);
     }
     store_initial(plan, call, chunk, sequence, key_head);
 }
@@ -313,7 +415,7 @@ static void decode(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chun
         dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
         store_matrix(plan, chunk->matrix, matrix);
     }
-    dr_chunk_map_rows(plan, chunk);
+    dr_chunk_map_rows(plan, chunk, true);
     if (plan->value_size == plan->value_width) {
         dr_tokens_forward(plan, chunk, state, plan->value_size);
     } else {
