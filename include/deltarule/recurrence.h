@@ -83,7 +83,7 @@ DR_API dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurren
 DR_API dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
                                         int64_t sequence, int64_t boundary, const dr_mutable_states *states);
 
-/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 32". decode: that of dr_recurrence_decode. Writes like snprintf. */
+/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 16". decode: that of dr_recurrence_decode. Writes like snprintf. */
 DR_API int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
                                 size_t size);
 

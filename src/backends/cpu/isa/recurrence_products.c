@@ -20,16 +20,6 @@ typedef struct {
     const float *keep, *keep_columns, *factor;
 } tile;
 
-static inline lanes finish(const dr_matrix_product *p, const tile *t, int i, int v, lanes sum) {
-    const int64_t at = i * p->c_pitch + v * LANES;
-    if (t->factor) sum = lanes_set(t->factor[i]) * sum;
-    if (!t->base) return sum;
-    const lanes base = lanes_load(t->base + at);
-    if (t->keep) return lanes_fma(lanes_set(t->keep[i]), base, sum);
-    if (t->keep_columns) return lanes_fma(lanes_load(t->keep_columns + v * LANES), base, sum);
-    return p->subtract ? base - sum : base + sum;
-}
-
 static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_product *p, const tile *t, const int rows,
                                                                 const int vectors) {
     lanes sum[TILE_ROWS][2];
@@ -39,6 +29,7 @@ static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_
         for (int v = 0; v < vectors; v++) sum[i][v] = lanes_zero();
     const float *a = t->a, *b = t->b;
     const int64_t a_row = p->a_row, a_step = p->a_step, b_pitch = p->b_pitch;
+#pragma GCC unroll 4
     for (int64_t k = 0; k < t->depth; k++, a += a_step, b += b_pitch) {
         lanes columns[2];
 #pragma GCC unroll 2
@@ -50,10 +41,28 @@ static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_
             for (int v = 0; v < vectors; v++) sum[i][v] = lanes_fma(x, columns[v], sum[i][v]);
         }
     }
+    /* copies: a store might change what a pointer points at, for all that the compiler knows */
+    const float *base = t->base, *keep = t->keep, *keep_columns = t->keep_columns, *factor = t->factor;
+    const int64_t c_pitch = p->c_pitch;
+    const bool subtract = p->subtract;
+    float *c = t->c;
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) lanes_store(t->c + i * p->c_pitch + v * LANES, finish(p, t, i, v, sum[i][v]));
+        for (int v = 0; v < vectors; v++) {
+            lanes x = sum[i][v];
+            if (factor) x = lanes_set(factor[i]) * x;
+            if (keep)
+                x = lanes_fma(lanes_set(keep[i]), lanes_load(base + v * LANES), x);
+            else if (keep_columns)
+                x = lanes_fma(lanes_load(keep_columns + v * LANES), lanes_load(base + v * LANES), x);
+            else if (base)
+                x = subtract ? lanes_load(base + v * LANES) - x : lanes_load(base + v * LANES) + x;
+            lanes_store(c + v * LANES, x);
+        }
+        c += c_pitch;
+        if (base) base += c_pitch;
+    }
 }
 
 static inline __attribute__((always_inline)) void multiply_rows(const dr_matrix_product *p, const tile *t, int64_t rows,
