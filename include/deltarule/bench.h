@@ -41,7 +41,7 @@ typedef struct {
 /* Recurrences over many tokens. The limit is OpenBLAS sgemm at 512, every thread with matrices of its own. Work is counted the
  * same way whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one row that reads
  * 6 K V + 64 (2 K + 2 V) operations a token and value head; three times that with the backward. performed is the same form
- * with the chunk that ran, 0: not known. */
+ * with the chunk that ran. */
 typedef struct {
     char kernel[96];
     int threads;

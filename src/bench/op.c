@@ -5,6 +5,7 @@
 #include "bench/inputs.h"
 #include "bench/limit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { FORWARD, BOTH, WORKS };
@@ -87,12 +88,12 @@ static void fill_pairs(op_case *c, bool forward_only, dr_bench_pair *pair) {
     pair[BOTH].work.amount = 3 * counted;
 }
 
+/* What ran; the chunk stands in the name of a chunkwise kernel, "cpu chunkwise avx512 chunk 32". */
 static void describe(const op_case *c, int threads, dr_bench_op_result *result) {
-    int64_t boundaries;
     *result = (dr_bench_op_result){.threads = threads, .chunk = 1};
     dr_recurrence_kernel(c->memory.backend, c->recurrence, false, result->kernel, sizeof result->kernel);
-    if (strstr(result->kernel, "chunkwise"))
-        dr_recurrence_boundaries(c->memory.backend, c->recurrence, 0, &result->chunk, &boundaries);
+    const char *chunk = strstr(result->kernel, " chunk ");
+    if (chunk && strstr(result->kernel, "chunkwise")) result->chunk = strtoll(chunk + strlen(" chunk "), NULL, 10);
     result->performed_forward = dr_bench_performed_forward(c->recurrence, result->chunk);
     result->performed_forward_backward = result->performed_forward + dr_bench_performed_backward(c->recurrence, result->chunk);
 }

@@ -11,7 +11,7 @@ static const cli_command *const kinds[] = {&cli_bench_op, &cli_bench_decode, &cl
 /* ---- how to measure -------------------------------------------------------------------------------------------------- */
 
 const cli_flag cli_bench_flags[CLI_BENCH_FLAGS] = {
-    [CLI_BENCH_AGAINST] = CLI_TEXT("against", NULL, NULL, "NAME", "a second rule, measured in turn with the first"),
+    [CLI_BENCH_AGAINST] = CLI_TEXT("against", NULL, NULL, "NAME[,NAME...]", "other rules, measured in turn with the first"),
     [CLI_BENCH_THREADS] = CLI_TEXT("threads", "1", NULL, "N[,N...]", "threads; of several numbers, each is measured in turn"),
     [CLI_BENCH_REPEATS] = CLI_INTEGER("repeats", "9", 1, DR_BENCH_MOST_REPEATS, "measurements of each; the median counts"),
     [CLI_BENCH_SEED] = CLI_INTEGER("seed", "1", 0, 9007199254740992.0, "of the random inputs"),
@@ -43,6 +43,28 @@ bool cli_bench_options(const cli_command *command, const cli_flag *flags, int th
     cli_usage(command, "--threads takes up to %d numbers from 1 to 1024 with commas between, not '%s'", CLI_MOST_THREAD_COUNTS,
               flags[CLI_BENCH_THREADS].value);
     return false;
+}
+
+int cli_bench_rule_list(const cli_command *command, const char *rule, const cli_flag *flags,
+                        const char *list[CLI_MOST_BENCH_RULES], char **block) {
+    const char *against = flags[CLI_BENCH_AGAINST].value;
+    int count = 0;
+    *block = strdup(against ? against : "");
+    if (!*block) {
+        fprintf(stderr, "deltarule %s: out of memory\n", command->name);
+        return 0;
+    }
+    list[count++] = rule;
+    bool is_object = **block == '{';
+    for (char *next = against ? *block : NULL; next; count++) {
+        if (count == CLI_MOST_BENCH_RULES) {
+            cli_usage(command, "--against takes up to %d rules", CLI_MOST_BENCH_RULES - 1);
+            return 0;
+        }
+        list[count] = is_object ? next : strsep(&next, ",");
+        if (is_object) next = NULL;
+    }
+    return count;
 }
 
 /* ---- printing -------------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 extern const cli_command cli_bench_op, cli_bench_decode, cli_bench_train;
 
-enum { CLI_MOST_THREAD_COUNTS = 8, CLI_MOST_BENCH_RULES = 2 };
+enum { CLI_MOST_THREAD_COUNTS = 8, CLI_MOST_BENCH_RULES = 16 };
 
 #define CLI_INTEGER(key, value, low, high, line)                                                                               \
     { .setting = {key, DR_SETTING_INTEGER, value, low, high, NULL, NULL, line}, .placeholder = "N" }
@@ -34,6 +34,11 @@ extern const cli_flag cli_bench_flags[CLI_BENCH_FLAGS];
 /* How to measure, from those flags; threads holds the numbers of threads. Returns false after a message. */
 bool cli_bench_options(const cli_command *command, const cli_flag *flags, int threads[CLI_MOST_THREAD_COUNTS],
                        dr_bench_options *options);
+
+/* The rule of --rule, then those of --against between commas, copied into one block that the caller frees; a JSON object is one
+ * rule, whatever commas are in it. Returns how many there are, 0 after a message. */
+int cli_bench_rule_list(const cli_command *command, const char *rule, const cli_flag *flags,
+                        const char *list[CLI_MOST_BENCH_RULES], char **block);
 
 /* What a command's works are measured in. */
 typedef struct {

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { HEADS, VALUE_HEADS, HEAD_SIZE, VALUE_SIZE, SHAPE_FLAGS }; /* of both, after RULE */
@@ -33,20 +34,28 @@ static const char *rule_name(const dr_recurrence *recurrence) {
     return recurrence->rule->name ? recurrence->rule->name : "composition";
 }
 
-/* Rules and shapes from the flags; *count: one recurrence, or two. Returns the exit status, 0 to go on. */
-static int read_recurrences(const cli_command *command, const cli_flag *rule, const cli_flag *against, const cli_flag *shape,
-                            dr_rule rules[CLI_MOST_BENCH_RULES], dr_recurrence recurrences[CLI_MOST_BENCH_RULES], int *count) {
-    *count = against->given ? 2 : 1;
-    for (int i = 0; i < *count; i++) {
-        dr_status status = read_rule(i == 0 ? rule->value : against->value, &rules[i]);
-        if (status != DR_OK) return cli_failure(command, status);
+/* Rules and shapes from the flags. Returns how many recurrences there are; 0: the command ends with *status. */
+static int read_recurrences(const cli_command *command, const cli_flag *rule, const cli_flag *how, const cli_flag *shape,
+                            dr_rule rules[CLI_MOST_BENCH_RULES], dr_recurrence recurrences[CLI_MOST_BENCH_RULES], int *status) {
+    const char *list[CLI_MOST_BENCH_RULES];
+    char *block;
+    int count = cli_bench_rule_list(command, rule->value, how, list, &block);
+    *status = 2;
+    for (int i = 0; i < count; i++) {
+        dr_status read = read_rule(list[i], &rules[i]);
+        if (read != DR_OK) {
+            *status = cli_failure(command, read);
+            count = 0;
+            break;
+        }
         int64_t value_heads = cli_flag_integer(&shape[VALUE_HEADS]), value_size = cli_flag_integer(&shape[VALUE_SIZE]);
         recurrences[i] = (dr_recurrence){
             .rule = &rules[i], .key_heads = cli_flag_integer(&shape[HEADS]), .key_size = cli_flag_integer(&shape[HEAD_SIZE])};
         recurrences[i].value_heads = value_heads ? value_heads : recurrences[i].key_heads;
         recurrences[i].value_size = value_size ? value_size : recurrences[i].key_size;
     }
-    return 0;
+    free(block);
+    return count;
 }
 
 static void print_json_shape(const dr_recurrence *recurrence, const char *kernel, int threads) {
@@ -110,15 +119,15 @@ static int run_op(int argc, char **argv) {
     };
     memcpy(flags + OP_SHAPE, shape_flags, sizeof shape_flags);
     memcpy(flags + OP_BENCH, cli_bench_flags, sizeof cli_bench_flags);
-    int operands, exit_status, count, threads[CLI_MOST_THREAD_COUNTS];
+    int operands, exit_status, threads[CLI_MOST_THREAD_COUNTS];
     dr_bench_options options;
     dr_rule rules[CLI_MOST_BENCH_RULES];
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_op, flags, OP_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
-    exit_status = read_recurrences(&cli_bench_op, &flags[OP_RULE], &flags[OP_BENCH + CLI_BENCH_AGAINST], flags + OP_SHAPE,
-                                   rules, recurrences, &count);
-    if (exit_status) return exit_status;
+    int count =
+        read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
+    if (count == 0) return exit_status;
     for (int i = 0; i < count; i++) {
         int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]);
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences * cli_flag_integer(&flags[OP_TOKENS])};
@@ -178,15 +187,15 @@ static int run_decode(int argc, char **argv) {
     memcpy(flags + DECODE_SHAPE, shape_flags, sizeof shape_flags);
     memcpy(flags + DECODE_BENCH, cli_bench_flags, sizeof cli_bench_flags);
     flags[DECODE_SHAPE + HEADS].setting.fallback = "16";
-    int operands, exit_status, count, threads[CLI_MOST_THREAD_COUNTS];
+    int operands, exit_status, threads[CLI_MOST_THREAD_COUNTS];
     dr_bench_options options;
     dr_rule rules[CLI_MOST_BENCH_RULES];
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_decode, flags, DECODE_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (!cli_bench_options(&cli_bench_decode, flags + DECODE_BENCH, threads, &options)) return 2;
-    exit_status = read_recurrences(&cli_bench_decode, &flags[DECODE_RULE], &flags[DECODE_BENCH + CLI_BENCH_AGAINST],
-                                   flags + DECODE_SHAPE, rules, recurrences, &count);
-    if (exit_status) return exit_status;
+    int count = read_recurrences(&cli_bench_decode, &flags[DECODE_RULE], flags + DECODE_BENCH, flags + DECODE_SHAPE, rules,
+                                 recurrences, &exit_status);
+    if (count == 0) return exit_status;
     for (int i = 0; i < count; i++) {
         int64_t sequences = cli_flag_integer(&flags[DECODE_SEQUENCES]);
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences};

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_FLAGS = 64, MOST_RESULTS = CLI_MOST_THREAD_COUNTS * CLI_MOST_BENCH_RULES };
@@ -30,7 +31,7 @@ static int make_flags(cli_flag flags[MOST_FLAGS]) {
     return count;
 }
 
-/* The settings given, with another rule if there is one. */
+/* The settings given, with another rule unless it is NULL. */
 static dr_status make_settings(const cli_flag *flags, int count, const char *rule, dr_train_options **settings) {
     dr_status status = dr_train_options_create(settings);
     for (int i = 0; i < count && status == DR_OK; i++)
@@ -65,14 +66,18 @@ static int run(int argc, char **argv) {
         return exit_status;
     if (!cli_bench_options(&cli_bench_train, how, threads, &options)) return 2;
 
-    int count = how[CLI_BENCH_AGAINST].given ? 2 : 1;
+    const char *rules[CLI_MOST_BENCH_RULES];
+    char *block;
+    int count = cli_bench_rule_list(&cli_bench_train, NULL, how, rules, &block);
     dr_train_options *settings[CLI_MOST_BENCH_RULES] = {NULL};
     dr_bench_train_result results[MOST_RESULTS];
     dr_status status = DR_OK;
-    for (int i = 0; i < count && status == DR_OK; i++)
-        status = make_settings(flags, settings_count, i == 0 ? NULL : how[CLI_BENCH_AGAINST].value, &settings[i]);
-    if (status == DR_OK) status = dr_bench_train(&options, count, (const dr_train_options *const *)settings, results);
+    for (int i = 0; i < count && status == DR_OK; i++) status = make_settings(flags, settings_count, rules[i], &settings[i]);
+    if (status == DR_OK && count > 0)
+        status = dr_bench_train(&options, count, (const dr_train_options *const *)settings, results);
     for (int i = 0; i < count; i++) dr_train_options_destroy(settings[i]);
+    free(block);
+    if (count == 0) return 2;
     if (status != DR_OK) return cli_failure(&cli_bench_train, status);
 
     bool json = cli_flag_boolean(&how[CLI_BENCH_JSON]);

@@ -46,6 +46,8 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     keys $shape tokens chunk share_forward share_forward_backward forward forward_backward performed $work
     [ "$(value rule 1)" = gdn ] || fail 'not gdn'
     [ "$(value tokens 1)" = 64 ] || fail 'not 64 tokens'
+    [ "$(value kernel 1)" = "cpu chunkwise $("$deltarule" info | sed -n 's/^backend cpu (F32, \([a-z0-9]*\),.*/\1/p') chunk $(value chunk 1)" ] ||
+        fail "the chunk is not that of the kernel $(value kernel 1)"
     # counted: 2 heads x 64 tokens x (6 K V + 64 (2 K + 2 V))
     [ "$(value operations 1)" = $((2 * 64 * (6 * 16 * 16 + 64 * 64))) ] || fail "operations: $(value operations 1)"
 
@@ -70,6 +72,11 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     echo '{"base": "kda", "rows": [{"read": "key", "write": "key", "gain": "one", "value": "v"}]}' >mine.json
     bench 0 '"rule": "composition"' op $small --rule mine.json --json
     bench 0 '"rule": "eda"' op $small --rule mine.json --against eda --json
+
+    bench 0 '"rule": "qdelta"' op $small --against pgdn,qdelta,mine.json --json --forward-only
+    [ "$(sed 's/", .*//; s/.*"//' stdout | tr '\n' ' ')" = 'gdn pgdn qdelta composition ' ] || fail 'not the four rules in order'
+    bench 0 '"rule": "composition"' op $small --against "$(cat mine.json)" --json --forward-only
+    [ "$(wc -l <stdout)" -eq 2 ] || fail 'an object is not one rule'
 
     # decode
     bench 0 'tokens/s' decode $few
@@ -96,6 +103,9 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     done
     bench 2 'gdn' op --rule gdm
     bench 2 'gdn' decode --against gdm
+    bench 2 'gdn' op --against kda,gdm
+    bench 2 'no rule is named ""' op --against kda,
+    bench 2 '--against takes up to 15 rules' op --against 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
     bench 2 'gdn' train --rule gdm
     bench 1 'reads rate' train --rule rwkv7 $tiny
     bench 1 'no-such.json' op --rule no-such.json
