@@ -64,6 +64,23 @@ static int64_t segment_length(const dr_recurrence *recurrence, const dr_cpu_plan
     return at_least_one(SEGMENT_ROWS / (plan->chunk * plan->steps));
 }
 
+/* The read and write keys of single rows that are an input: no copy of it is made. */
+static void plan_keys(dr_cpu_plan *plan) {
+    static const int reads[] = {[DR_READ_KEY] = DR_INPUT_KEY + 1,
+                                [DR_READ_ERASE_KEY] = DR_INPUT_ERASE_KEY + 1,
+                                [DR_READ_FEEDBACK] = DR_INPUT_FEEDBACK_KEY + 1,
+                                [DR_READ_FREE] = 0};
+    static const int writes[] = {[DR_WRITE_KEY] = DR_INPUT_KEY + 1,
+                                 [DR_WRITE_ERASE_KEY] = DR_INPUT_ERASE_KEY + 1,
+                                 [DR_WRITE_FREE] = DR_INPUT_FREE_WRITE + 1,
+                                 [DR_WRITE_EXACT] = 0};
+    const dr_row *row = &plan->rule->row[0];
+    plan->read_input = plan->rule->rows == 1 ? reads[row->read] - 1 : -1;
+    plan->write_input = plan->rule->rows == 1 ? writes[row->write] - 1 : -1;
+    if (plan->read_input >= 0 && plan->input[plan->read_input].steps != plan->steps) plan->read_input = -1;
+    if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
+}
+
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     *plan = (dr_cpu_plan){
@@ -96,6 +113,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
     plan_inputs(recurrence, plan);
+    plan_keys(plan);
 }
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
@@ -117,7 +135,9 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         int64_t rows = input->per_token ? plan->chunk * input->steps : 1;
         /* scalars are read as whole vectors */
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
-        chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        bool is_row = i == plan->read_input || i == plan->write_input;
+        bool is_query = i == DR_INPUT_QUERY && plan->rule->query == DR_QUERY_PLAIN;
+        if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
         if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
 }
@@ -154,23 +174,20 @@ static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr
         chunk->morrison_factor = take(arena, C, 1);
         if (backward) chunk->d_morrison = take(arena, C, Kp);
     }
-    if (plan->rule->query == DR_QUERY_PLAIN) {
-        chunk->read_query = chunk->input[DR_INPUT_QUERY];
-        chunk->d_read_query = chunk->d_input[DR_INPUT_QUERY];
-    } else if (plan->solved_query) {
-        chunk->read_query = chunk->solved;
-        chunk->d_read_query = chunk->d_solved;
-    } else {
-        chunk->read_query = take(arena, C, Kp);
-        if (backward) chunk->d_read_query = take(arena, C, Kp);
-    }
+    if (plan->solved_query) chunk->read_query = chunk->solved;
+    if (!backward) return;
+    chunk->d_read_query = plan->rule->query == DR_QUERY_PLAIN ? chunk->d_input[DR_INPUT_QUERY]
+                          : plan->solved_query                ? chunk->d_solved
+                                                              : take(arena, C, Kp);
 }
 
 static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
     bool backward = use == DR_CHUNK_BACKWARD;
     int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C, Kp = plan->key_pitch, Vp = plan->value_pitch;
     chunk->reader = take(arena, R, Kp);
-    chunk->write = take(arena, N, Kp);
+    if (plan->read_input >= 0) chunk->input[plan->read_input] = chunk->reader;
+    chunk->write = plan->write_input >= 0 && plan->write_input == plan->read_input ? chunk->reader : take(arena, N, Kp);
+    if (plan->write_input >= 0) chunk->input[plan->write_input] = chunk->write;
     chunk->update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->gain = take(arena, N, 1);
     chunk->base_gain = take(arena, N, 1);

@@ -34,6 +34,7 @@ typedef struct {
     bool step_axis;
     /* rows with a read: how many a token; the i-th of a chunk is row erase_first + i erase_stride */
     int64_t erases, erase_first, erase_stride;
+    int read_input, write_input;           /* the input that the read, write keys of all rows are as it is; -1: none */
     bool scalar, channel;                  /* decay: one factor a token, or one for each channel */
     bool preconditioned, sherman_morrison; /* a row writes such a key */
     bool matrix;                           /* the scan is a matrix of each value head, */
@@ -83,7 +84,7 @@ typedef struct {
     double *system, *system_scratch; /* [K][K], [4][K] */
 
     /* value head: rows of the recurrence */
-    float *reader, *d_reader;        /* [R][Kp] */
+    float *reader, *d_reader;        /* [R][Kp], of which read_query and some inputs are parts */
     float *write, *d_write, *d_far;  /* [N][Kp]; gradients from within the chunk, from behind it */
     float *update, *d_update;        /* [N][Vp] z, then u; dz */
     float *gain, *d_gain;            /* [N] c */
@@ -172,6 +173,17 @@ static inline int64_t dr_cpu_state_floats(const dr_cpu_plan *plan) {
 
 static inline int64_t dr_cpu_erase_row(const dr_cpu_plan *plan, int64_t i) {
     return plan->erase_first + i * plan->erase_stride;
+}
+
+/* The chunk at hand: its sizes, and where its queries are, behind as many erase rows as it has. */
+static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t first, int64_t tokens) {
+    chunk->first = first;
+    chunk->tokens = tokens;
+    chunk->rows = tokens * plan->steps;
+    chunk->erases = tokens * plan->erases;
+    chunk->readers = chunk->erases + tokens;
+    if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
+    if (plan->rule->query == DR_QUERY_PLAIN) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
 }
 
 /* The row of the rule's table that row `row` of a chunk stands for. */

@@ -124,23 +124,28 @@ static void reader_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 }
 
 static void writer_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const reader_range range = readers_of(plan, chunk, 0, chunk->tokens);
-    for (int i = 0; i < 2; i++)
-        dr_matrix_multiply(&(dr_matrix_product){
-            .rows = chunk->rows,
-            .columns = plan->key_width,
-            .depth = range.count[i],
-            .a = chunk->d_score + range.first[i] * chunk->columns,
-            .a_row = 1,
-            .a_step = chunk->columns,
-            .b = chunk->reader + range.first[i] * plan->key_pitch,
-            .b_pitch = plan->key_pitch,
-            .c = chunk->d_write,
-            .c_pitch = plan->key_pitch,
-            .base = i ? chunk->d_write : chunk->d_far,
-            .token_rows = plan->steps,
-            .token_begin = i ? 1 : plan->erases,
-        });
+    dr_matrix_product queries = {
+        .rows = chunk->rows,
+        .columns = plan->key_width,
+        .depth = chunk->tokens,
+        .a = chunk->d_score + chunk->erases * chunk->columns,
+        .a_row = 1,
+        .a_step = chunk->columns,
+        .b = chunk->reader + chunk->erases * plan->key_pitch,
+        .b_pitch = plan->key_pitch,
+        .c = chunk->d_write,
+        .c_pitch = plan->key_pitch,
+        .base = chunk->d_far,
+        .token_rows = plan->steps,
+        .token_begin = 1,
+    };
+    dr_matrix_product erases = queries;
+    erases.depth = chunk->erases;
+    erases.a = chunk->d_score;
+    erases.b = chunk->reader;
+    erases.token_begin = plan->erases;
+    queries.also = &erases;
+    dr_matrix_multiply(&queries);
 }
 
 /* ---- decay by channel ------------------------------------------------------------------------------------------------ */

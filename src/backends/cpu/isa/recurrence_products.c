@@ -12,25 +12,28 @@ enum { TILE_ROWS = 6 };
 enum { TILE_ROWS = 4 };
 #endif
 
-/* One tile: rows from a on, columns from b on. */
+/* What a tile is a product of: rows from a on, columns from b on. */
 typedef struct {
     int64_t depth;
-    const float *a, *b, *base;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_pitch;
+} factors;
+
+typedef struct {
+    factors of, also; /* depth 0: nothing */
+    const float *base;
     float *c;
     const float *keep, *keep_columns, *factor;
 } tile;
 
-static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_product *p, const tile *t, const int rows,
-                                                                const int vectors) {
-    lanes sum[TILE_ROWS][2];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) sum[i][v] = lanes_zero();
-    const float *a = t->a, *b = t->b;
-    const int64_t a_row = p->a_row, a_step = p->a_step, b_pitch = p->b_pitch;
+static inline __attribute__((always_inline)) void accumulate(const factors *f, const int rows, const int vectors,
+                                                             lanes sum[TILE_ROWS][2]) {
+    const float *a = f->a, *b = f->b;
+    const int64_t a_row = f->a_row, a_step = f->a_step, b_pitch = f->b_pitch;
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < t->depth; k++, a += a_step, b += b_pitch) {
+    for (int64_t k = 0; k < f->depth; k++, a += a_step, b += b_pitch) {
         lanes columns[2];
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) columns[v] = lanes_load(b + v * LANES);
@@ -41,8 +44,24 @@ static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_
             for (int v = 0; v < vectors; v++) sum[i][v] = lanes_fma(x, columns[v], sum[i][v]);
         }
     }
+}
+
+static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_product *p, const tile *t, const int rows,
+                                                                const int vectors) {
+    lanes sum[TILE_ROWS][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) sum[i][v] = lanes_zero();
+    accumulate(&t->of, rows, vectors, sum);
+    if (t->factor)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) sum[i][v] = lanes_set(t->factor[i]) * sum[i][v];
+    if (t->also.depth > 0) accumulate(&t->also, rows, vectors, sum);
     /* copies: a store might change what a pointer points at, for all that the compiler knows */
-    const float *base = t->base, *keep = t->keep, *keep_columns = t->keep_columns, *factor = t->factor;
+    const float *base = t->base, *keep = t->keep, *keep_columns = t->keep_columns;
     const int64_t c_pitch = p->c_pitch;
     const bool subtract = p->subtract;
     float *c = t->c;
@@ -51,7 +70,6 @@ static inline __attribute__((always_inline)) void multiply_tile(const dr_matrix_
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) {
             lanes x = sum[i][v];
-            if (factor) x = lanes_set(factor[i]) * x;
             if (keep)
                 x = lanes_fma(lanes_set(keep[i]), lanes_load(base + v * LANES), x);
             else if (keep_columns)
@@ -103,24 +121,33 @@ static int64_t at_most(int64_t value, int64_t limit) {
     return value < limit ? value : limit;
 }
 
+/* The part of a product that rows i .. i + rows - 1 and the columns from j on need. */
+static factors factors_of(const dr_matrix_product *p, int64_t i, int64_t rows, int64_t j) {
+    const int64_t token_rows = p->token_rows ? p->token_rows : 1, begin = i / token_rows * p->token_begin;
+    const int64_t end = p->token_end ? at_most(((i + rows - 1) / token_rows + 1) * p->token_end, p->depth) : p->depth;
+    return (factors){.depth = end - begin,
+                     .a = p->a + i * p->a_row + begin * p->a_step,
+                     .a_row = p->a_row,
+                     .a_step = p->a_step,
+                     .b = p->b + begin * p->b_pitch + j,
+                     .b_pitch = p->b_pitch};
+}
+
 void dr_matrix_multiply(const dr_matrix_product *p) {
     const int64_t token_rows = p->token_rows ? p->token_rows : 1;
     for (int64_t j = 0; j < p->columns; j += 2 * LANES) {
         for (int64_t i = 0; i < p->rows; i += TILE_ROWS) {
-            const int64_t rows = at_most(p->rows - i, TILE_ROWS), first = i / token_rows, last = (i + rows - 1) / token_rows;
-            const int64_t begin = first * p->token_begin,
-                          end = p->token_end ? at_most((last + 1) * p->token_end, p->depth) : p->depth;
-            const int64_t columns = (p->token_columns ? at_most((last + 1) * p->token_columns, p->columns) : p->columns) - j;
+            const int64_t rows = at_most(p->rows - i, TILE_ROWS), at = i * p->c_pitch + j;
+            const int64_t seen = p->token_columns ? ((i + rows - 1) / token_rows + 1) * p->token_columns : p->columns;
+            const int64_t columns = at_most(seen, p->columns) - j;
             if (columns <= 0) continue;
-            const int64_t at = i * p->c_pitch + j;
-            const tile t = {.depth = end - begin,
-                            .a = p->a + i * p->a_row + begin * p->a_step,
-                            .b = p->b + begin * p->b_pitch + j,
-                            .base = p->base ? p->base + at : NULL,
-                            .c = p->c + at,
-                            .keep = p->keep ? p->keep + i : NULL,
-                            .keep_columns = p->keep_columns ? p->keep_columns + j : NULL,
-                            .factor = p->factor ? p->factor + i : NULL};
+            tile t = {.of = factors_of(p, i, rows, j),
+                      .base = p->base ? p->base + at : NULL,
+                      .c = p->c + at,
+                      .keep = p->keep ? p->keep + i : NULL,
+                      .keep_columns = p->keep_columns ? p->keep_columns + j : NULL,
+                      .factor = p->factor ? p->factor + i : NULL};
+            if (p->also) t.also = factors_of(p->also, i, rows, j);
             if (p->ahead) dr_ahead_fetch(p->ahead);
             if (columns > LANES)
                 multiply_rows(p, &t, rows, 2);

@@ -29,8 +29,17 @@ void dr_chunk_scan(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *st
     dr_chunk_solve(plan, chunk, chunk->update, false);
 }
 
-void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state) {
-    dr_matrix_product product = {
+void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, float *to, int64_t pitch) {
+    const dr_matrix_product within = {
+        .depth = chunk->rows,
+        .a = chunk->score + chunk->erases * chunk->columns,
+        .a_row = chunk->columns,
+        .a_step = 1,
+        .b = chunk->update,
+        .b_pitch = plan->value_pitch,
+        .token_end = plan->steps,
+    };
+    dr_matrix_multiply(&(dr_matrix_product){
         .rows = chunk->tokens,
         .columns = plan->value_width,
         .depth = plan->key_size,
@@ -39,20 +48,12 @@ void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *
         .a_step = 1,
         .b = state,
         .b_pitch = plan->value_pitch,
-        .c = chunk->output,
-        .c_pitch = plan->value_pitch,
+        .c = to,
+        .c_pitch = pitch,
         .factor = chunk->reader_factor + chunk->erases,
+        .also = &within,
         .ahead = &chunk->ahead,
-    };
-    dr_matrix_multiply(&product);
-    product.depth = chunk->rows;
-    product.a = chunk->score + chunk->erases * chunk->columns;
-    product.a_row = chunk->columns;
-    product.b = chunk->update;
-    product.base = chunk->output;
-    product.factor = NULL;
-    product.token_end = plan->steps;
-    dr_matrix_multiply(&product);
+    });
 }
 
 /* The updates, faded to the exit where the writers are not. */

@@ -134,14 +134,6 @@ static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *cal
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------------- */
 
-static void set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t first, int64_t tokens) {
-    chunk->first = first;
-    chunk->tokens = tokens;
-    chunk->rows = tokens * plan->steps;
-    chunk->erases = tokens * plan->erases;
-    chunk->readers = chunk->erases + tokens;
-}
-
 /* Tokens of the chunk at hand in o or d_o [rows, HV, V] of a value head. */
 static int64_t output_at(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t value_head) {
     return (chunk->first * plan->value_heads + value_head) * plan->value_size;
@@ -164,19 +156,24 @@ static float *updates_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64
     return call->saved_updates + (value_head * plan->layout.rows + first) * plan->steps * plan->value_size;
 }
 
-static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates) {
+/* o [tokens, V] of the chunk, rows of `stride` */
+static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates, float *o,
+                          int64_t stride) {
+    const bool whole =
+        plan->chunkwise && plan->value_size == plan->value_width; /* no padding: may be written where it belongs */
     dr_chunk_map_rows(plan, chunk, true);
-    if (!plan->chunkwise) {
+    if (plan->chunkwise) {
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_score(plan, chunk);
+        dr_chunk_scan(plan, chunk, state);
+        if (saved_updates)
+            copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->value_size);
+        dr_chunk_output(plan, chunk, state, whole ? o : chunk->output, whole ? stride : plan->value_pitch);
+        dr_chunk_pass(plan, chunk, state);
+    } else {
         dr_tokens_forward(plan, chunk, state, plan->value_pitch);
-        return;
     }
-    dr_chunk_fade(plan, chunk);
-    dr_chunk_score(plan, chunk);
-    dr_chunk_scan(plan, chunk, state);
-    if (saved_updates)
-        copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->value_size);
-    dr_chunk_output(plan, chunk, state);
-    dr_chunk_pass(plan, chunk, state);
+    if (!whole) copy_out(chunk->tokens, plan->value_size, chunk->output, plan->value_pitch, o, stride);
 }
 
 /* Length of the chunk that begins at token `first`. */
@@ -201,7 +198,7 @@ static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
 
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
-    const int64_t V = plan->value_size, first_head = key_head * plan->group;
+    const int64_t first_head = key_head * plan->group;
     for (int64_t i = 0; i < plan->group; i++)
         load_state(plan, state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
                    own_state(plan, chunk->state, i));
@@ -213,7 +210,7 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
     for (int64_t first = begin; first < end; first += plan->chunk) {
         const int64_t from_begin = first - begin, slot = dr_cpu_first_slot(plan, sequence) + from_begin / dr_cpu_segment(plan);
         const bool saves = from_begin % dr_cpu_segment(plan) == 0;
-        set_tokens(plan, chunk, first, tokens_from(plan, first, end));
+        dr_cpu_set_tokens(plan, chunk, first, tokens_from(plan, first, end));
         if (saves && call->saved_scan)
             copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
         dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
@@ -226,9 +223,8 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
             dr_chunk_map_decay(plan, chunk);
             if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
-            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head));
-            copy_out(chunk->tokens, V, chunk->output, plan->value_pitch, (float *)call->o + output_at(plan, chunk, head),
-                     plan->value_heads * V);
+            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head),
+                          (float *)call->o + output_at(plan, chunk, head), plan->value_heads * plan->value_size);
         }
         if (scans(plan)) copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0, chunk->scan, 0);
     }
@@ -301,7 +297,7 @@ static float *segment_state(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, 
 }
 
 static void load_chunk_keys(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
-    set_tokens(plan, chunk, p->first, tokens_from(plan, p->first, p->end));
+    dr_cpu_set_tokens(plan, chunk, p->first, tokens_from(plan, p->first, p->end));
     if (scans(plan)) copy_in(1, plan->key_width, chunk->segment_scan + p->at * plan->key_pitch, 0, chunk->scan, 0);
     dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
     dr_chunk_scan_keys(plan, chunk);
@@ -396,7 +392,7 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
 
 static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
                        int64_t key_head) {
-    set_tokens(plan, chunk, sequence, 1);
+    dr_cpu_set_tokens(plan, chunk, sequence, 1);
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0, chunk->scan, 0);
     dr_chunk_load_keys(plan, call->inputs, chunk, key_head);

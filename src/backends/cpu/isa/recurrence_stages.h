@@ -96,8 +96,8 @@ void dr_chunk_fade(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_score(const dr_cpu_plan *, dr_cpu_chunk *);
 /* recurrence_scan.c: update = u. */
 void dr_chunk_scan(const dr_cpu_plan *, dr_cpu_chunk *, const float *state);
-/* recurrence_scan.c: output. */
-void dr_chunk_output(const dr_cpu_plan *, dr_cpu_chunk *, const float *state);
+/* recurrence_scan.c: output, in rows of `pitch`. */
+void dr_chunk_output(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, float *to, int64_t pitch);
 /* recurrence_scan.c: the state after the chunk. */
 void dr_chunk_pass(const dr_cpu_plan *, dr_cpu_chunk *, float *state);
 /* The same from a transposed state [V][Kp] to another. */
@@ -132,13 +132,13 @@ void dr_ahead_clear(dr_cpu_ahead *);
 void dr_ahead_add(dr_cpu_ahead *, const float *at, int64_t stride, int64_t rows, int64_t width);
 void dr_ahead_fetch(dr_cpu_ahead *);
 
-/* C [rows][columns] = base + A B, each element one sum over k in order, whatever the shape. A(i, k) is a[i a_row + k a_step],
- * so that a transposed A costs nothing; columns is a multiple of LANES.
+/* C [rows][columns] = base + factor A B + A' B', each element one sum over k in order, whatever the shape. A(i, k) is a[i a_row
+ * + k a_step], so that a transposed A costs nothing; columns is a multiple of LANES.
  *
  * The rows of a triangle: row i belongs to token t = i / token_rows. Its sum begins at k = t token_begin, ends before
  * (t + 1) token_end, and only the columns before (t + 1) token_columns are computed (0: no such limit) - exactly, or with what
  * else the tile of the row has, which must then be zero in A or not wanted in C. */
-typedef struct {
+typedef struct dr_matrix_product {
     int64_t rows, columns, depth;
     const float *a; /* [rows][depth] */
     int64_t a_row, a_step;
@@ -152,7 +152,8 @@ typedef struct {
     const float *keep_columns; /* [columns] or its columns */
     const float *factor;       /* [rows] multiplies the rows of A B */
     int64_t token_rows, token_begin, token_end, token_columns;
-    dr_cpu_ahead *ahead; /* is fetched from with every tile; NULL: nothing */
+    const struct dr_matrix_product *also; /* A' B': only its a, b, depth, token_rows, token_begin and token_end are read */
+    dr_cpu_ahead *ahead;                  /* is fetched from with every tile; NULL: nothing */
 } dr_matrix_product;
 void dr_matrix_multiply(const dr_matrix_product *);
 
