@@ -101,7 +101,8 @@ static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurr
     DR_TRY(dr_allocate((size_t)count * sizeof(float), "an input", &host));
     float *values = host;
     bool is_write = input == DR_INPUT_FREE_WRITE;
-    dr_random random = dr_random_start(seed, (uint64_t)(STREAM_INPUTS + (is_write ? DR_INPUT_FREE_READ : input)));
+    uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
+    dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
     for (int64_t i = 0; i < count; i++) values[i] = (float)draw(&random, input);
     if (is_key(input)) normalise(values, count, recurrence->key_size, is_write ? -0.5 : 1);
     dr_status status = upload(memory, values, count, block);

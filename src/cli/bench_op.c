@@ -127,7 +127,7 @@ static int run_op(int argc, char **argv) {
     if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
     int count =
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
-    if (count == 0) return exit_status;
+    if (count < 1) return exit_status;
     for (int i = 0; i < count; i++) {
         int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]);
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences * cli_flag_integer(&flags[OP_TOKENS])};
@@ -195,7 +195,7 @@ static int run_decode(int argc, char **argv) {
     if (!cli_bench_options(&cli_bench_decode, flags + DECODE_BENCH, threads, &options)) return 2;
     int count = read_recurrences(&cli_bench_decode, &flags[DECODE_RULE], flags + DECODE_BENCH, flags + DECODE_SHAPE, rules,
                                  recurrences, &exit_status);
-    if (count == 0) return exit_status;
+    if (count < 1) return exit_status;
     for (int i = 0; i < count; i++) {
         int64_t sequences = cli_flag_integer(&flags[DECODE_SEQUENCES]);
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences};

@@ -77,7 +77,7 @@ static int run(int argc, char **argv) {
         status = dr_bench_train(&options, count, (const dr_train_options *const *)settings, results);
     for (int i = 0; i < count; i++) dr_train_options_destroy(settings[i]);
     free(block);
-    if (count == 0) return 2;
+    if (count < 1) return 2;
     if (status != DR_OK) return cli_failure(&cli_bench_train, status);
 
     bool json = cli_flag_boolean(&how[CLI_BENCH_JSON]);
