@@ -80,7 +80,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
         .saved = saved.used,
     };
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    memory->decode = threads * chunk_bytes(&plan, DR_CHUNK_DECODE);
+    memory->decode = threads * (size_t)plan.decode_heads * chunk_bytes(&plan, DR_CHUNK_DECODE);
     return DR_OK;
 }
 
@@ -155,18 +155,22 @@ dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *rec
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
     dr_cpu_call call = {.inputs = inputs, .o = o, .final = states};
     const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    int64_t heads = plan.layout.sequences * plan.value_heads;
-    int64_t scans = plan.rule->scan == DR_SCAN_DIAGONAL ? plan.layout.sequences * plan.key_heads : 0;
+    const int64_t heads = plan.layout.sequences * plan.value_heads, keys = plan.layout.sequences * plan.key_heads;
+    const int threads = threads_for(backend, heads);
+    /* A is shared by the value heads of a key head: where these go to several threads, it moves on once all have read it */
+    const bool whole = keys >= threads;
+    const int64_t scans = !whole && plan.rule->scan == DR_SCAN_DIAGONAL ? keys : 0, unit = whole ? plan.group : 1;
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_DECODE);
-#pragma omp parallel num_threads(threads_for(backend, heads))
+#pragma omp parallel num_threads(threads)
     {
-        dr_cpu_chunk chunk;
-        lay_own_chunk(&plan, DR_CHUNK_DECODE, workspace, bytes, &chunk);
+        dr_cpu_chunk chunks[DR_CPU_DECODE_HEADS];
+        const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
+        dr_arena arena = {.block = (char *)workspace + (size_t)(self * plan.decode_heads) * bytes};
+        for (int i = 0; i < plan.decode_heads; i++) dr_cpu_chunk_lay(&plan, DR_CHUNK_DECODE, &arena, &chunks[i]);
+        kernels->decode(&plan, &call, chunks, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
+#pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < heads; i++) kernels->decode(&plan, &call, &chunk, i / plan.value_heads, i % plan.value_heads);
-            /* A is shared by the value heads of a key head: it moves on once all of them have read it */
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, chunks, i / plan.key_heads, i % plan.key_heads);
     }
     return DR_OK;
 }

@@ -106,6 +106,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
         .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
+    plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
@@ -195,9 +196,16 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->dot = take(arena, N, 1);
     chunk->alpha = plan->channel ? take(arena, C, Kp) : take(arena, C + DR_CHUNK_TILE, 1);
     chunk->output = take(arena, C, Vp);
+    if (use == DR_CHUNK_DECODE) { /* which works on the caller's states */
+        chunk->read = take(arena, R, Vp);
+        chunk->columns = N;
+        chunk->score = take(arena, R, N);
+        if (plan->channel) chunk->reader_entry = take(arena, R, Kp);
+        return;
+    }
     if (!plan->chunkwise) chunk->read = take(arena, R, Vp);
-    int64_t states = use == DR_CHUNK_DECODE ? 1 : use == DR_CHUNK_FORWARD ? plan->group : plan->group * plan->segment;
-    chunk->state = take(arena, states * dr_cpu_state_floats(plan), 1);
+    chunk->state =
+        take(arena, (use == DR_CHUNK_FORWARD ? plan->group : plan->group * plan->segment) * dr_cpu_state_floats(plan), 1);
     if (!backward) return;
     chunk->d_reader = take(arena, R, Kp);
     chunk->d_write = take(arena, N, Kp);

@@ -11,6 +11,7 @@
 #include "maps/squash.h"
 #include "ops/operations.h"
 
+enum { DR_CPU_DECODE_HEADS = 8 }; /* at most */
 enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
 
 /* How the tensor of an input is laid out, and a chunk's copy of it. */
@@ -40,6 +41,8 @@ typedef struct {
     bool matrix;                           /* the scan is a matrix of each value head, */
     dr_state_kind matrix_state;            /* this state, */
     bool solved_query;                     /* and gives the query, not a write key */
+    bool bf16_state;                       /* S outside of a call */
+    int64_t decode_heads;                  /* whose rows are made before the first of their states is read */
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
@@ -140,8 +143,8 @@ typedef struct {
 typedef struct {
     void (*forward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     void (*backward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
-    /* one token of a value head with A as it was, and A after it */
-    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
+    /* one token: isa/recurrence_stages.h */
+    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
     void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 } dr_cpu_recurrence_kernels;
 

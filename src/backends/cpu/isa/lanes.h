@@ -299,6 +299,30 @@ static inline lanes lanes_copy_sign(lanes magnitude, lanes sign) {
     return lanes_of_bits(lanes_int_or(lanes_bits(magnitude), lanes_int_and(lanes_bits(sign), lanes_int_set(INT32_MIN))));
 }
 
+/* bfloat16 to floats; and back, to the nearest, ties to even, as base/half.h does it */
+static inline lanes lanes_load_bf16(const uint16_t *p) {
+#if defined(DR_ISA_avx512)
+    return lanes_of_bits(lanes_int_left(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+#elif defined(DR_ISA_avx2)
+    return lanes_of_bits(lanes_int_left(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+#else
+    return lanes_of_bits(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p)));
+#endif
+}
+static inline void lanes_store_bf16(uint16_t *p, lanes x) {
+    lanes_int bits = lanes_bits(x), odd = lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1));
+    lanes nearest = lanes_of_bits(lanes_int_add(bits, lanes_int_add(odd, lanes_int_set(0x7fff))));
+    lanes quiet = lanes_of_bits(lanes_int_or(bits, lanes_int_set(0x00400000))); /* rounding could carry NaN to infinity */
+    bits = lanes_int_right(lanes_bits(lanes_select(lanes_equal(x, x), nearest, quiet)), 16);
+#if defined(DR_ISA_avx512)
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
+#elif defined(DR_ISA_avx2)
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+#else
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(bits, bits));
+#endif
+}
+
 /* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
 static inline float lanes_sum(lanes x) {
 #if defined(DR_ISA_avx512)

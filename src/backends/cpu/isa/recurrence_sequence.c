@@ -1,30 +1,14 @@
-/* One sequence and one key head through the stages, forward and backward, and one token of a value head.
+/* One sequence and one key head through the stages, forward and backward.
  *
  *     forward    for each chunk:            inputs and diagonal scan of the key head
  *                    for each value head:   inputs -> matrix scan -> rows -> prepare -> scan -> output
  *     backward   the segments in reverse, each from the state that the forward saved before it: the states before its chunks
  * are replayed from their updates, then its chunks follow in reverse; a value head's gradients pass through its matrix scan,
  * those of the key head are summed over its value heads in order, then passed through the diagonal scan */
-#include "backends/cpu/isa/recurrence_stages.h"
+#include "backends/cpu/isa/recurrence_tensors.h"
 #include <string.h>
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------- */
-
-/* rows of `width` floats between a tensor (stride) and the chunk (pitch); the chunk's are zero up to whole tiles */
-static void copy_in(int64_t rows, int64_t width, const float *from, int64_t stride, float *to, int64_t pitch) {
-    const int64_t padding = round_to_tile(width) - width;
-    for (int64_t i = 0; i < rows; i++, to += pitch) {
-        if (from)
-            memcpy(to, from + i * stride, (size_t)width * sizeof(float));
-        else
-            memset(to, 0, (size_t)width * sizeof(float));
-        memset(to + width, 0, (size_t)padding * sizeof(float));
-    }
-}
-
-static void copy_out(int64_t rows, int64_t width, const float *from, int64_t pitch, float *to, int64_t stride) {
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * stride, from + i * pitch, (size_t)width * sizeof(float));
-}
+/* ---- states ---------------------------------------------------------------------------------------------------------- */
 
 static void load_state(const dr_cpu_plan *plan, const float *from, float *state) {
     copy_in(plan->key_size, plan->value_size, from, plan->value_size, state, plan->value_pitch);
@@ -32,23 +16,6 @@ static void load_state(const dr_cpu_plan *plan, const float *from, float *state)
 
 static void store_state(const dr_cpu_plan *plan, const float *state, float *to) {
     copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->value_size);
-}
-
-/* S [sequences, HV, K, V] of one value head; NULL if there is none */
-static float *state_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
-    if (!states) return NULL;
-    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->value_size;
-}
-
-/* A [sequences, H, K] of one key head */
-static float *scan_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t key_head) {
-    return states ? (float *)states + (sequence * plan->key_heads + key_head) * plan->key_size : NULL;
-}
-
-/* K or P [sequences, HV, K, K] of one value head */
-static float *matrix_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
-    if (!states) return NULL;
-    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->key_size;
 }
 
 static void *member(const dr_states *states, dr_state_kind kind) {
@@ -92,33 +59,6 @@ static int64_t matrix_floats(const dr_cpu_plan *plan) {
     return plan->key_size * plan->key_pitch;
 }
 
-/* from [K, K], NULL: zero */
-static void load_matrix(const dr_cpu_plan *plan, const float *from, float *matrix) {
-    copy_in(plan->key_size, plan->key_size, from, plan->key_size, matrix, plan->key_pitch);
-}
-
-static void store_matrix(const dr_cpu_plan *plan, const float *matrix, float *to) {
-    copy_out(plan->key_size, plan->key_size, matrix, plan->key_pitch, to, plan->key_size);
-}
-
-/* An inverse that is zero or missing is the one before the first token. */
-static bool is_unset(const dr_cpu_plan *plan, const float *matrix) {
-    return plan->rule->scan == DR_SCAN_INVERSE_GRAM && (!matrix || matrix[0] == 0);
-}
-
-static const float *ridge_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t value_head) {
-    return (const float *)call->inputs->at[DR_INPUT_RIDGE] + value_head / plan->group * plan->key_size;
-}
-
-/* The matrix before the first token: the caller's, or 1 / ridge on its diagonal. */
-static void start_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, const float *given, int64_t value_head,
-                         float *matrix) {
-    load_matrix(plan, given, matrix);
-    if (!is_unset(plan, given)) return;
-    const float *ridge = ridge_of(plan, call, value_head);
-    for (int64_t i = 0; i < plan->key_size; i++) matrix[i * plan->key_pitch + i] = 1 / ridge[i];
-}
-
 /* What the gradient of the matrix before the first token gives to the initial state and to the ridge. */
 static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, const float *d_matrix, int64_t sequence,
                                  int64_t value_head) {
@@ -133,15 +73,6 @@ static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *cal
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------------- */
-
-/* Tokens of the chunk at hand in o or d_o [rows, HV, V] of a value head. */
-static int64_t output_at(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t value_head) {
-    return (chunk->first * plan->value_heads + value_head) * plan->value_size;
-}
-
-static bool scans(const dr_cpu_plan *plan) {
-    return plan->rule->scan == DR_SCAN_DIAGONAL;
-}
 
 /* The matrix scan of a chunk, from what it saves first if a backward follows. */
 static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t slot,
@@ -388,46 +319,5 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
     store_initial(plan, call, chunk, sequence, key_head);
 }
 
-/* ---- decode ---------------------------------------------------------------------------------------------------------- */
-
-static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                       int64_t key_head) {
-    dr_cpu_set_tokens(plan, chunk, sequence, 1);
-    if (scans(plan))
-        copy_in(1, plan->key_size, scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0, chunk->scan, 0);
-    dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
-    dr_chunk_scan_keys(plan, chunk);
-}
-
-static void decode(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                   int64_t value_head) {
-    float *state = state_of(plan, call->final->at[DR_STATE_S], sequence, value_head);
-    load_token(plan, call, chunk, sequence, value_head / plan->group);
-    dr_chunk_load_rows(plan, call->inputs, chunk, value_head);
-    dr_chunk_map_decay(plan, chunk);
-    if (plan->matrix) {
-        float *matrix = matrix_of(plan, call->final->at[plan->matrix_state], sequence, value_head);
-        start_matrix(plan, call, matrix, value_head, chunk->matrix);
-        dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
-        store_matrix(plan, chunk->matrix, matrix);
-    }
-    dr_chunk_map_rows(plan, chunk, true);
-    if (plan->value_size == plan->value_width) {
-        dr_tokens_forward(plan, chunk, state, plan->value_size);
-    } else {
-        load_state(plan, state, chunk->state);
-        dr_tokens_forward(plan, chunk, chunk->state, plan->value_pitch);
-        store_state(plan, chunk->state, state);
-    }
-    copy_out(1, plan->value_size, chunk->output, 0, (float *)call->o + output_at(plan, chunk, value_head), 0);
-}
-
-static void decode_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                        int64_t key_head) {
-    load_token(plan, call, chunk, sequence, key_head);
-    copy_out(1, plan->key_size, chunk->scan + plan->key_pitch, 0,
-             scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0);
-}
-
 const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_ = {
-    .forward = forward, .backward = backward, .decode = decode, .decode_scan = decode_scan};
+    .forward = forward, .backward = backward, .decode = dr_decode_heads, .decode_scan = dr_decode_scan};

@@ -35,6 +35,8 @@
 #define dr_chunk_decay_channel     DR_ISA_NAME(dr_chunk_decay_channel)
 #define dr_tokens_forward          DR_ISA_NAME(dr_tokens_forward)
 #define dr_tokens_backward         DR_ISA_NAME(dr_tokens_backward)
+#define dr_decode_heads            DR_ISA_NAME(dr_decode_heads)
+#define dr_decode_scan             DR_ISA_NAME(dr_decode_scan)
 #define dr_matrix_multiply         DR_ISA_NAME(dr_matrix_multiply)
 #define dr_matrix_transpose        DR_ISA_NAME(dr_matrix_transpose)
 #define dr_ahead_clear             DR_ISA_NAME(dr_ahead_clear)
@@ -123,6 +125,14 @@ void dr_chunk_pass_back(const dr_cpu_plan *, dr_cpu_chunk *, float *d_state);
 void dr_tokens_forward(const dr_cpu_plan *, dr_cpu_chunk *, float *state, int64_t pitch);
 /* After a forward that filled states: d_reader, d_write, d_update, d_gain, d_log_decay; d_state from after to before. */
 void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, float *d_state);
+
+/* ---- recurrence_decode.c: one token for many sequences ------------------------------------------------------------------ */
+
+/* One token of the value heads begin .. end - 1, counted through all sequences; decode_heads chunks. whole: they are all value
+ * heads of their key heads, so that the diagonal scan of these may move on with them; else it does in dr_decode_scan, once all
+ * of them are done. */
+void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */
 
