@@ -115,6 +115,7 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     bench 2 '--path takes one of: best recurrent chunkwise' op --path decode
     bench 2 'batch is' train --batch 0
     bench 2 'heads' train --hidden 10 --heads 3
-    bench 1 'no memory' op --tokens 1000000000 --heads 100000 --repeats 1
+    bench 2 'input query has more elements than can be addressed' op --tokens 1000000000 --sequences 1000000 --heads 100000
+    bench 2 'state S has more elements than can be addressed' decode --sequences 1000000 --heads 100000 --head-size 100000
 }
 expect 1 'cannot write to standard output' to_full "$deltarule" bench op --tokens 64 --heads 1 --head-size 16 --repeats 1

@@ -25,6 +25,7 @@ expect 0 'is no source tree of ggml' env GGML="$work" "$root/bench/peers_ggml"
 expect 0 'skipped: this ggml has no gated_delta_net' env GGML="$work/old" "$root/bench/peers_ggml"
 expect 1 'has no libdeltarule.so' env GGML="$work/new" DELTARULE="$work" "$root/bench/peers_ggml"
 expect 2 'usage:' "$root/bench/lengths"
+expect 1 'is not there: build it first' env DELTARULE="$work" "$root/bench/all"
 
 # A module that does not load stands for PyTorch where it is missing.
 if command -v python3 >/dev/null; then
