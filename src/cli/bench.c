@@ -73,12 +73,12 @@ const cli_bench_unit cli_bench_arithmetic = {"GFLOP/s", "sgemm", "sgemm_gflops",
 const cli_bench_unit cli_bench_bandwidth = {"GB/s", "ay+b", "stream_gbs", "gbs", "bytes"};
 
 void cli_bench_print_heading(const cli_bench_unit *unit) {
-    printf("%-12s %7s  %-18s %10s %10s %7s %9s %9s %7s %7s %7s %8s\n", "rule", "threads", "what", "ms", "best ms", "spread",
+    printf("%-16s %7s  %-18s %10s %10s %7s %9s %9s %7s %7s %7s %8s\n", "rule", "threads", "what", "ms", "best ms", "spread",
            unit->rate, unit->limit, "share", "best", "ratio", "speed-up");
 }
 
 void cli_bench_print_work(const char *rule, int threads, const char *what, const dr_bench_work *work) {
-    printf("%-12s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f %9.2f %6.1f%% %6.1f%% %7.3f %8.3f\n", rule, threads, what,
+    printf("%-16s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f %9.2f %6.1f%% %6.1f%% %7.3f %8.3f\n", rule, threads, what,
            1e3 * work->seconds.median, 1e3 * work->seconds.best, 100 * work->seconds.spread, 1e-9 * work->rate,
            1e-9 * work->limit, 100 * work->share, 100 * work->share_best, work->ratio, work->speed_up);
 }

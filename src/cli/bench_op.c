@@ -83,7 +83,7 @@ static void print_op(const dr_recurrence *recurrence, const dr_bench_op_result *
     cli_bench_print_work(rule_name(recurrence), result->threads, "forward", &result->forward);
     if (!forward_only)
         cli_bench_print_work(rule_name(recurrence), result->threads, "forward + backward", &result->forward_backward);
-    printf("%21s  %s: %.3f GFLOP counted, %.3f performed", "", result->kernel, 1e-9 * result->forward.amount,
+    printf("%25s  %s: %.3f GFLOP counted, %.3f performed", "", result->kernel, 1e-9 * result->forward.amount,
            1e-9 * result->performed_forward);
     if (!forward_only)
         printf("; with the backward %.3f and %.3f", 1e-9 * result->forward_backward.amount,
@@ -168,7 +168,7 @@ enum {
 
 static void print_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
     cli_bench_print_work(rule_name(recurrence), result->threads, "a token each", &result->token);
-    printf("%21s  %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
+    printf("%25s  %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
            (double)recurrence->layout.sequences / result->token.seconds.median);
 }
 

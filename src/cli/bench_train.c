@@ -42,7 +42,7 @@ static dr_status make_settings(const cli_flag *flags, int count, const char *rul
 
 static void print_result(const dr_bench_train_result *result) {
     cli_bench_print_work(result->rule, result->threads, "a step", &result->step);
-    printf("%21s  %" PRId64 " parameters, %" PRId64 " tokens a step, %.0f tokens/s; recurrences %.1f%% of the operations\n", "",
+    printf("%25s  %" PRId64 " parameters, %" PRId64 " tokens a step, %.0f tokens/s; recurrences %.1f%% of the operations\n", "",
            result->parameters, result->tokens, (double)result->tokens / result->step.seconds.median,
            100 * result->recurrence / result->step.amount);
 }
