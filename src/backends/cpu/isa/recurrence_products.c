@@ -122,9 +122,10 @@ static int64_t at_most(int64_t value, int64_t limit) {
 }
 
 /* The part of a product that rows i .. i + rows - 1 and the columns from j on need. */
-static factors factors_of(const dr_matrix_product *p, int64_t i, int64_t rows, int64_t j) {
-    const int64_t token_rows = p->token_rows ? p->token_rows : 1, begin = i / token_rows * p->token_begin;
-    const int64_t end = p->token_end ? at_most(((i + rows - 1) / token_rows + 1) * p->token_end, p->depth) : p->depth;
+static inline factors factors_of(const dr_matrix_product *p, int64_t i, int64_t rows, int64_t j) {
+    int64_t begin = 0, end = p->depth;
+    if (p->token_begin) begin = i / p->token_rows * p->token_begin;
+    if (p->token_end) end = at_most(((i + rows - 1) / p->token_rows + 1) * p->token_end, end);
     return (factors){.depth = end - begin,
                      .a = p->a + i * p->a_row + begin * p->a_step,
                      .a_row = p->a_row,
@@ -134,13 +135,12 @@ static factors factors_of(const dr_matrix_product *p, int64_t i, int64_t rows, i
 }
 
 void dr_matrix_multiply(const dr_matrix_product *p) {
-    const int64_t token_rows = p->token_rows ? p->token_rows : 1;
     for (int64_t j = 0; j < p->columns; j += 2 * LANES) {
         for (int64_t i = 0; i < p->rows; i += TILE_ROWS) {
             const int64_t rows = at_most(p->rows - i, TILE_ROWS), at = i * p->c_pitch + j;
-            const int64_t seen = p->token_columns ? ((i + rows - 1) / token_rows + 1) * p->token_columns : p->columns;
-            const int64_t columns = at_most(seen, p->columns) - j;
-            if (columns <= 0) continue;
+            int64_t columns = p->columns;
+            if (p->token_columns) columns = at_most(((i + rows - 1) / p->token_rows + 1) * p->token_columns, columns);
+            if (columns <= j) continue;
             tile t = {.of = factors_of(p, i, rows, j),
                       .base = p->base ? p->base + at : NULL,
                       .c = p->c + at,
@@ -149,7 +149,7 @@ void dr_matrix_multiply(const dr_matrix_product *p) {
                       .factor = p->factor ? p->factor + i : NULL};
             if (p->also) t.also = factors_of(p->also, i, rows, j);
             if (p->ahead) dr_ahead_fetch(p->ahead);
-            if (columns > LANES)
+            if (columns - j > LANES)
                 multiply_rows(p, &t, rows, 2);
             else
                 multiply_rows(p, &t, rows, 1);

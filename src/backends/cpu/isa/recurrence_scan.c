@@ -37,6 +37,7 @@ void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *
         .a_step = 1,
         .b = chunk->update,
         .b_pitch = plan->value_pitch,
+        .token_rows = 1,
         .token_end = plan->steps,
     };
     dr_matrix_multiply(&(dr_matrix_product){
