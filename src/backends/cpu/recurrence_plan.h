@@ -59,6 +59,7 @@ typedef struct {
     dr_cpu_span span[DR_CPU_SPANS];
     int spans, next; /* next: the span to fetch from, */
     int64_t byte;    /* from this byte of its first row on */
+    int64_t lines, lines_a_tile;
 } dr_cpu_ahead;
 
 /* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np: N as a pitch. */

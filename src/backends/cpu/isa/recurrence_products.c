@@ -181,22 +181,28 @@ void dr_matrix_transpose(int64_t rows, int64_t columns, const float *from, int64
 
 /* ---- memory ahead ------------------------------------------------------------------------------------------------------ */
 
-enum { LINE = 64, LINES_A_TILE = 12 }; /* a core follows up some twenty missing lines at a time */
+enum { LINE = 64 };
 
 void dr_ahead_clear(dr_cpu_ahead *ahead) {
     ahead->spans = ahead->next = 0;
-    ahead->byte = 0;
+    ahead->byte = ahead->lines = 0;
 }
 
 void dr_ahead_add(dr_cpu_ahead *ahead, const float *at, int64_t stride, int64_t rows, int64_t width) {
-    if (!at || ahead->spans == DR_CPU_SPANS) return;
+    if (!at || rows <= 0 || ahead->spans == DR_CPU_SPANS) return;
     dr_cpu_span span = {(const char *)at, stride * 4, rows, width * 4};
     if (span.stride <= LINE) span = (dr_cpu_span){span.at, 0, 1, (rows - 1) * span.stride + span.bytes};
     ahead->span[ahead->spans++] = span;
+    ahead->lines += span.rows * ((span.bytes + LINE - 1) / LINE);
+}
+
+void dr_ahead_spread(dr_cpu_ahead *ahead, int64_t rows, int64_t columns) {
+    const int64_t tiles = ((rows + TILE_ROWS - 1) / TILE_ROWS) * ((columns + 2 * LANES - 1) / (2 * LANES));
+    ahead->lines_a_tile = ahead->lines * 4 / (tiles * 5) + 1;
 }
 
 void dr_ahead_fetch(dr_cpu_ahead *ahead) {
-    for (int i = 0; i < LINES_A_TILE && ahead->next < ahead->spans; i++) {
+    for (int64_t i = 0; i < ahead->lines_a_tile && ahead->next < ahead->spans; i++) {
         dr_cpu_span *span = &ahead->span[ahead->next];
         _mm_prefetch(span->at + ahead->byte, _MM_HINT_T1);
         ahead->byte += LINE;

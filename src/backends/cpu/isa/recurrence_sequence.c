@@ -125,6 +125,7 @@ static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
                  V);
     dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, tokens * plan->steps, V);
+    dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
@@ -268,7 +269,10 @@ static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr
     dr_chunk_expect(plan, call, chunk, first, plan->chunk, head, i == 0);
     dr_ahead_add(&chunk->ahead, call->d_o + (first * plan->value_heads + head) * V, plan->value_heads * V, plan->chunk, V);
     dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, rows, V);
-    if (p->at == 0) dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head), V, plan->key_size, V);
+    /* and this chunk's share of the state before that segment */
+    const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
+    dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
 static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {

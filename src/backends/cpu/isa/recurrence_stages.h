@@ -41,6 +41,7 @@
 #define dr_matrix_transpose        DR_ISA_NAME(dr_matrix_transpose)
 #define dr_ahead_clear             DR_ISA_NAME(dr_ahead_clear)
 #define dr_ahead_add               DR_ISA_NAME(dr_ahead_add)
+#define dr_ahead_spread            DR_ISA_NAME(dr_ahead_spread)
 #define dr_ahead_fetch             DR_ISA_NAME(dr_ahead_fetch)
 #define dr_chunk_expect            DR_ISA_NAME(dr_chunk_expect)
 #define dr_cpu_recurrence_kernels_ DR_ISA_NAME(dr_cpu_recurrence_kernels)
@@ -137,9 +138,10 @@ void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, in
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */
 
 /* Memory that will be wanted soon: forgets what is left of the last chunk; adds rows of `width` floats, `stride` floats apart;
- * asks for a few lines of it. */
+ * spreads all of it over the tiles of a product of that size and a quarter more; asks for the lines of a tile. */
 void dr_ahead_clear(dr_cpu_ahead *);
 void dr_ahead_add(dr_cpu_ahead *, const float *at, int64_t stride, int64_t rows, int64_t width);
+void dr_ahead_spread(dr_cpu_ahead *, int64_t rows, int64_t columns);
 void dr_ahead_fetch(dr_cpu_ahead *);
 
 /* C [rows][columns] = base + factor A B + A' B', each element one sum over k in order, whatever the shape. A(i, k) is a[i a_row
