@@ -5,7 +5,7 @@ set datafile separator ','
 set logscale xy
 set xlabel 'tokens'
 set ylabel 'milliseconds'
-set xtics (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+set xtics (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 set grid
 set key top left
 rows(peer, work) = sprintf("< awk -F, '$1 == \"%s\" && $2 == \"%s\"' %s", peer, work, data)

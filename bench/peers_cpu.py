@@ -2,7 +2,7 @@
 """Compares deltarule on the CPU with what people run in PyTorch there: transformers' torch_chunk_gated_delta_rule and
 torch_recurrent_gated_delta_rule, and flash-linear-attention's naive kda.
 
-Both sides get the same inputs in the same process, run in turn on as many threads, and must agree. A line tells the median and best
+Both sides get the same inputs in the same process, each in memory of its own allocator, run in turn on as many threads, and must agree. A line tells the median and best
 time of each, the median of the ratios, and the largest difference relative to the largest number. A package that is missing is
 skipped with a message; bench/install-peers makes an environment that has them all.
 
@@ -66,56 +66,62 @@ def open_library(file):
 
 
 class Ours:
-    """A rule of the library on tensors [B, T, H, size]."""
+    """A rule of the library on copies of tensors [B, T, H, size] in the library's memory."""
 
     def __init__(self, library, torch, rule, threads, tensors, states=None):
-        self.library = library
-        self.backend = c_void_p()
+        self.library, self.torch = library, torch
+        self.backend, self.blocks = c_void_p(), []
         self.check(library.dr_backend_open(b"cpu", byref(Options(threads, None)), byref(self.backend)))
         batch, tokens, heads, size = tensors[KEY].shape
         self.recurrence = Recurrence(library.dr_rule_find(rule.encode()), Layout(batch, batch * tokens, None), heads,
                                      tensors[VALUE].shape[2], size, tensors[VALUE].shape[3], 0, 0, 0)
-        self.tensors = [tensor.detach() for tensor in tensors]
-        self.inputs, self.gradients = Inputs(), Inputs()
-        self.d = [torch.zeros_like(tensor) for tensor in self.tensors]
-        for i, tensor in enumerate(self.tensors):
-            self.inputs.at[i] = tensor.data_ptr()
-            self.gradients.at[i] = self.d[i].data_ptr()
-        self.o = torch.zeros_like(self.tensors[VALUE])
         memory = Memory()
         self.check(library.dr_recurrence_plan(self.backend, byref(self.recurrence), byref(memory)))
-        workspace = max(memory.forward, memory.backward, memory.decode)
-        self.saved = torch.zeros(memory.saved // 4 + 16)
-        self.workspace = torch.zeros(workspace // 4 + 16)
-        self.state = None if states is None else states.clone()
-        self.states = States()
+        self.inputs, self.gradients, self.states = Inputs(), Inputs(), States()
+        self.d = []
+        for i, tensor in enumerate(tensors):
+            self.inputs.at[i] = self.copy(tensor.detach()).data_ptr()
+            self.d.append(self.copy(torch.zeros_like(tensor)))
+            self.gradients.at[i] = self.d[i].data_ptr()
+        self.o = self.copy(torch.zeros_like(tensors[VALUE]))
+        self.saved = self.allocate(memory.saved)
+        self.workspace = self.allocate(max(memory.forward, memory.backward, memory.decode))
         if states is not None:
-            self.states.at[0] = self.state.data_ptr()
+            self.states.at[0] = self.copy(states).data_ptr()
 
     def check(self, status):
         if status:
             sys.exit(self.library.dr_last_error().decode())
 
-    def aligned(self, tensor):
-        return c_void_p((tensor.data_ptr() + 63) // 64 * 64)
+    def allocate(self, size):
+        block = c_void_p()
+        self.check(self.library.dr_backend_allocate(self.backend, c_size_t(size), byref(block)))
+        self.library.dr_backend_zero(self.backend, block, c_size_t(size))
+        self.blocks.append(block)
+        return block
+
+    def copy(self, tensor):
+        block = self.allocate(4 * tensor.numel())
+        result = self.torch.frombuffer((ctypes.c_float * tensor.numel()).from_address(block.value), dtype=self.torch.float32)
+        return result.view(tensor.shape).copy_(tensor)
 
     def forward(self, saved=None):
         self.check(self.library.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
-                                                      c_void_p(self.o.data_ptr()), None, saved, self.aligned(self.workspace)))
+                                                      c_void_p(self.o.data_ptr()), None, saved, self.workspace))
 
     def both(self, d_o):
-        saved = self.aligned(self.saved)
-        self.forward(saved)
-        self.check(self.library.dr_recurrence_backward(self.backend, byref(self.recurrence), byref(self.inputs), None, saved,
-                                                       c_void_p(d_o.data_ptr()), None, byref(self.gradients), None,
-                                                       self.aligned(self.workspace)))
+        self.forward(self.saved)
+        self.check(self.library.dr_recurrence_backward(self.backend, byref(self.recurrence), byref(self.inputs), None,
+                                                       self.saved, c_void_p(d_o.data_ptr()), None, byref(self.gradients), None,
+                                                       self.workspace))
 
     def decode(self):
         self.check(self.library.dr_recurrence_decode(self.backend, byref(self.recurrence), byref(self.inputs),
-                                                     byref(self.states), c_void_p(self.o.data_ptr()),
-                                                     self.aligned(self.workspace)))
+                                                     byref(self.states), c_void_p(self.o.data_ptr()), self.workspace))
 
     def close(self):
+        for block in self.blocks:
+            self.library.dr_backend_free(self.backend, block)
         self.library.dr_backend_close(self.backend)
 
 
@@ -161,13 +167,13 @@ def in_turn(theirs, ours, repeats):
 class Table:
     def __init__(self, csv_file):
         self.rows = csv.writer(open(csv_file, "a", newline="")) if csv_file else None
-        print(f"{'peer':<42} {'work':<18} {'threads':>7} {'tokens':>7} {'heads':>6} {'theirs ms':>10} {'ours ms':>10} "
+        print(f"{'peer':<46} {'work':<24} {'threads':>7} {'tokens':>7} {'heads':>6} {'theirs ms':>10} {'ours ms':>10} "
               f"{'ratio':>7} {'best':>7} {'difference':>10}")
 
     def add(self, peer, work, threads, tokens, heads, theirs, ours, worst):
         ratio = statistics.median(a / b for a, b in zip(theirs, ours))
         best = min(theirs) / min(ours)
-        print(f"{peer:<42} {work:<18} {threads:>7} {tokens:>7} {heads:>6} {1e3 * statistics.median(theirs):>10.3f} "
+        print(f"{peer:<46} {work:<24} {threads:>7} {tokens:>7} {heads:>6} {1e3 * statistics.median(theirs):>10.3f} "
               f"{1e3 * statistics.median(ours):>10.3f} {ratio:>6.1f}x {best:>6.1f}x {worst:>10.1e}", flush=True)
         if self.rows:
             self.rows.writerow([peer, work, threads, tokens, heads, statistics.median(theirs), statistics.median(ours), ratio])

@@ -1,6 +1,6 @@
 /* ggml's gated_delta_net operator beside deltarule's recurrence, in one process, in turn, on as many threads, with the same
  * inputs: many tokens, and one token for one sequence, scalar decay (gdn) and decay per channel (kda). Both start from a state
- * and give the final one, and must agree. ggml's state is transposed, [H, V, K].
+ * and give the final one, each in memory of its own allocator, and must agree. ggml's state is transposed, [H, V, K].
  *
  * Usage: bench_ggml THREADS[,THREADS...] REPEATS TOKENS[,TOKENS...] HEADS [CSV] */
 #include <deltarule/recurrence.h>
@@ -144,14 +144,29 @@ static void close_ggml(theirs *t) {
 
 /* ---- deltarule ------------------------------------------------------------------------------------------------------- */
 
+enum { BLOCKS = 8 };
+
 typedef struct {
     dr_backend *backend;
     dr_recurrence recurrence;
     dr_inputs inputs;
     dr_states initial;
     dr_mutable_states states;
-    float *o, *state, *workspace;
+    void *o, *workspace, *block[BLOCKS];
+    int blocks;
 } ours;
+
+/* Memory of the backend, with a copy of count numbers if there are any. */
+static void *place(ours *u, size_t bytes, const float *from, int64_t count) {
+    check(dr_backend_allocate(u->backend, bytes, &u->block[u->blocks]));
+    dr_backend_zero(u->backend, u->block[u->blocks], bytes);
+    if (from) check(dr_backend_upload(u->backend, u->block[u->blocks], from, DR_F32, count));
+    return u->block[u->blocks++];
+}
+
+static void *place_copy(ours *u, const float *from, int64_t count) {
+    return place(u, (size_t)count * sizeof(float), from, count);
+}
 
 static ours open_deltarule(const problem *p, int threads) {
     ours u = {.recurrence = {.rule = dr_rule_find(p->gates == 1 ? "gdn" : "kda"),
@@ -160,20 +175,19 @@ static ours open_deltarule(const problem *p, int threads) {
                              .value_heads = p->heads,
                              .key_size = SIZE,
                              .value_size = SIZE}};
+    int64_t rows = p->tokens * p->heads;
     dr_recurrence_memory bytes;
     check(dr_backend_open("cpu", &(dr_backend_options){.threads = threads}, &u.backend));
     check(dr_recurrence_plan(u.backend, &u.recurrence, &bytes));
-    u.inputs.at[DR_INPUT_QUERY] = p->query;
-    u.inputs.at[DR_INPUT_KEY] = p->key;
-    u.inputs.at[DR_INPUT_VALUE] = p->value;
-    u.inputs.at[DR_INPUT_LOG_DECAY] = p->decay;
-    u.inputs.at[DR_INPUT_BETA] = p->beta;
-    u.o = take(p->tokens * p->heads * SIZE);
-    u.state = take(p->heads * STATE);
-    u.workspace = take((int64_t)((bytes.forward > bytes.decode ? bytes.forward : bytes.decode) / sizeof(float)) + 16);
-    memcpy(u.state, p->state, (size_t)p->heads * STATE * sizeof(float));
+    u.inputs.at[DR_INPUT_QUERY] = place_copy(&u, p->query, rows * SIZE);
+    u.inputs.at[DR_INPUT_KEY] = place_copy(&u, p->key, rows * SIZE);
+    u.inputs.at[DR_INPUT_VALUE] = place_copy(&u, p->value, rows * SIZE);
+    u.inputs.at[DR_INPUT_LOG_DECAY] = place_copy(&u, p->decay, rows * p->gates);
+    u.inputs.at[DR_INPUT_BETA] = place_copy(&u, p->beta, rows);
+    u.states.at[DR_STATE_S] = place_copy(&u, p->state, p->heads * STATE);
     u.initial.at[DR_STATE_S] = p->state;
-    u.states.at[DR_STATE_S] = u.state;
+    u.o = place(&u, (size_t)(rows * SIZE) * sizeof(float), NULL, 0);
+    u.workspace = place(&u, bytes.forward > bytes.decode ? bytes.forward : bytes.decode, NULL, 0);
     return u;
 }
 
@@ -187,9 +201,7 @@ static void run_deltarule(void *context) {
 }
 
 static void close_deltarule(ours *u) {
-    free(u->o);
-    free(u->state);
-    free(u->workspace);
+    for (int i = 0; i < u->blocks; i++) dr_backend_free(u->backend, u->block[i]);
     dr_backend_close(u->backend);
 }
 
@@ -197,16 +209,17 @@ static void close_deltarule(ours *u) {
 
 /* The largest difference of output and final state after one run of each, relative to the largest number. */
 static double difference(const problem *p, const theirs *t, const ours *u) {
-    const float *o = t->result->data, *state = o + p->tokens * p->heads * SIZE;
+    const float *o = t->result->data, *our_o = u->o, *our_state = u->states.at[DR_STATE_S],
+                *state = o + p->tokens * p->heads * SIZE;
     double worst = 0, largest = 0, worst_state = 0, largest_state = 0;
     for (int64_t i = 0; i < p->tokens * p->heads * SIZE; i++) {
-        worst = fmax(worst, fabs(o[i] - u->o[i]));
+        worst = fmax(worst, fabs(o[i] - our_o[i]));
         largest = fmax(largest, fabs(o[i]));
     }
     for (int64_t h = 0; h < p->heads; h++)
         for (int64_t i = 0; i < SIZE; i++)
             for (int64_t j = 0; j < SIZE; j++) {
-                double x = state[(h * SIZE + j) * SIZE + i], y = u->state[(h * SIZE + i) * SIZE + j];
+                double x = state[(h * SIZE + j) * SIZE + i], y = our_state[(h * SIZE + i) * SIZE + j];
                 worst_state = fmax(worst_state, fabs(x - y));
                 largest_state = fmax(largest_state, fabs(x));
             }
