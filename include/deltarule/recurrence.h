@@ -27,6 +27,11 @@ typedef struct {
     double scale;                   /* of the query read; 0 stands for K^-1/2 */
     dr_path path;
     int64_t chunk; /* tokens a chunk, >= 1; 0: planned from shapes and instruction set */
+    /* State S between calls (initial, final, decoded) as DR_BF16 instead of the backend's type: half the memory that decoding
+     * reads and writes. A call computes as ever and rounds S once, to the nearest, so each token adds an error of at most 2^-9
+     * of an element, which later decays and erasures shrink. A, K, P and all gradients keep the backend's type; value_size must
+     * be even. DR_ERROR_UNSUPPORTED except on the CPU backend. */
+    bool bf16_state;
 } dr_recurrence;
 
 typedef struct {

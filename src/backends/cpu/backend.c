@@ -40,6 +40,7 @@ static void close_backend(dr_backend *backend) {
 static const dr_operations operations = {
     .name = "cpu",
     .dtype = DR_F32,
+    .bf16_state = true,
     .allocate = dr_cpu_allocate,
     .free = dr_cpu_free,
     .zero = dr_cpu_zero,

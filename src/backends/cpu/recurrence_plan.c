@@ -100,6 +100,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .step_axis = rule->repeat > 1,
         .scalar = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
         .channel = rule->decay == DR_DECAY_CHANNEL,
+        .bf16_state = recurrence->bf16_state,
         .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
         .squash = dr_map_squash_make(&rule->squash),
         .matrix = rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM,

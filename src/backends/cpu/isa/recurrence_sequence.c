@@ -6,6 +6,7 @@
  * are replayed from their updates, then its chunks follow in reverse; a value head's gradients pass through its matrix scan,
  * those of the key head are summed over its value heads in order, then passed through the diagonal scan */
 #include "backends/cpu/isa/recurrence_tensors.h"
+#include "base/half.h"
 #include <string.h>
 
 /* ---- states ---------------------------------------------------------------------------------------------------------- */
@@ -16,6 +17,29 @@ static void load_state(const dr_cpu_plan *plan, const float *from, float *state)
 
 static void store_state(const dr_cpu_plan *plan, const float *state, float *to) {
     copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->value_size);
+}
+
+/* States that calls carry from one to the next, in the type that the caller chose. */
+static void load_carried_state(const dr_cpu_plan *plan, const void *from, float *state) {
+    if (!plan->bf16_state || !from) {
+        load_state(plan, from, state);
+        return;
+    }
+    const uint16_t *half = from;
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch) {
+        for (int64_t v = 0; v < plan->value_size; v++) state[v] = dr_bf16_to_float(*half++);
+        for (int64_t v = plan->value_size; v < plan->value_width; v++) state[v] = 0;
+    }
+}
+
+static void store_carried_state(const dr_cpu_plan *plan, const float *state, void *to) {
+    if (!plan->bf16_state) {
+        store_state(plan, state, to);
+        return;
+    }
+    uint16_t *half = to;
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch)
+        for (int64_t v = 0; v < plan->value_size; v++) *half++ = dr_bf16_from_float(state[v]);
 }
 
 static void *member(const dr_states *states, dr_state_kind kind) {
@@ -132,8 +156,8 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
     const int64_t first_head = key_head * plan->group;
     for (int64_t i = 0; i < plan->group; i++)
-        load_state(plan, state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
-                   own_state(plan, chunk->state, i));
+        load_carried_state(plan, carried_state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
+                           own_state(plan, chunk->state, i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         start_matrix(plan, call, matrix_of(plan, member(call->initial, plan->matrix_state), sequence, first_head + i),
                      first_head + i, own_matrix(plan, chunk->matrix, i));
@@ -160,10 +184,12 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
         }
         if (scans(plan)) copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0, chunk->scan, 0);
     }
-    float *final = mutable_member(call->final, DR_STATE_S), *final_scan = mutable_member(call->final, DR_STATE_A);
+    void *final = mutable_member(call->final, DR_STATE_S);
+    float *final_scan = mutable_member(call->final, DR_STATE_A);
     if (final)
         for (int64_t i = 0; i < plan->group; i++)
-            store_state(plan, own_state(plan, chunk->state, i), state_of(plan, final, sequence, first_head + i));
+            store_carried_state(plan, own_state(plan, chunk->state, i),
+                                carried_state_of(plan, final, sequence, first_head + i));
     float *final_matrix = plan->matrix ? mutable_member(call->final, plan->matrix_state) : NULL;
     for (int64_t i = 0; final_matrix && i < plan->group; i++)
         store_matrix(plan, own_matrix(plan, chunk->matrix, i), matrix_of(plan, final_matrix, sequence, first_head + i));
