@@ -20,18 +20,19 @@ static dr_recurrence shape(const char *rule, int64_t rows, int64_t key_size, int
 
 /* ---- counts ---------------------------------------------------------------------------------------------------------- */
 
-/* The formulas of docs/chunkwise.md for one token and value head: factors of K V, C K and C V. */
+/* The formulas for one token and value head: factors of K V, C K and C V; of the backward with a state at every chunk, and what
+ * the states between take, of K V. */
 typedef struct {
     const char *rule;
-    double forward[3], backward[3];
+    double forward[3], backward[3], replay;
 } formula;
 
 static const formula formulas[] = {
-    {"linear_attention", {4, 1, 1}, {8, 3, 2}},
-    {"gdn", {6, 2, 2}, {14, 5, 5}},
-    {"kda", {6, 2, 2}, {14, 5, 5}},
-    {"pgdn", {6, 2, 2}, {14, 5, 5}},
-    {"eda", {10, 6, 6}, {24, 14, 16}},
+    {"linear_attention", {4, 1, 1}, {8, 3, 2}, 2},
+    {"gdn", {6, 2, 2}, {12, 6, 4}, 2},
+    {"kda", {6, 2, 2}, {12, 6, 4}, 2},
+    {"pgdn", {6, 2, 2}, {12, 6, 4}, 2},
+    {"eda", {10, 6, 6}, {20, 18, 12}, 4},
 };
 
 static double value_of(const double factors[3], double key, double value, double chunk) {
@@ -45,7 +46,9 @@ static void test_counts(void **state) {
         assert_non_null(r.rule);
         assert_float_equal(dr_bench_counted(&r), value_of(formulas[i].forward, 128, 96, 64), 0);
         assert_float_equal(dr_bench_performed_forward(&r, 32), value_of(formulas[i].forward, 128, 96, 32), 0);
-        assert_float_equal(dr_bench_performed_backward(&r, 32), value_of(formulas[i].backward, 128, 96, 32), 0);
+        double backward = value_of(formulas[i].backward, 128, 96, 32);
+        assert_float_equal(dr_bench_performed_backward(&r, 32, 32), backward, 0);
+        assert_float_equal(dr_bench_performed_backward(&r, 32, 128), backward + 0.75 * formulas[i].replay * 128 * 96, 0);
         r.layout.rows = 1000;
         r.value_heads = 6;
         r.key_heads = 3;
@@ -54,7 +57,7 @@ static void test_counts(void **state) {
     dr_recurrence gdn = shape("gdn", 1, 128, 128);
     assert_float_equal(dr_bench_counted(&gdn), 6 * 128 * 128 + 64 * (2 * 128 + 2 * 128), 0);
     assert_float_equal(dr_bench_performed_forward(&gdn, 1), 7 * 128 * 128, 0);
-    assert_float_equal(dr_bench_performed_backward(&gdn, 1), 16 * 128 * 128, 0);
+    assert_float_equal(dr_bench_performed_backward(&gdn, 1, 64), 16 * 128 * 128, 0);
     dr_recurrence no_decay = shape("delta_net", 1, 128, 128);
     assert_float_equal(dr_bench_performed_forward(&no_decay, 1), 6 * 128 * 128, 0);
 }

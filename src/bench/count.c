@@ -4,10 +4,12 @@
  * between rows of a chunk of C tokens C K or C V for each pair of rows:
  *
  *     forward     2 K V (r + w + 1) + C K (r w + w) + C V (r w + w)
- *     backward    2 K V (3 r + 2 w + 2) + C K (2 r w + 3 w) + C V (3 r w + 2 w)
+ *     backward    2 K V (2 r + 2 w + 2 + w s) + C K (3 r w + 3 w) + C V (2 r w + 2 w)
  *
- * The backward reads what the forward saved, the states between chunks, and computes the rest again. Token by token, nothing is
- * between rows, and the decay takes K V more, twice that backward. Maps and scans, linear in K and V, are not counted. */
+ * The backward reads what the forward saved, the updates of all rows and the state of every segment, and computes the products
+ * of keys again, and the states between: the share s of all chunks but the last of each segment. Token by token, nothing is
+ * between rows; the decay takes K V more, twice that backward, which computes all from the saved states. Maps and scans, linear
+ * in K and V, are not counted. */
 #include "bench/count.h"
 
 enum { COUNTED_CHUNK = 64 };
@@ -51,10 +53,11 @@ double dr_bench_performed_forward(const dr_recurrence *recurrence, int64_t chunk
     return s.heads * s.state * (2 * (s.readers + s.writers + 1) + s.decay);
 }
 
-double dr_bench_performed_backward(const dr_recurrence *recurrence, int64_t chunk) {
+double dr_bench_performed_backward(const dr_recurrence *recurrence, int64_t chunk, int64_t segment) {
     sizes s = sizes_of(recurrence);
-    double with_state = 2 * s.state * (3 * s.readers + 2 * s.writers + 2);
-    if (chunk == 1) return s.heads * (with_state + 2 * s.decay * s.state);
-    double of_keys = s.key * (2 * s.pairs + 3 * s.writers), of_values = s.value * (3 * s.pairs + 2 * s.writers);
+    if (chunk == 1) return s.heads * s.state * (2 * (3 * s.readers + 2 * s.writers + 2) + 2 * s.decay);
+    double replayed = segment > chunk ? 1 - (double)chunk / (double)segment : 0;
+    double with_state = 2 * s.state * (2 * s.readers + 2 * s.writers + 2 + replayed * s.writers);
+    double of_keys = 3 * s.key * (s.pairs + s.writers), of_values = 2 * s.value * (s.pairs + s.writers);
     return s.heads * (with_state + (double)chunk * (of_keys + of_values));
 }

@@ -90,6 +90,7 @@ static void fill_pairs(op_case *c, bool forward_only, dr_bench_pair *pair) {
 
 /* What ran; the chunk stands in the name of a chunkwise kernel, "cpu chunkwise avx512 chunk 32". */
 static void describe(const op_case *c, int threads, dr_bench_op_result *result) {
+    int64_t segment = 1, boundaries;
     *result = (dr_bench_op_result){.threads = threads, .chunk = 1};
     dr_recurrence_kernel(c->memory.backend, c->recurrence, false, result->kernel, sizeof result->kernel);
     const char *chunk = strstr(result->kernel, " chunk ");
