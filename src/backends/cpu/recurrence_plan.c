@@ -5,7 +5,7 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16 };
+enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -81,6 +81,17 @@ static void plan_keys(dr_cpu_plan *plan) {
     if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
 }
 
+/* A replay needs the write keys and the decays, and makes the updates too where they are the values. */
+static void plan_replay(dr_cpu_plan *plan) {
+    for (int i = 0; i < DR_INPUTS; i++) plan->replayed[i] = plan->input[i].used;
+    for (int i = 0; i < plan->rule->rows; i++)
+        if (plan->rule->row[i].write == DR_WRITE_RATE_READ) return; /* anything may be in a read key */
+    if (plan->erases == 0) return;
+    static const dr_input spared[] = {DR_INPUT_QUERY,      DR_INPUT_VALUE,        DR_INPUT_WRITE_GATE,
+                                      DR_INPUT_ERASE_GATE, DR_INPUT_FEEDBACK_KEY, DR_INPUT_FREE_READ};
+    for (size_t i = 0; i < sizeof spared / sizeof *spared; i++) plan->replayed[spared[i]] = false;
+}
+
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     *plan = (dr_cpu_plan){
@@ -109,6 +120,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     };
     plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
+    if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
     int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
@@ -116,6 +128,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     plan_reads(plan);
     plan_inputs(recurrence, plan);
     plan_keys(plan);
+    plan_replay(plan);
 }
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
@@ -160,20 +173,21 @@ static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *
 
 static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
     int64_t C = plan->chunk, Kp = plan->key_pitch;
+    const int64_t S = backward ? plan->segment * C : C; /* tokens whose scan is kept */
     if (plan->rule->scan == DR_SCAN_DIAGONAL) {
-        chunk->scan = take(arena, C + 1, Kp);
-        chunk->scan_alpha = take(arena, C + DR_CHUNK_TILE, 1);
+        chunk->scan = take(arena, S + 1, Kp);
+        chunk->scan_alpha = take(arena, S + DR_CHUNK_TILE, 1);
         if (backward) chunk->d_scan = take(arena, 1, Kp);
-        if (backward) chunk->segment_scan = take(arena, plan->segment, Kp);
     }
     if (plan->preconditioned) {
-        chunk->squash = take(arena, C, Kp);
-        chunk->key_dot = take(arena, C, 1);
+        chunk->squash = take(arena, S, Kp);
+        chunk->key_dot = take(arena, S, 1);
+        if (backward) chunk->squash_slope = take(arena, S, Kp);
         if (backward) chunk->d_squash = take(arena, C, Kp);
     }
     if (plan->sherman_morrison) {
-        chunk->morrison = take(arena, C, Kp);
-        chunk->morrison_factor = take(arena, C, 1);
+        chunk->morrison = take(arena, S, Kp);
+        chunk->morrison_factor = take(arena, S, 1);
         if (backward) chunk->d_morrison = take(arena, C, Kp);
     }
     if (plan->solved_query) chunk->read_query = chunk->solved;

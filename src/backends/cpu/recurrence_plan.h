@@ -46,6 +46,7 @@ typedef struct {
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
+    bool replayed[DR_INPUTS]; /* what a replay reads */
 } dr_cpu_plan;
 
 /* Memory that the next chunk reads or writes: rows of `bytes`, `stride` bytes apart. The large products fetch it into cache
@@ -65,21 +66,23 @@ typedef struct {
 /* Memory of one thread. C chunk, N rows, E erase rows, R = E + C readers, B blocks; Kp, Vp pitches; Np: N as a pitch. */
 typedef struct {
     int64_t first, tokens, rows, erases, readers; /* of the chunk at hand; first: its first token among all tokens */
+    int64_t at;                                   /* chunks of its segment before it */
     int64_t columns;                              /* Np */
     dr_cpu_ahead ahead;
 
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
     float *d_input[DR_INPUTS]; /* their gradients */
 
-    /* key head: see isa/recurrence_diagonal.c */
-    float *scan;                      /* [C + 1][Kp] A before the first token, after every token */
-    float *scan_alpha;                /* [C] */
-    float *squash, *d_squash;         /* [C][Kp] B */
-    float *morrison, *d_morrison;     /* [C][Kp] Sherman-Morrison write keys */
-    float *morrison_factor;           /* [C] 1 / (1 + key . m) */
-    float *key_dot;                   /* [C] key . (B key), of the normalizer */
-    float *read_query, *d_read_query; /* [C][Kp] the q~ of the key head */
-    float *d_scan;                    /* [Kp] gradient of A, carried backwards over the chunks */
+    /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
+     * the other, so that a replayed chunk is not scanned again */
+    float *scan;                             /* [C + 1][Kp] A before the first token, after every token */
+    float *scan_alpha;                       /* [C] */
+    float *squash, *squash_slope, *d_squash; /* [C][Kp] B, dB/dln A: backward only */
+    float *morrison, *d_morrison;            /* [C][Kp] Sherman-Morrison write keys */
+    float *morrison_factor;                  /* [C] 1 / (1 + key . m) */
+    float *key_dot;                          /* [C] key . (B key), of the normalizer */
+    float *read_query, *d_read_query;        /* [C][Kp] the q~ of the key head */
+    float *d_scan;                           /* [Kp] gradient of A, carried backwards over the chunks */
 
     /* value head: see isa/recurrence_matrix.c */
     float *matrix, *d_matrix; /* [group][K][Kp] K or P; backward: matrix [C + 1][K][Kp], before the first token, after every */
@@ -99,7 +102,6 @@ typedef struct {
     float *output, *d_output;        /* [C][Vp] */
     /* [group][K][Vp]; chunkwise backward, transposed: [group][segment][V][Kp] before each chunk of a segment, [group][V][Kp] */
     float *state, *d_state;
-    float *segment_scan; /* [segment][Kp] A before each chunk of a segment, backward only */
 
     /* chunkwise engine */
     float *write_turned;               /* [Kp][Np] transposed writers, scaled to their block's end */
@@ -188,6 +190,24 @@ static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chun
     chunk->readers = chunk->erases + tokens;
     if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
     if (plan->rule->query == DR_QUERY_PLAIN) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
+}
+
+/* Which chunk of its segment the scan is about. */
+static inline void dr_cpu_set_at(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t at) {
+    const int64_t tokens = (at - chunk->at) * plan->chunk, rows = tokens * plan->key_pitch;
+    chunk->at = at;
+    if (plan->rule->scan != DR_SCAN_DIAGONAL) return;
+    chunk->scan += rows;
+    chunk->scan_alpha += tokens;
+    if (plan->preconditioned) {
+        chunk->squash += rows;
+        chunk->squash_slope += rows;
+        chunk->key_dot += tokens;
+    }
+    if (plan->sherman_morrison) {
+        chunk->morrison += rows;
+        chunk->morrison_factor += tokens;
+    }
 }
 
 /* The row of the rule's table that row `row` of a chunk stands for. */

@@ -27,6 +27,8 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
         memcpy(to, from, (size_t)input->width * sizeof(float));
         memset(to + input->width, 0, (size_t)padding * sizeof(float));
     }
+    /* what is divided by A + ridge is 0 behind the true size, and stays it */
+    for (int64_t d = 0; i == DR_INPUT_RIDGE && d < padding; d++) chunk->input[i][input->width + d] = 1;
 }
 
 static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int i, int64_t sequence,
@@ -60,6 +62,11 @@ static bool tied(const dr_cpu_plan *plan, int i) {
 void dr_chunk_load_keys(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t key_head) {
     for (int i = 0; i < DR_INPUTS; i++)
         if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) load(plan, inputs, chunk, i, key_head);
+}
+
+void dr_chunk_load_replay(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t head, bool keys) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->replayed[i] && (plan->input[i].key_owned || tied(plan, i)) == keys) load(plan, inputs, chunk, i, head);
 }
 
 void dr_chunk_load_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t value_head) {

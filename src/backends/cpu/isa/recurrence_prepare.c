@@ -109,13 +109,31 @@ static void channel_factors(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t t = 0; t < chunk->tokens; t += plan->block)
         block_factors(plan, chunk, t, smaller(t + plan->block, chunk->tokens));
     between_factors(plan, chunk);
+}
+
+void dr_chunk_fade_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    set_fades_to_one(plan, chunk);
+    if (plan->scalar) scalar_factors(plan, chunk);
+    if (!plan->channel) return;
+    channel_factors(plan, chunk);
+    for (int64_t row = 0; row < chunk->rows; row++) fade_writer(plan, chunk, row);
+}
+
+static void fade_readers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t i = 0; i < chunk->erases; i++) {
         int64_t row = dr_cpu_erase_row(plan, i), t = row / plan->steps;
         fade_reader(plan, chunk, i, dr_cpu_reader_head(plan, chunk, t, dr_cpu_reads_undecayed(plan, row)), t / plan->block);
     }
     for (int64_t t = 0; t < chunk->tokens; t++)
         fade_reader(plan, chunk, chunk->erases + t, chunk->head + t * plan->key_pitch, t / plan->block);
-    for (int64_t row = 0; row < chunk->rows; row++) fade_writer(plan, chunk, row);
+}
+
+void dr_chunk_fade(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    dr_chunk_fade_writers(plan, chunk);
+    if (plan->channel) fade_readers(plan, chunk);
+    for (int64_t i = 0; i < chunk->erases; i++)
+        chunk->reader_factor[i] = -chunk->gain[dr_cpu_erase_row(plan, i)] * chunk->reader_fade[i];
+    for (int64_t i = chunk->erases; i < chunk->readers; i++) chunk->reader_factor[i] = plan->scale * chunk->reader_fade[i];
 }
 
 /* ---- scores of blocks ------------------------------------------------------------------------------------------------ */
@@ -222,15 +240,6 @@ static void score_blocks(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
         }
         score_within(plan, chunk, begin, end);
     }
-}
-
-void dr_chunk_fade(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    set_fades_to_one(plan, chunk);
-    if (plan->scalar) scalar_factors(plan, chunk);
-    if (plan->channel) channel_factors(plan, chunk);
-    for (int64_t i = 0; i < chunk->erases; i++)
-        chunk->reader_factor[i] = -chunk->gain[dr_cpu_erase_row(plan, i)] * chunk->reader_fade[i];
-    for (int64_t i = chunk->erases; i < chunk->readers; i++) chunk->reader_factor[i] = plan->scale * chunk->reader_fade[i];
 }
 
 void dr_chunk_score(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {

@@ -120,6 +120,25 @@ void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, bool values
         memcpy(reader + t * pitch, chunk->read_query + t * pitch, (size_t)plan->key_width * sizeof(float));
 }
 
+void dr_chunk_map_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (!plan->erases) {
+        dr_chunk_map_rows(plan, chunk, true);
+        return;
+    }
+    if (plan->write_input >= 0) return;
+    for (int64_t row = 0; row < chunk->rows; row++) {
+        const dr_row *spec = dr_cpu_rule_row(plan, row);
+        dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, chunk->solved, row);
+        const bool needs_read = spec->write == DR_WRITE_RATE_READ;
+        const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
+        float *to = chunk->write + row * plan->key_pitch;
+        for (int64_t d = 0; d < plan->key_width; d += LANES) {
+            lanes r = needs_read ? dr_map_read(spec->read, &keys, lambda, d) : lanes_zero();
+            lanes_store(to + d, dr_map_write(spec->write, &keys, r, d));
+        }
+    }
+}
+
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
 
 /* Gradients of value and write gate; adds what z brings to the gradients of the gain and of the factor. */

@@ -254,34 +254,33 @@ static float *segment_state(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, 
     return own_state(plan, chunk->state, member_of_group * plan->segment + at);
 }
 
-static void load_chunk_keys(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+static void set_place(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const place *p) {
     dr_cpu_set_tokens(plan, chunk, p->first, tokens_from(plan, p->first, p->end));
-    if (scans(plan)) copy_in(1, plan->key_width, chunk->segment_scan + p->at * plan->key_pitch, 0, chunk->scan, 0);
-    dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
-    dr_chunk_scan_keys(plan, chunk);
+    dr_cpu_set_at(plan, chunk, p->at);
 }
 
 /* The states before the first chunk of a segment. */
 static void load_segment(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    dr_cpu_set_at(plan, chunk, 0);
     for (int64_t i = 0; i < plan->group; i++)
         load_turned_state(plan, state_of(plan, call->saved_states, p->slot, p->key_head * plan->group + i),
                           segment_state(plan, chunk, i, 0));
-    if (scans(plan))
-        copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, p->slot, p->key_head), 0, chunk->segment_scan, 0);
+    if (scans(plan)) copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, p->slot, p->key_head), 0, chunk->scan, 0);
 }
 
 /* From the states before a chunk to those before the next. */
 static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
-    load_chunk_keys(plan, call, chunk, p);
-    if (scans(plan))
-        copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0,
-                chunk->segment_scan + (p->at + 1) * plan->key_pitch, 0);
+    set_place(plan, chunk, p);
+    dr_chunk_load_replay(plan, call->inputs, chunk, p->key_head, true);
+    dr_chunk_scan_diagonal(plan, chunk);
     for (int64_t i = 0; i < plan->group; i++) {
         const int64_t head = p->key_head * plan->group + i;
-        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        const float *saved = updates_of(plan, call, chunk->first, head);
+        dr_chunk_load_replay(plan, call->inputs, chunk, head, false);
         dr_chunk_map_decay(plan, chunk);
-        load_updates(plan, call, chunk, head);
-        dr_chunk_fade(plan, chunk);
+        dr_chunk_map_writers(plan, chunk);
+        if (saved) copy_in(chunk->rows, plan->value_size, saved, plan->value_size, chunk->update, plan->value_pitch);
+        dr_chunk_fade_writers(plan, chunk);
         dr_chunk_pass_turned(plan, chunk, segment_state(plan, chunk, i, p->at), segment_state(plan, chunk, i, p->at + 1));
     }
 }
@@ -301,8 +300,13 @@ static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
-static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
-    load_chunk_keys(plan, call, chunk, p);
+/* scanned: a replay went over the chunk's keys already. */
+static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p,
+                           bool scanned) {
+    set_place(plan, chunk, p);
+    dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
+    if (!scanned) dr_chunk_scan_diagonal(plan, chunk);
+    dr_chunk_map_query(plan, chunk);
     dr_chunk_clear_keys(plan, chunk);
     for (int64_t i = 0; i < plan->group; i++) {
         const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
@@ -344,7 +348,7 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
         place p = {.sequence = sequence, .key_head = key_head, .slot = dr_cpu_first_slot(plan, sequence) + s, .end = end};
         load_segment(plan, call, chunk, &p);
         for (p.at = 0, p.first = first; p.at < chunks - 1; p.at++, p.first += plan->chunk) replay(plan, call, chunk, &p);
-        for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p);
+        for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p, p.at < chunks - 1);
     }
     store_initial(plan, call, chunk, sequence, key_head);
 }

@@ -8,11 +8,14 @@
 
 #define dr_chunk_load_keys         DR_ISA_NAME(dr_chunk_load_keys)
 #define dr_chunk_load_rows         DR_ISA_NAME(dr_chunk_load_rows)
+#define dr_chunk_load_replay       DR_ISA_NAME(dr_chunk_load_replay)
 #define dr_chunk_clear_keys        DR_ISA_NAME(dr_chunk_clear_keys)
 #define dr_chunk_clear_rows        DR_ISA_NAME(dr_chunk_clear_rows)
 #define dr_chunk_store_keys        DR_ISA_NAME(dr_chunk_store_keys)
 #define dr_chunk_store_rows        DR_ISA_NAME(dr_chunk_store_rows)
 #define dr_chunk_scan_keys         DR_ISA_NAME(dr_chunk_scan_keys)
+#define dr_chunk_scan_diagonal     DR_ISA_NAME(dr_chunk_scan_diagonal)
+#define dr_chunk_map_query         DR_ISA_NAME(dr_chunk_map_query)
 #define dr_chunk_scan_keys_back    DR_ISA_NAME(dr_chunk_scan_keys_back)
 #define dr_chunk_scan_matrix       DR_ISA_NAME(dr_chunk_scan_matrix)
 #define dr_chunk_scan_matrix_back  DR_ISA_NAME(dr_chunk_scan_matrix_back)
@@ -20,8 +23,10 @@
 #define dr_system_iterate          DR_ISA_NAME(dr_system_iterate)
 #define dr_chunk_map_decay         DR_ISA_NAME(dr_chunk_map_decay)
 #define dr_chunk_map_rows          DR_ISA_NAME(dr_chunk_map_rows)
+#define dr_chunk_map_writers       DR_ISA_NAME(dr_chunk_map_writers)
 #define dr_chunk_map_rows_back     DR_ISA_NAME(dr_chunk_map_rows_back)
 #define dr_chunk_fade              DR_ISA_NAME(dr_chunk_fade)
+#define dr_chunk_fade_writers      DR_ISA_NAME(dr_chunk_fade_writers)
 #define dr_chunk_score             DR_ISA_NAME(dr_chunk_score)
 #define dr_chunk_scan              DR_ISA_NAME(dr_chunk_scan)
 #define dr_chunk_output            DR_ISA_NAME(dr_chunk_output)
@@ -51,6 +56,8 @@
 /* Inputs that belong to the key head (and what a tied scan takes from its value head), those of a value head. */
 void dr_chunk_load_keys(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t key_head);
 void dr_chunk_load_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t value_head);
+/* The inputs of a key head, or of a value head, that a replay needs. */
+void dr_chunk_load_replay(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t head, bool keys);
 void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_clear_rows(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
@@ -63,7 +70,11 @@ void dr_chunk_expect(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, i
 
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
-/* From scan[0], A before the chunk: A of every token, B, Sherman-Morrison keys, q~. */
+/* From scan[0], A before the chunk: A of every token, B, Sherman-Morrison keys. */
+void dr_chunk_scan_diagonal(const dr_cpu_plan *, dr_cpu_chunk *);
+/* q~ */
+void dr_chunk_map_query(const dr_cpu_plan *, dr_cpu_chunk *);
+/* both */
 void dr_chunk_scan_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_read_query, d_squash, d_morrison and d_scan (of A after the chunk): gradients of the inputs, d_scan of A before. */
 void dr_chunk_scan_keys_back(const dr_cpu_plan *, dr_cpu_chunk *);
@@ -88,13 +99,16 @@ void dr_system_iterate(const dr_rule *, int64_t n, const double *matrix, double 
 void dr_chunk_map_decay(const dr_cpu_plan *, dr_cpu_chunk *);
 /* reader, write, gain and, if `values`, z in update. */
 void dr_chunk_map_rows(const dr_cpu_plan *, dr_cpu_chunk *, bool values);
+/* write, and what replayed updates need if they are the values. */
+void dr_chunk_map_writers(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_reader, d_write, d_update, d_gain, d_log_decay: gradients of the inputs. */
 void dr_chunk_map_rows_back(const dr_cpu_plan *, dr_cpu_chunk *);
 
 /* ---- the chunkwise engine ------------------------------------------------------------------------------------------------ */
 
-/* recurrence_prepare.c: decay factors. */
+/* recurrence_prepare.c: decay factors; those of writers only. */
 void dr_chunk_fade(const dr_cpu_plan *, dr_cpu_chunk *);
+void dr_chunk_fade_writers(const dr_cpu_plan *, dr_cpu_chunk *);
 /* recurrence_prepare.c: score = diag(c) Lh for erase rows, P for queries. */
 void dr_chunk_score(const dr_cpu_plan *, dr_cpu_chunk *);
 /* recurrence_scan.c: update = u. */
