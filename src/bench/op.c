@@ -96,7 +96,9 @@ static void describe(const op_case *c, int threads, dr_bench_op_result *result) 
     const char *chunk = strstr(result->kernel, " chunk ");
     if (chunk && strstr(result->kernel, "chunkwise")) result->chunk = strtoll(chunk + strlen(" chunk "), NULL, 10);
     result->performed_forward = dr_bench_performed_forward(c->recurrence, result->chunk);
-    result->performed_forward_backward = result->performed_forward + dr_bench_performed_backward(c->recurrence, result->chunk);
+    dr_recurrence_boundaries(c->memory.backend, c->recurrence, 0, &segment, &boundaries);
+    result->performed_forward_backward =
+        result->performed_forward + dr_bench_performed_backward(c->recurrence, result->chunk, segment);
 }
 
 /* cases: [thread_counts, count] */
