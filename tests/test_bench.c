@@ -368,6 +368,9 @@ static void test_decode(void **state) {
         assert_int_equal(results[i].threads, two_counts[i / 2]);
         assert_non_null(strstr(results[i].kernel, "decode"));
     }
+    r[0].bf16_state = r[1].bf16_state = true;
+    if (dr_bench_decode(&options, 2, r, results) != DR_OK) fail_msg("%s", dr_last_error());
+    for (int i = 0; i < 4; i++) check_work(&results[i].token, 2 * 5 * (i % 2 ? 2 * 32 * 16 + 4 * 32 : 2 * 32 * 16));
 }
 
 static dr_train_options *tiny(const char *tied) {

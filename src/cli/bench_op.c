@@ -161,6 +161,7 @@ const cli_command cli_bench_op = {
 enum {
     DECODE_RULE,
     DECODE_SEQUENCES,
+    DECODE_STATE,
     DECODE_SHAPE,
     DECODE_BENCH = DECODE_SHAPE + SHAPE_FLAGS,
     DECODE_FLAGS = DECODE_BENCH + CLI_BENCH_FLAGS
@@ -174,7 +175,7 @@ static void print_decode(const dr_recurrence *recurrence, const dr_bench_decode_
 
 static void print_json_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
     print_json_shape(recurrence, result->kernel, result->threads);
-    printf(", \"share_of_bandwidth\": %.6g", result->token.share);
+    printf(", \"state\": \"%s\", \"share_of_bandwidth\": %.6g", recurrence->bf16_state ? "bf16" : "f32", result->token.share);
     cli_bench_print_json_work(&cli_bench_bandwidth, "token", &result->token, 0);
     printf("}\n");
 }
@@ -183,6 +184,7 @@ static int run_decode(int argc, char **argv) {
     cli_flag flags[DECODE_FLAGS] = {
         [DECODE_RULE] = rule_flag,
         [DECODE_SEQUENCES] = CLI_INTEGER("sequences", "64", 1, 1e6, "that take a token each"),
+        [DECODE_STATE] = CLI_TEXT("state", "f32", "f32 bf16", "TYPE", "how the state S is kept"),
     };
     memcpy(flags + DECODE_SHAPE, shape_flags, sizeof shape_flags);
     memcpy(flags + DECODE_BENCH, cli_bench_flags, sizeof cli_bench_flags);
@@ -199,6 +201,7 @@ static int run_decode(int argc, char **argv) {
     for (int i = 0; i < count; i++) {
         int64_t sequences = cli_flag_integer(&flags[DECODE_SEQUENCES]);
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences};
+        recurrences[i].bf16_state = strcmp(flags[DECODE_STATE].value, "bf16") == 0;
     }
     bool json = cli_flag_boolean(&flags[DECODE_BENCH + CLI_BENCH_JSON]);
     dr_bench_decode_result results[MOST_RESULTS];

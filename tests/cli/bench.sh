@@ -22,8 +22,8 @@ keys_end
         case $line in '{'*'}') ;; *) fail "no object: $line" ;; esac
         echo "$line" | grep -o '"[a-z_]*":' | tr -d '":' | sort -u >found
         diff wanted found >difference || { cat difference; fail 'keys wanted (<) against those found (>)'; }
-        # texts are rule and kernel, all else is numbers
-        if echo "$line" | sed 's/"rule": "[a-z0-9_]*", //; s/"kernel": "[a-z0-9 ]*", //' | grep -o ': [^{,}][^{,}]*' |
+        # texts are rule, kernel and state, all else is numbers
+        if echo "$line" | sed 's/"rule": "[a-z0-9_]*", //; s/"kernel": "[a-z0-9 ]*", //; s/"state": "[a-z0-9]*", //' | grep -o ': [^{,}][^{,}]*' |
             grep -vE '^: [0-9]+(\.[0-9]+)?(e[-+][0-9]+)?$'; then
             fail "not a number in: $line"
         fi
@@ -82,8 +82,12 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     bench 0 'tokens/s' decode $few
     bench 0 '"share_of_bandwidth": ' decode $few --json --threads 2,1 --against pgdn
     [ "$(wc -l <stdout)" -eq 4 ] || fail 'not four objects'
-    keys $shape share_of_bandwidth token seconds best_seconds spread stream_gbs best_stream_gbs gbs bytes share best_share ratio speed_up
+    keys $shape state share_of_bandwidth token seconds best_seconds spread stream_gbs best_stream_gbs gbs bytes share best_share ratio speed_up
     [ "$(value bytes 1)" = $((2 * 4 * 2 * 2 * 16 * 16)) ] || fail "bytes: $(value bytes 1)"
+    bench 0 '"state": "bf16"' decode $few --state bf16 --json
+    [ "$(value bytes 1)" = $((2 * 2 * 2 * 2 * 16 * 16)) ] || fail "bytes: $(value bytes 1)"
+    bench 2 '--state takes one of: f32 bf16' decode --state f16
+    bench 0 '"threads": 1' decode $few --json --threads 2,1 --against pgdn
     [ "$(value threads 1)" = 2 ] || fail 'the order of threads is not as asked'
 
     # train
