@@ -171,7 +171,8 @@ static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *
     chunk->d_solved = take(arena, C, Kp);
 }
 
-static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
+static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
+    bool backward = use == DR_CHUNK_BACKWARD;
     int64_t C = plan->chunk, Kp = plan->key_pitch;
     const int64_t S = backward ? plan->segment * C : C; /* tokens whose scan is kept */
     if (plan->rule->scan == DR_SCAN_DIAGONAL) {
@@ -191,6 +192,8 @@ static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr
         if (backward) chunk->d_morrison = take(arena, C, Kp);
     }
     if (plan->solved_query) chunk->read_query = chunk->solved;
+    chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
+                            plan->rule->normalizer == DR_NORMALIZER_NONE;
     if (!backward) return;
     chunk->d_read_query = plan->rule->query == DR_QUERY_PLAIN ? chunk->d_input[DR_INPUT_QUERY]
                           : plan->solved_query                ? chunk->d_solved
@@ -279,7 +282,7 @@ void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *a
     *chunk = (dr_cpu_chunk){0};
     lay_inputs(plan, backward, arena, chunk);
     lay_matrix(plan, use, arena, chunk);
-    lay_keys(plan, backward, arena, chunk);
+    lay_keys(plan, use, arena, chunk);
     lay_rows(plan, use, arena, chunk);
     if (plan->chunkwise) lay_chunkwise(plan, backward, arena, chunk);
     if (!plan->chunkwise && backward)

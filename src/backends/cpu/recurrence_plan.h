@@ -80,6 +80,7 @@ typedef struct {
     float *squash, *squash_slope, *d_squash; /* [C][Kp] B, dB/dln A: backward only */
     float *morrison, *d_morrison;            /* [C][Kp] Sherman-Morrison write keys */
     float *morrison_factor;                  /* [C] 1 / (1 + key . m) */
+    bool writes_scanned;                     /* write = B key is made with B, which then is not kept: forward only */
     float *key_dot;                          /* [C] key . (B key), of the normalizer */
     float *read_query, *d_read_query;        /* [C][Kp] the q~ of the key head */
     float *d_scan;                           /* [Kp] gradient of A, carried backwards over the chunks */

@@ -11,20 +11,6 @@ static const float *scan_gain_of(const dr_cpu_plan *plan, const dr_cpu_chunk *ch
     return chunk->input[plan->rule->tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN];
 }
 
-/* B of channels d .. of every token, and its slope if a backward follows */
-static void precondition(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t d) {
-    const lanes centre = lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]);
-    const float *a = chunk->scan + plan->key_pitch + d;
-    float *slopes = chunk->squash_slope ? chunk->squash_slope + d : NULL;
-    for (int64_t at = d; at < chunk->tokens * plan->key_pitch; at += plan->key_pitch, a += plan->key_pitch) {
-        lanes slope;
-        lanes_store(chunk->squash + at, dr_map_squash_value(&plan->squash, lanes_load(a), centre, &slope));
-        if (!slopes) continue;
-        lanes_store(slopes, slope);
-        slopes += plan->key_pitch;
-    }
-}
-
 /* m = key . (B key) */
 static void dot_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t t = 0; t < chunk->tokens; t++) {
@@ -38,24 +24,40 @@ static void dot_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
-/* Channels are the outer loop: A of one vector of them stays in a register. */
+/* One vector of channels from d on through all tokens: A, which stays in a register; if the rule preconditions, B and its
+ * slope, or only the write key. */
+static inline __attribute__((always_inline)) void scan_channels(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t d,
+                                                                const bool squashes, const bool writes) {
+    const int64_t pitch = plan->key_pitch, end = chunk->tokens * pitch;
+    const dr_map_squash squash = plan->squash;
+    const lanes centre = squashes ? lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]) : lanes_zero();
+    const float *alpha = chunk->scan_alpha, *gain = scan_gain_of(plan, chunk), *keys = chunk->input[DR_INPUT_KEY];
+    float *scan = chunk->scan + pitch, *slopes = chunk->squash_slope, *to = writes ? chunk->write : chunk->squash;
+    lanes a = lanes_load(chunk->scan + d), slope;
+    for (int64_t at = d; at < end; at += pitch) {
+        const lanes key = lanes_load(keys + at);
+        a = dr_map_scan_step(a, lanes_set(*alpha++), lanes_set(*gain++), key);
+        lanes_store(scan + at, a);
+        if (!squashes) continue;
+        lanes b = dr_map_squash_value(&squash, a, centre, &slope);
+        lanes_store(to + at, writes ? b * key : b);
+        if (!writes && slopes) lanes_store(slopes + at, slope);
+    }
+}
+
 static void scan_forward(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t pitch = plan->key_pitch;
     const float *log_decay = chunk->input[plan->rule->tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY];
-    const float *gain = scan_gain_of(plan, chunk);
     for (int64_t t = 0; t < chunk->tokens; t += LANES) {
         int64_t left = lanes_left(chunk->tokens, t);
         lanes_store_n(chunk->scan_alpha + t, left, lanes_exp(lanes_load_n(log_decay + t, left)));
     }
     for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        const float *key = key_of(plan, chunk, 0) + d;
-        float *to = chunk->scan + d;
-        lanes a = lanes_load(to);
-        for (int64_t t = 0; t < chunk->tokens; t++, key += pitch) {
-            a = dr_map_scan_step(a, lanes_set(chunk->scan_alpha[t]), lanes_set(gain[t]), lanes_load(key));
-            lanes_store(to += pitch, a);
-        }
-        if (plan->preconditioned) precondition(plan, chunk, d);
+        if (!plan->preconditioned)
+            scan_channels(plan, chunk, d, false, false);
+        else if (chunk->writes_scanned)
+            scan_channels(plan, chunk, d, true, true);
+        else
+            scan_channels(plan, chunk, d, true, false);
     }
     if (plan->preconditioned && plan->rule->normalizer != DR_NORMALIZER_NONE) dot_keys(plan, chunk);
 }

@@ -76,12 +76,14 @@ static void map_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row 
     const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
     lanes dot = lanes_zero();
     for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        lanes r = dr_map_read(spec->read, &keys, lambda, d), w = dr_map_write(spec->write, &keys, r, d);
+        lanes r = dr_map_read(spec->read, &keys, lambda, d);
+        lanes w = chunk->writes_scanned ? lanes_load(chunk->write + row * plan->key_pitch + d)
+                                        : dr_map_write(spec->write, &keys, r, d);
         if (read_to) lanes_store(read_to + d, r);
         if (write_to) lanes_store(write_to + d, w);
         dot = lanes_fma(r, w, dot);
     }
-    chunk->dot[row] = lanes_sum(dot);
+    if (gain_needs_dot(spec->gain)) chunk->dot[row] = lanes_sum(dot);
 }
 
 static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row) {
@@ -108,7 +110,7 @@ void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, bool values
         const dr_row *spec = dr_cpu_rule_row(plan, row);
         bool reads = spec->read != DR_READ_NONE;
         map_keys(plan, chunk, spec, row, reads && plan->read_input < 0 ? reader : NULL,
-                 plan->write_input < 0 ? chunk->write + row * pitch : NULL);
+                 plan->write_input < 0 && !chunk->writes_scanned ? chunk->write + row * pitch : NULL);
         if (reads) reader += pitch;
         dr_map_gain_inputs x = gain_inputs_of(plan, chunk, row);
         chunk->base_gain[row] = dr_map_base_gain(spec->gain, plan->rule->gain_eps, &x);
