@@ -139,7 +139,7 @@ static void test_linear(void **state) {
         check_linear((dr_linear){.rows = size_drawn(300), .in = size_drawn(300), .out = size_drawn(300)});
     check_linear((dr_linear){.rows = 0, .in = 5, .out = 3});
     check_linear((dr_linear){.rows = 2, .in = 700, .out = 600});  /* more steps than one block, columns than one block */
-    check_linear((dr_linear){.rows = 150, .in = 70, .out = 300}); /* a weight whose gradient OpenBLAS makes */
+    check_linear((dr_linear){.rows = 150, .in = 70, .out = 300}); /* blocks of columns and of steps */
     check_linear((dr_linear){.rows = 600, .in = 33, .out = 4});
 }
 

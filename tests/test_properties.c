@@ -76,7 +76,7 @@ static void test_each_check_catches(void **state) {
         bool by_a_bit, backwards, states;
     } cases[] = {
         {"recurrent", "cpu recurrent portable: ", false, true, true},
-        {"chunkwise", "cpu chunkwise portable chunk 32: ", false, true, true},
+        {"chunkwise", "cpu chunkwise portable chunk 16: ", false, true, true},
         {"decode", "cpu decode: ", false, false, true},
         {"split", "split: ", false, true, true},
         {"threads", "another number of threads: ", true, true, true},

@@ -382,7 +382,7 @@ static void test_kernel_names(void **state) {
                        .value_size = 8};
     char text[64];
     dr_recurrence_kernel(cpu, &r, false, text, sizeof text);
-    assert_string_equal(text, "cpu chunkwise portable chunk 16");
+    assert_string_equal(text, "cpu chunkwise portable chunk 8");
     r.chunk = 7;
     dr_recurrence_kernel(cpu, &r, false, text, sizeof text);
     assert_string_equal(text, "cpu chunkwise portable chunk 7");

@@ -27,6 +27,11 @@ typedef struct {
     double scale;                   /* of the query read; 0 stands for K^-1/2 */
     dr_path path;
     int64_t chunk; /* tokens a chunk, >= 1; 0: planned from shapes and instruction set */
+    /* State S between calls (initial, final, decoded) as DR_BF16 instead of the backend's type: half the memory that decoding
+     * reads and writes. A call computes as ever and rounds S once, to the nearest, so each token adds an error of at most 2^-9
+     * of an element, which later decays and erasures shrink. A, K, P and all gradients keep the backend's type; value_size must
+     * be even. DR_ERROR_UNSUPPORTED except on the CPU backend. */
+    bool bf16_state;
 } dr_recurrence;
 
 typedef struct {
@@ -83,7 +88,7 @@ DR_API dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurren
 DR_API dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
                                         int64_t sequence, int64_t boundary, const dr_mutable_states *states);
 
-/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 32". decode: that of dr_recurrence_decode. Writes like snprintf. */
+/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 16". decode: that of dr_recurrence_decode. Writes like snprintf. */
 DR_API int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
                                 size_t size);
 

@@ -21,15 +21,15 @@ extern "C" {
 
 typedef struct dr_state dr_state;
 
-/* The state before any token, of recurrence->layout.sequences sequences, in the backend's memory and type. Rule, heads, sizes
- * and sequences of the recurrence count; its rows, scale, path and chunk do not. The backend must outlive the state. */
+/* The state before any token, of recurrence->layout.sequences sequences, in the backend's memory and type, or with S in bfloat16
+ * if the recurrence says so. Rule, heads, sizes, sequences and that count; the recurrence's rows, scale, path and chunk do not. The backend must outlive the state. */
 DR_API dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state);
 DR_API dr_status dr_state_clone(const dr_state *state, dr_state **copy);
 /* Back to the state before any token: zero, which stands for a missing initial state in every rule. */
 DR_API void dr_state_reset(dr_state *state);
 DR_API void dr_state_destroy(dr_state *state); /* NULL is allowed */
 
-/* Rule (its name, title and source are NULL), heads and sizes, and a layout of one row a sequence, for dr_recurrence_decode.
+/* Rule (its name, title and source are NULL), heads, sizes and type, and a layout of one row a sequence, for dr_recurrence_decode.
  * Valid as long as the state. */
 DR_API const dr_recurrence *dr_state_recurrence(const dr_state *state);
 DR_API dr_backend *dr_state_backend(const dr_state *state);
@@ -52,8 +52,8 @@ DR_API dr_status dr_state_concatenate(const dr_state *const *parts, int64_t coun
 /* One safetensors file: a tensor for each state (S, A, K, P) in the state's element type, and metadata: format
  * "deltarule.state", layout, rule (JSON), key_heads, value_heads, key_size, value_size, sequences. Saving replaces a file at
  * once: a kill leaves the old one or the new one. Loading trusts nothing in the file: DR_ERROR_FORMAT if it is no such file,
- * DR_ERROR_ARGUMENT if it is one that does not fit. recurrence NULL: whatever is in it; its element type must be the backend's
- * in any case. */
+ * DR_ERROR_ARGUMENT if it is one that does not fit. recurrence NULL: whatever is in it; its element type must be one that
+ * the backend has in any case. */
 DR_API dr_status dr_state_save(const dr_state *state, const char *file);
 DR_API dr_status dr_state_load(dr_backend *backend, const dr_recurrence *recurrence, const char *file, dr_state **state);
 

@@ -1,7 +1,8 @@
 /* Aligned allocation with messages, and the arena.
  *
- * Every block comes from posix_memalign, so that free() is right for all of them. A request beyond PTRDIFF_MAX is refused
- * before it is made: sizes that saturated on their way here (dr_arena_take) end as DR_ERROR_MEMORY, not as a block too small.
+ * Every block comes from posix_memalign, so that free() is right for all of them; a large one asks for large pages. A request
+ * beyond PTRDIFF_MAX is refused before it is made: sizes that saturated on their way here (dr_arena_take) end as
+ * DR_ERROR_MEMORY, not as a block too small.
  */
 #include "base/memory.h"
 
@@ -10,13 +11,19 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, LARGE_PAGE = 2 << 20 };
 
 dr_status dr_allocate(size_t bytes, const char *what, void **memory) {
     void *block = NULL;
-    if (bytes > PTRDIFF_MAX || posix_memalign(&block, ALIGNMENT, bytes > 0 ? bytes : 1) != 0)
+    const bool large = bytes >= 2 * (size_t)LARGE_PAGE;
+    if (bytes > PTRDIFF_MAX || posix_memalign(&block, large ? LARGE_PAGE : ALIGNMENT, bytes > 0 ? bytes : 1) != 0)
         return dr_fail(DR_ERROR_MEMORY, "there is no memory for %zu bytes of %s", bytes, what);
+#ifdef MADV_HUGEPAGE
+    /* The rows of a head lie a small page apart: looking up their addresses costs as much as reading them. Advice only. */
+    if (large) madvise(block, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
+#endif
     *memory = block;
     return DR_OK;
 }

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_rules,  &cli_train,  &cli_score, &cli_generate,
-                                              &cli_verify, &cli_theory, &cli_info,  NULL};
+static const cli_command *const commands[] = {&cli_rules,  &cli_train, &cli_score, &cli_generate, &cli_verify,
+                                              &cli_theory, &cli_bench, &cli_info,  NULL};
 
 static const cli_command whole = {.name = ""};
 

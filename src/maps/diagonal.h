@@ -17,7 +17,7 @@ static inline lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, la
         s = r * shrink;
         ds = shrink * shrink;
     }
-    lanes b = lanes_exp(lanes_set(squash->offset) - lanes_set(squash->factor) * s);
+    lanes b = lanes_exp_near(lanes_set(squash->offset) - lanes_set(squash->factor) * s);
     *slope = -lanes_set(squash->factor) * b * ds;
     return b;
 }

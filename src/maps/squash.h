@@ -12,6 +12,11 @@
 #include <deltarule/rule.h>
 #include <math.h>
 
+/* B lies between 1/2 and 2: a backend may have an exponential for |x| <= ln 2. */
+#ifndef LANES_HAVE_EXP_NEAR
+#define lanes_exp_near lanes_exp
+#endif
+
 typedef struct {
     float eps, offset, factor;
     bool tanh;

@@ -82,6 +82,7 @@ typedef struct {
 typedef struct dr_operations {
     const char *name;
     dr_dtype dtype;
+    bool bf16_state; /* whether recurrences may have it */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);

@@ -56,6 +56,8 @@ dr_status dr_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrenc
     DR_TRY(check_backend(backend));
     DR_TRY(dr_recurrence_check(recurrence));
     if (!memory) return dr_fail(DR_ERROR_ARGUMENT, "the place for the plan is missing");
+    if (recurrence->bf16_state && !backend->ops->bf16_state)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no states in bfloat16", backend->ops->name);
     return backend->ops->recurrence_plan(backend, recurrence, memory);
 }
 

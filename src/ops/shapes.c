@@ -84,6 +84,10 @@ int64_t dr_recurrence_state_count(const dr_recurrence *recurrence, dr_state_kind
     return count;
 }
 
+dr_dtype dr_recurrence_state_dtype(const dr_recurrence *recurrence, dr_state_kind state, dr_dtype dtype) {
+    return recurrence->bf16_state && state == DR_STATE_S ? DR_BF16 : dtype;
+}
+
 /* A tensor of that shape has fewer than 2^63 bytes, in any element type. */
 static bool countable(int64_t *shape, int rank) {
     int64_t bytes;
@@ -121,6 +125,9 @@ dr_status dr_recurrence_check(const dr_recurrence *recurrence) {
     if (!isfinite(r->scale)) return dr_fail(DR_ERROR_ARGUMENT, "scale %g is not finite; 0 stands for K^-1/2", r->scale);
     if ((int)r->path < 0 || (int)r->path > DR_PATH_CHUNKWISE)
         return dr_fail(DR_ERROR_ARGUMENT, "path %d is none of best, recurrent and chunkwise", (int)r->path);
+    if (r->bf16_state && r->value_size % 2 != 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "value size %lld is odd; a state in bfloat16 needs an even one",
+                       (long long)r->value_size);
     if (r->chunk < 0) return dr_fail(DR_ERROR_ARGUMENT, "chunk %lld is below 0; 0 plans it", (long long)r->chunk);
     return check_counts(r);
 }

@@ -22,6 +22,9 @@ dr_input_form dr_recurrence_input_form(const dr_recurrence *recurrence, dr_input
 int64_t dr_recurrence_input_count(const dr_recurrence *recurrence, dr_input input);
 int64_t dr_recurrence_state_count(const dr_recurrence *recurrence, dr_state_kind state);
 
+/* Element type of a state between calls, where the backend's is dtype. */
+dr_dtype dr_recurrence_state_dtype(const dr_recurrence *recurrence, dr_state_kind state, dr_dtype dtype);
+
 /* DR_ERROR_ARGUMENT unless the rule, the layout, the sizes and the options are right, and every tensor is countable. */
 dr_status dr_recurrence_check(const dr_recurrence *recurrence);
 

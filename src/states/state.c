@@ -16,6 +16,8 @@
 dr_status dr_state_describe(dr_backend *backend, const dr_recurrence *recurrence, dr_state *state) {
     if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
     DR_TRY(dr_recurrence_check(recurrence));
+    if (recurrence->bf16_state && !backend->ops->bf16_state)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no states in bfloat16", backend->ops->name);
     const int64_t sequences = recurrence->layout.sequences;
     *state = (dr_state){.backend = backend, .rule = *recurrence->rule};
     state->rule.name = state->rule.title = state->rule.source = NULL; /* they may not live as long */
@@ -25,17 +27,27 @@ dr_status dr_state_describe(dr_backend *backend, const dr_recurrence *recurrence
         .value_heads = recurrence->value_heads,
         .key_size = recurrence->key_size,
         .value_size = recurrence->value_size,
+        .bf16_state = recurrence->bf16_state,
     };
     for (int i = 0; i < DR_STATES; i++)
         if (dr_rule_carries(&state->rule, i)) state->count[i] = dr_recurrence_state_count(recurrence, i) / sequences;
     return DR_OK;
 }
 
+dr_dtype dr_state_dtype(const dr_state *state, dr_state_kind kind) {
+    return dr_recurrence_state_dtype(&state->recurrence, kind, state->backend->ops->dtype);
+}
+
+int64_t dr_state_words(const dr_state *state, dr_state_kind kind) {
+    return state->count[kind] * (int64_t)dr_dtype_size(dr_state_dtype(state, kind)) /
+           (int64_t)dr_dtype_size(state->backend->ops->dtype);
+}
+
 static void lay(dr_state *state, dr_arena *arena) {
-    const size_t item = dr_dtype_size(state->backend->ops->dtype);
     for (int i = 0; i < DR_STATES; i++)
         if (state->count[i])
-            state->at[i] = dr_arena_take(arena, (size_t)(state->recurrence.layout.sequences * state->count[i]) * item);
+            state->at[i] = dr_arena_take(arena, (size_t)(state->recurrence.layout.sequences * state->count[i]) *
+                                                    dr_dtype_size(dr_state_dtype(state, i)));
 }
 
 dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state) {
@@ -92,6 +104,10 @@ static dr_status fail_of_rules(const dr_rule *one, const char *what, const dr_ru
     return dr_fail(DR_ERROR_ARGUMENT, "%s is of the rule %s, but %s of the rule %s", what, equation, other, other_equation);
 }
 
+static const char *type_of(const dr_recurrence *recurrence) {
+    return recurrence->bf16_state ? "bfloat16" : "the backend's type";
+}
+
 dr_status dr_state_compare(const dr_recurrence *one, const char *what, const dr_recurrence *two, const char *other,
                            bool sequences) {
     const struct {
@@ -105,6 +121,8 @@ dr_status dr_state_compare(const dr_recurrence *one, const char *what, const dr_
         {"sequences", sequences ? one->layout.sequences : 0, sequences ? two->layout.sequences : 0},
     };
     if (!dr_rule_equal(one->rule, two->rule)) return fail_of_rules(one->rule, what, two->rule, other);
+    if (one->bf16_state != two->bf16_state)
+        return dr_fail(DR_ERROR_ARGUMENT, "%s keeps S in %s, but %s in %s", what, type_of(one), other, type_of(two));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].one != sizes[i].two)
             return dr_fail(DR_ERROR_ARGUMENT, "%s has %" PRId64 " %s, but %s has %" PRId64, what, sizes[i].one, sizes[i].name,
@@ -154,8 +172,9 @@ static dr_status copy_sequences(const dr_state *from, int64_t first, int64_t cou
     dr_status status = DR_OK;
     for (int i = 0; i < DR_STATES && status == DR_OK; i++)
         if (to->count[i]) {
-            char *at = (char *)to->at[i] + (size_t)(begin * to->count[i]) * dr_dtype_size(ops->dtype);
-            status = ops->rows_gather(to->backend, count, to->count[i], positions, from->at[i], at);
+            const int64_t words = dr_state_words(to, i);
+            char *at = (char *)to->at[i] + (size_t)(begin * words) * dr_dtype_size(ops->dtype);
+            status = ops->rows_gather(to->backend, count, words, positions, from->at[i], at);
         }
     dr_release(positions);
     return status;

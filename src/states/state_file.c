@@ -32,11 +32,11 @@ static dr_status copy_out(const dr_state *state, dr_tensor tensors[DR_STATES], c
     for (int i = 0; i < DR_STATES; i++) {
         if (!state->count[i]) continue;
         dr_tensor *tensor = &tensors[*count];
-        const int64_t elements = state->recurrence.layout.sequences * state->count[i];
-        *tensor = (dr_tensor){.dtype = ops->dtype, .data = at};
+        const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, i);
+        *tensor = (dr_tensor){.dtype = dr_state_dtype(state, i), .data = at};
         tensor->rank = dr_recurrence_state_shape(&state->recurrence, i, tensor->shape);
-        DR_TRY(ops->download(state->backend, at, ops->dtype, state->at[i], elements));
-        at += (size_t)elements * dr_dtype_size(ops->dtype);
+        DR_TRY(ops->download(state->backend, at, ops->dtype, state->at[i], words));
+        at += (size_t)words * dr_dtype_size(ops->dtype);
         names[(*count)++] = dr_state_name(i);
     }
     return DR_OK;
@@ -98,8 +98,15 @@ static dr_status read_size(const dr_safetensors *file, const char *key, int64_t 
     return DR_OK;
 }
 
-/* The recurrence that a file's metadata tell, of the rule in *rule. */
-static dr_status read_recurrence(const dr_safetensors *file, dr_rule *rule, dr_recurrence *recurrence) {
+/* Whether S lies in the file as bfloat16, and may on that backend. */
+static bool has_bf16_state(const dr_backend *backend, const dr_safetensors *file) {
+    dr_tensor tensor;
+    return backend->ops->bf16_state && dr_safetensors_find(file, dr_state_name(DR_STATE_S), &tensor) && tensor.dtype == DR_BF16;
+}
+
+/* The recurrence that a file tells, of the rule in *rule. */
+static dr_status read_recurrence(const dr_backend *backend, const dr_safetensors *file, dr_rule *rule,
+                                 dr_recurrence *recurrence) {
     const char *text;
     int64_t sizes[SIZES];
     DR_TRY(read_text(file, "format", FORMAT, &text));
@@ -113,17 +120,18 @@ static dr_status read_recurrence(const dr_safetensors *file, dr_rule *rule, dr_r
                                   .value_heads = sizes[1],
                                   .key_size = sizes[2],
                                   .value_size = sizes[3],
-                                  .layout = {.sequences = sizes[4], .rows = sizes[4]}};
+                                  .layout = {.sequences = sizes[4], .rows = sizes[4]},
+                                  .bf16_state = has_bf16_state(backend, file)};
     return DR_OK;
 }
 
 /* The tensors that the file must have, and no other. */
 static dr_status read_tensors(const dr_safetensors *file, const dr_state *state, dr_tensor tensors[DR_STATES]) {
-    const dr_dtype dtype = state->backend->ops->dtype;
     int64_t count = 0;
     for (int i = 0; i < DR_STATES; i++) {
         if (!state->count[i]) continue;
         const char *name = dr_state_name(i);
+        const dr_dtype dtype = dr_state_dtype(state, i);
         dr_tensor *tensor = &tensors[i];
         int64_t shape[DR_MAX_RANK];
         const int rank = dr_recurrence_state_shape(&state->recurrence, i, shape);
@@ -143,12 +151,13 @@ static dr_status read_tensors(const dr_safetensors *file, const dr_state *state,
 
 /* Through aligned memory: views of a file may be unaligned. */
 static dr_status upload(dr_state *state, int kind, const dr_tensor *tensor) {
-    const int64_t elements = dr_tensor_count(tensor);
-    const size_t bytes = (size_t)elements * dr_dtype_size(tensor->dtype);
+    const dr_operations *ops = state->backend->ops;
+    const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, kind);
+    const size_t bytes = (size_t)words * dr_dtype_size(ops->dtype);
     void *host = NULL;
     DR_TRY(dr_allocate(bytes, "a copy of a state", &host));
     memcpy(host, tensor->data, bytes);
-    dr_status status = state->backend->ops->upload(state->backend, state->at[kind], host, tensor->dtype, elements);
+    dr_status status = ops->upload(state->backend, state->at[kind], host, ops->dtype, words);
     dr_release(host);
     return status;
 }
@@ -159,7 +168,7 @@ static dr_status load(dr_backend *backend, const dr_recurrence *recurrence, cons
     dr_state described;
     dr_tensor tensors[DR_STATES];
     dr_state *made;
-    DR_TRY(read_recurrence(file, &rule, &own));
+    DR_TRY(read_recurrence(backend, file, &rule, &own));
     dr_status status = dr_state_describe(backend, &own, &described);
     if (status != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "its metadata");
     if (recurrence) DR_TRY(dr_state_compare(&own, "the file", recurrence, "the recurrence", true));

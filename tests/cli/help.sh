@@ -2,7 +2,7 @@
 # Help of every command, the version, near names, and output that cannot be written.
 . "$(dirname "$0")/expect.sh"
 
-commands='rules train score generate verify theory info'
+commands='rules train score generate verify theory bench info'
 expect 2 'Usage: deltarule COMMAND' "$deltarule"
 expect 0 'Usage: deltarule COMMAND' "$deltarule" --help
 expect 0 'deltarule 0.' "$deltarule" --version
@@ -14,7 +14,14 @@ for command in $commands; do
     expect 2 "deltarule $command --help" "$deltarule" "$command" -x
     expect 1 'cannot write to standard output' to_full "$deltarule" "$command" --help
 done
+for kind in op decode train; do
+    expect 0 "  $kind " "$deltarule" bench --help
+    expect 0 "Usage: deltarule bench $kind" "$deltarule" bench $kind --help
+    expect 2 "there is no flag --surely-not" "$deltarule" bench $kind --surely-not
+    expect 1 'cannot write to standard output' to_full "$deltarule" bench $kind --help
+done
 expect 2 "did you mean 'train'?" "$deltarule" trian
+expect 2 "did you mean 'decode'?" "$deltarule" bench decoed
 expect 2 'did you mean --model?' "$deltarule" score --modle x
 expect 2 'one argument too many' "$deltarule" rules gdn kda
 

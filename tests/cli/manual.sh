@@ -4,9 +4,10 @@
 
 page=$root/docs/deltarule.1
 flags_of_page() { grep -o '^\.It Fl -[a-z0-9-]*' "$page" | sed 's/.*Fl -//' | sort -u; }
-for command in rules train score generate verify theory info; do
-    grep -q "^\.Ss deltarule $command" "$page" || fail "deltarule.1 has no section on $command"
-    "$deltarule" "$command" --help | grep -o '^  --[a-z0-9-]*' | sed 's/^  --//'
+for command in rules train score generate verify theory 'bench op' 'bench decode' 'bench train' info; do
+    grep -q "^\.Ss deltarule ${command%% *}" "$page" || fail "deltarule.1 has no section on $command"
+    # shellcheck disable=SC2086 # bench has commands of its own
+    "$deltarule" $command --help | grep -o '^  --[a-z0-9-]*' | sed 's/^  --//'
 done | sort -u >of_help
 [ -s of_help ] || fail 'no flags found in --help'
 flags_of_page >of_page

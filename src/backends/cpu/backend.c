@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#include <cblas.h>
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,9 +24,6 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     line(context, text);
     snprintf(text, sizeof text, "cpu kernels chosen: %s for recurrences (chunkwise, recurrent, decode)", backend->isa);
     line(context, text);
-    line(context, "cpu matrix products: own kernels where a token has a row, since its bits may not depend on the others;");
-    snprintf(text, sizeof text, "cpu gradients of large weights: %s", openblas_get_config());
-    line(context, text);
 }
 
 static void close_backend(dr_backend *backend) {
@@ -40,6 +36,7 @@ static void close_backend(dr_backend *backend) {
 static const dr_operations operations = {
     .name = "cpu",
     .dtype = DR_F32,
+    .bf16_state = true,
     .allocate = dr_cpu_allocate,
     .free = dr_cpu_free,
     .zero = dr_cpu_zero,

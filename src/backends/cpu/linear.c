@@ -1,22 +1,15 @@
 /* Linear layers, whole and by groups: y = x W^T + b, d_x = d_y W, d_W += d_y^T x, d_b += column sums of d_y.
  *
- * The products that have a row for each token go to one kernel (isa/product.c) in which an element of the result does not
- * depend on what is computed beside it, which OpenBLAS does not promise. So the cut into tasks may follow the number of
- * threads: first blocks of columns, since B is copied once for each block of columns, then, where those do not come out even,
- * blocks of rows. The gradients of large weights sum over all tokens at once, so no token has a place there to keep: they are
- * OpenBLAS's, one thread a block of a fixed height. */
+ * All products go to one kernel (isa/product.c) in which an element of the result does not depend on what is computed beside
+ * it, so that the cut into tasks may follow the number of threads: first blocks of columns, since B is copied once for each
+ * block of columns, then, where those do not come out even, blocks of rows. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
-#include <cblas.h>
-#include <limits.h>
-#include <omp.h>
 
 enum {
     COLUMN_BLOCK = 256,      /* the width that the kernel keeps in cache, and a multiple of its tiles */
     COLUMN_STEP = 32,        /* a multiple of the tiles' width on every instruction set */
     ROW_STEP = 12,           /* a multiple of their height */
-    WEIGHT_BLOCK = 128,      /* rows of a weight's gradient that one call to OpenBLAS makes */
-    ROWS_AT_ONCE = 1 << 20,  /* tokens of one call, since it counts by int */
     PRODUCT_GRAIN = 1 << 18, /* multiplications below which another thread costs more than it saves */
 };
 
@@ -77,31 +70,6 @@ static void add_columns(const dr_backend *backend, int64_t rows, int64_t out, co
     }
 }
 
-/* Whether OpenBLAS makes this weight gradient: it has to copy x [rows, in] once for each block, so there must be many */
-static bool is_large(const dr_linear *linear) {
-    int64_t in = linear->in, out = linear->out;
-    return linear->rows >= 64 && in >= 64 && out >= 2 * WEIGHT_BLOCK && in <= INT_MAX && out <= INT_MAX;
-}
-
-/* d_weight [out, in] += d_y [rows, out]^T x [rows, in]; OpenBLAS counts its elements by int */
-static void add_large_weight_gradient(const dr_backend *backend, const dr_linear *linear, const float *x, const float *d_y,
-                                      float *d_weight) {
-    int64_t in = linear->in, out = linear->out, blocks = blocks_of(out, WEIGHT_BLOCK);
-#pragma omp parallel num_threads(backend->threads)
-    {
-        omp_set_num_threads(1); /* of this task only: OpenBLAS starts no threads of its own */
-#pragma omp for schedule(static)
-        for (int64_t block = 0; block < blocks; block++) {
-            int64_t first = block * WEIGHT_BLOCK, height = out - first < WEIGHT_BLOCK ? out - first : WEIGHT_BLOCK;
-            for (int64_t row = 0; row < linear->rows; row += ROWS_AT_ONCE) {
-                int64_t count = linear->rows - row < ROWS_AT_ONCE ? linear->rows - row : ROWS_AT_ONCE;
-                cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)height, (int)in, (int)count, 1,
-                            d_y + row * out + first, (int)out, x + row * in, (int)in, 1, d_weight + first * in, (int)in);
-            }
-        }
-    }
-}
-
 dr_status dr_cpu_linear_backward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                  const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
     int64_t rows = linear->rows, in = linear->in, out = linear->out;
@@ -113,9 +81,7 @@ dr_status dr_cpu_linear_backward(dr_backend *backend, const dr_linear *linear, c
         p.accumulate = accumulate;
         multiply(backend, &p, 1, 0, 0, 0);
     }
-    if (d_weight && is_large(linear)) {
-        add_large_weight_gradient(backend, linear, x, d_y, d_weight);
-    } else if (d_weight) {
+    if (d_weight) {
         dr_cpu_product p = {.m = out, .n = in, .k = rows, .a = d_y, .a_row = 1, .a_step = out, .b = x, .b_step = in};
         p.b_column = 1;
         p.c = d_weight;

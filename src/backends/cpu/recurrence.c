@@ -49,9 +49,9 @@ static void lay_partial_sums(const dr_cpu_plan *plan, const dr_input_gradients *
     }
 }
 
-/* Slots for the states before each chunk: at most one a sequence more than whole chunks fit into the tokens. */
+/* Slots for the states before each segment: at most one a sequence more than whole segments fit into the tokens. */
 static int64_t slots_of(const dr_cpu_plan *plan) {
-    return plan->layout.rows / plan->chunk + plan->layout.sequences;
+    return plan->layout.rows / dr_cpu_segment(plan) + plan->layout.sequences;
 }
 
 static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *call) {
@@ -62,6 +62,8 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
         call->saved_scan = dr_arena_take(arena, slots * (size_t)(plan->key_heads * plan->key_size) * sizeof(float));
     size_t matrices = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->key_size;
     if (plan->matrix) call->saved_matrix = dr_arena_take(arena, matrices * sizeof(float));
+    size_t updates = (size_t)(plan->layout.rows * plan->steps) * (size_t)(plan->value_heads * plan->value_size);
+    if (plan->chunkwise && plan->erases) call->saved_updates = dr_arena_take(arena, updates * sizeof(float));
 }
 
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
@@ -78,7 +80,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
         .saved = saved.used,
     };
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    memory->decode = threads * chunk_bytes(&plan, DR_CHUNK_DECODE);
+    memory->decode = threads * (size_t)plan.decode_heads * chunk_bytes(&plan, DR_CHUNK_DECODE);
     return DR_OK;
 }
 
@@ -153,18 +155,22 @@ dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *rec
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
     dr_cpu_call call = {.inputs = inputs, .o = o, .final = states};
     const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    int64_t heads = plan.layout.sequences * plan.value_heads;
-    int64_t scans = plan.rule->scan == DR_SCAN_DIAGONAL ? plan.layout.sequences * plan.key_heads : 0;
+    const int64_t heads = plan.layout.sequences * plan.value_heads, keys = plan.layout.sequences * plan.key_heads;
+    const int threads = threads_for(backend, heads);
+    /* A is shared by the value heads of a key head: where these go to several threads, it moves on once all have read it */
+    const bool whole = keys >= threads;
+    const int64_t scans = !whole && plan.rule->scan == DR_SCAN_DIAGONAL ? keys : 0, unit = whole ? plan.group : 1;
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_DECODE);
-#pragma omp parallel num_threads(threads_for(backend, heads))
+#pragma omp parallel num_threads(threads)
     {
-        dr_cpu_chunk chunk;
-        lay_own_chunk(&plan, DR_CHUNK_DECODE, workspace, bytes, &chunk);
+        dr_cpu_chunk chunks[DR_CPU_DECODE_HEADS];
+        const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
+        dr_arena arena = {.block = (char *)workspace + (size_t)(self * plan.decode_heads) * bytes};
+        for (int i = 0; i < plan.decode_heads; i++) dr_cpu_chunk_lay(&plan, DR_CHUNK_DECODE, &arena, &chunks[i]);
+        kernels->decode(&plan, &call, chunks, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
+#pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < heads; i++) kernels->decode(&plan, &call, &chunk, i / plan.value_heads, i % plan.value_heads);
-            /* A is shared by the value heads of a key head: it moves on once all of them have read it */
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, chunks, i / plan.key_heads, i % plan.key_heads);
     }
     return DR_OK;
 }
@@ -175,7 +181,7 @@ int64_t dr_cpu_recurrence_chunk(const dr_backend *backend, const dr_recurrence *
     (void)backend;
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    return plan.chunk;
+    return dr_cpu_segment(&plan);
 }
 
 static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to) {

@@ -1,11 +1,11 @@
-/* Sizes of a call, and the memory of a chunk. Chunk length: 32 rows, because then the products are high enough for the vector
- * units while the work within a chunk, which grows with its length, stays small beside that with the state; the state and the
- * chunk stay in the second-level cache (docs/chunkwise.md). */
+/* Sizes of a call, and the memory of a chunk. Chunk length: 16 rows, the triangle that is substituted in registers. The work
+ * within a chunk grows with its length, that with the state does not: 32 rows cost 7% more arithmetic, and what they save, half
+ * of the passes over the state, costs less than that in the second-level cache (docs/chunkwise.md). */
 #include "backends/cpu/recurrence_plan.h"
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 32, REPLAY_ROWS = 16, BLOCK_ROWS = 16 };
+enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -57,6 +57,41 @@ static void plan_reads(dr_cpu_plan *plan) {
     }
 }
 
+/* Chunks from one saved state to the next: the backward replays those between from the updates, in cache, which costs less than
+ * memory for them. A caller who sets the chunk length sets where states are, and a matrix scan is too dear to run twice. */
+static int64_t segment_length(const dr_recurrence *recurrence, const dr_cpu_plan *plan) {
+    if (!plan->chunkwise || recurrence->chunk > 0 || plan->matrix) return 1;
+    return at_least_one(SEGMENT_ROWS / (plan->chunk * plan->steps));
+}
+
+/* The read and write keys of single rows that are an input: no copy of it is made. */
+static void plan_keys(dr_cpu_plan *plan) {
+    static const int reads[] = {[DR_READ_KEY] = DR_INPUT_KEY + 1,
+                                [DR_READ_ERASE_KEY] = DR_INPUT_ERASE_KEY + 1,
+                                [DR_READ_FEEDBACK] = DR_INPUT_FEEDBACK_KEY + 1,
+                                [DR_READ_FREE] = 0};
+    static const int writes[] = {[DR_WRITE_KEY] = DR_INPUT_KEY + 1,
+                                 [DR_WRITE_ERASE_KEY] = DR_INPUT_ERASE_KEY + 1,
+                                 [DR_WRITE_FREE] = DR_INPUT_FREE_WRITE + 1,
+                                 [DR_WRITE_EXACT] = 0};
+    const dr_row *row = &plan->rule->row[0];
+    plan->read_input = plan->rule->rows == 1 ? reads[row->read] - 1 : -1;
+    plan->write_input = plan->rule->rows == 1 ? writes[row->write] - 1 : -1;
+    if (plan->read_input >= 0 && plan->input[plan->read_input].steps != plan->steps) plan->read_input = -1;
+    if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
+}
+
+/* A replay needs the write keys and the decays, and makes the updates too where they are the values. */
+static void plan_replay(dr_cpu_plan *plan) {
+    for (int i = 0; i < DR_INPUTS; i++) plan->replayed[i] = plan->input[i].used;
+    for (int i = 0; i < plan->rule->rows; i++)
+        if (plan->rule->row[i].write == DR_WRITE_RATE_READ) return; /* anything may be in a read key */
+    if (plan->erases == 0) return;
+    static const dr_input spared[] = {DR_INPUT_QUERY,      DR_INPUT_VALUE,        DR_INPUT_WRITE_GATE,
+                                      DR_INPUT_ERASE_GATE, DR_INPUT_FEEDBACK_KEY, DR_INPUT_FREE_READ};
+    for (size_t i = 0; i < sizeof spared / sizeof *spared; i++) plan->replayed[spared[i]] = false;
+}
+
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     *plan = (dr_cpu_plan){
@@ -76,18 +111,24 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .step_axis = rule->repeat > 1,
         .scalar = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
         .channel = rule->decay == DR_DECAY_CHANNEL,
+        .bf16_state = recurrence->bf16_state,
         .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
         .squash = dr_map_squash_make(&rule->squash),
         .matrix = rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM,
         .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
         .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
+    plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
+    if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
+    plan->segment = segment_length(recurrence, plan);
     int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
     plan_inputs(recurrence, plan);
+    plan_keys(plan);
+    plan_replay(plan);
 }
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
@@ -109,7 +150,9 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         int64_t rows = input->per_token ? plan->chunk * input->steps : 1;
         /* scalars are read as whole vectors */
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
-        chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        bool is_row = i == plan->read_input || i == plan->write_input;
+        bool is_query = i == DR_INPUT_QUERY && plan->rule->query == DR_QUERY_PLAIN;
+        if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
         if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
 }
@@ -128,40 +171,42 @@ static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *
     chunk->d_solved = take(arena, C, Kp);
 }
 
-static void lay_keys(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
+static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
+    bool backward = use == DR_CHUNK_BACKWARD;
     int64_t C = plan->chunk, Kp = plan->key_pitch;
+    const int64_t S = backward ? plan->segment * C : C; /* tokens whose scan is kept */
     if (plan->rule->scan == DR_SCAN_DIAGONAL) {
-        chunk->scan = take(arena, C + 1, Kp);
-        chunk->scan_alpha = take(arena, C + DR_CHUNK_TILE, 1);
+        chunk->scan = take(arena, S + 1, Kp);
+        chunk->scan_alpha = take(arena, S + DR_CHUNK_TILE, 1);
         if (backward) chunk->d_scan = take(arena, 1, Kp);
     }
     if (plan->preconditioned) {
-        chunk->squash = take(arena, C, Kp);
-        chunk->key_dot = take(arena, C, 1);
+        chunk->squash = take(arena, S, Kp);
+        chunk->key_dot = take(arena, S, 1);
+        if (backward) chunk->squash_slope = take(arena, S, Kp);
         if (backward) chunk->d_squash = take(arena, C, Kp);
     }
     if (plan->sherman_morrison) {
-        chunk->morrison = take(arena, C, Kp);
-        chunk->morrison_factor = take(arena, C, 1);
+        chunk->morrison = take(arena, S, Kp);
+        chunk->morrison_factor = take(arena, S, 1);
         if (backward) chunk->d_morrison = take(arena, C, Kp);
     }
-    if (plan->rule->query == DR_QUERY_PLAIN) {
-        chunk->read_query = chunk->input[DR_INPUT_QUERY];
-        chunk->d_read_query = chunk->d_input[DR_INPUT_QUERY];
-    } else if (plan->solved_query) {
-        chunk->read_query = chunk->solved;
-        chunk->d_read_query = chunk->d_solved;
-    } else {
-        chunk->read_query = take(arena, C, Kp);
-        if (backward) chunk->d_read_query = take(arena, C, Kp);
-    }
+    if (plan->solved_query) chunk->read_query = chunk->solved;
+    chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
+                            plan->rule->normalizer == DR_NORMALIZER_NONE;
+    if (!backward) return;
+    chunk->d_read_query = plan->rule->query == DR_QUERY_PLAIN ? chunk->d_input[DR_INPUT_QUERY]
+                          : plan->solved_query                ? chunk->d_solved
+                                                              : take(arena, C, Kp);
 }
 
 static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
     bool backward = use == DR_CHUNK_BACKWARD;
     int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C, Kp = plan->key_pitch, Vp = plan->value_pitch;
     chunk->reader = take(arena, R, Kp);
-    chunk->write = take(arena, N, Kp);
+    if (plan->read_input >= 0) chunk->input[plan->read_input] = chunk->reader;
+    chunk->write = plan->write_input >= 0 && plan->write_input == plan->read_input ? chunk->reader : take(arena, N, Kp);
+    if (plan->write_input >= 0) chunk->input[plan->write_input] = chunk->write;
     chunk->update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->gain = take(arena, N, 1);
     chunk->base_gain = take(arena, N, 1);
@@ -169,16 +214,24 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->dot = take(arena, N, 1);
     chunk->alpha = plan->channel ? take(arena, C, Kp) : take(arena, C + DR_CHUNK_TILE, 1);
     chunk->output = take(arena, C, Vp);
-    chunk->state = take(arena, (use == DR_CHUNK_FORWARD ? plan->group : 1) * plan->key_width, Vp);
-    chunk->read = take(arena, R, Vp);
+    if (use == DR_CHUNK_DECODE) { /* which works on the caller's states */
+        chunk->read = take(arena, R, Vp);
+        chunk->columns = N;
+        chunk->score = take(arena, R, N);
+        if (plan->channel) chunk->reader_entry = take(arena, R, Kp);
+        return;
+    }
+    if (!plan->chunkwise) chunk->read = take(arena, R, Vp);
+    chunk->state =
+        take(arena, (use == DR_CHUNK_FORWARD ? plan->group : plan->group * plan->segment) * dr_cpu_state_floats(plan), 1);
     if (!backward) return;
-    chunk->d_reader = take(arena, R + 3, Kp);
+    chunk->d_reader = take(arena, R, Kp);
     chunk->d_write = take(arena, N, Kp);
     chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->d_gain = take(arena, N, 1);
     chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
     chunk->d_output = take(arena, C, Vp);
-    chunk->d_state = take(arena, plan->group * plan->key_width, Vp);
+    chunk->d_state = take(arena, plan->group * dr_cpu_state_floats(plan), 1);
 }
 
 static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -186,6 +239,7 @@ static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_c
     int64_t B = (C + plan->block - 1) / plan->block;
     chunk->reader_fade = take(arena, R, 1);
     chunk->writer_fade = take(arena, N, 1);
+    chunk->reader_factor = take(arena, R, 1);
     chunk->keep = take(arena, 1, Kp);
     if (plan->scalar) {
         chunk->factors = take(arena, C + 1, Np);
@@ -207,21 +261,19 @@ static void lay_decay(const dr_cpu_plan *plan, int64_t Np, dr_arena *arena, dr_c
 static void lay_chunkwise(const dr_cpu_plan *plan, bool backward, dr_arena *arena, dr_cpu_chunk *chunk) {
     int64_t C = plan->chunk, N = C * plan->steps, R = C * plan->erases + C;
     /* a block's columns may begin anywhere and are written in whole tiles: one tile to spare */
-    int64_t Np = pitch_of(N) + DR_CHUNK_TILE, Rp = pitch_of(R), turned = Np > Rp ? Np : Rp;
+    int64_t Np = pitch_of(N) + DR_CHUNK_TILE;
     chunk->columns = Np;
-    chunk->reader_columns = Rp;
     chunk->write_turned = take(arena, plan->key_width, Np);
     chunk->score = take(arena, R, Np);
     chunk->faded = take(arena, N, plan->value_pitch);
     lay_decay(plan, Np, arena, chunk);
     if (!backward) return;
-    chunk->d_far = take(arena, N + 3, plan->key_pitch);
+    chunk->d_far = take(arena, N, plan->key_pitch);
     chunk->d_score = take(arena, R, Np);
     chunk->cotangent = take(arena, R, plan->value_pitch);
-    chunk->cotangent_faded = take(arena, R, plan->value_pitch);
-    chunk->cotangent_turned = take(arena, plan->value_width, Rp);
     chunk->update_turned = take(arena, plan->value_width, Np);
-    chunk->far_turned = take(arena, plan->key_width, turned);
+    if (plan->channel) chunk->exit_turned = take(arena, plan->key_width, Np);
+    chunk->pairs = take(arena, 1, Np);
     chunk->exit = take(arena, 1, plan->key_pitch);
 }
 
@@ -230,7 +282,7 @@ void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *a
     *chunk = (dr_cpu_chunk){0};
     lay_inputs(plan, backward, arena, chunk);
     lay_matrix(plan, use, arena, chunk);
-    lay_keys(plan, backward, arena, chunk);
+    lay_keys(plan, use, arena, chunk);
     lay_rows(plan, use, arena, chunk);
     if (plan->chunkwise) lay_chunkwise(plan, backward, arena, chunk);
     if (!plan->chunkwise && backward)

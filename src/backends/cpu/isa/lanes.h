@@ -10,6 +10,8 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
+#define LANES_HAVE_EXP_NEAR /* for the maps */
+
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -299,6 +301,30 @@ static inline lanes lanes_copy_sign(lanes magnitude, lanes sign) {
     return lanes_of_bits(lanes_int_or(lanes_bits(magnitude), lanes_int_and(lanes_bits(sign), lanes_int_set(INT32_MIN))));
 }
 
+/* bfloat16 to floats; and back, to the nearest, ties to even, as base/half.h does it */
+static inline lanes lanes_load_bf16(const uint16_t *p) {
+#if defined(DR_ISA_avx512)
+    return lanes_of_bits(lanes_int_left(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+#elif defined(DR_ISA_avx2)
+    return lanes_of_bits(lanes_int_left(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+#else
+    return lanes_of_bits(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p)));
+#endif
+}
+static inline void lanes_store_bf16(uint16_t *p, lanes x) {
+    lanes_int bits = lanes_bits(x), odd = lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1));
+    lanes nearest = lanes_of_bits(lanes_int_add(bits, lanes_int_add(odd, lanes_int_set(0x7fff))));
+    lanes quiet = lanes_of_bits(lanes_int_or(bits, lanes_int_set(0x00400000))); /* rounding could carry NaN to infinity */
+    bits = lanes_int_right(lanes_bits(lanes_select(lanes_equal(x, x), nearest, quiet)), 16);
+#if defined(DR_ISA_avx512)
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
+#elif defined(DR_ISA_avx2)
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+#else
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(bits, bits));
+#endif
+}
+
 /* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
 static inline float lanes_sum(lanes x) {
 #if defined(DR_ISA_avx512)
@@ -356,7 +382,48 @@ static inline lanes lanes_exp(lanes x) {
 #endif
 }
 
-/* ln x = e ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt(2)], ln(1 + f) = f - f^2/2 + f^3 Q(f); subnormal x scaled by 2^23 first.
+/* e^x for |x| <= ln 2: 1 + x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
+ * are summed in pairs, which halves the time that one step waits for the one before it. */
+static inline lanes lanes_exp_near(lanes x) {
+    lanes square = x * x;
+    lanes p = lanes_fma(lanes_set(1.666667004e-01f), x, lanes_set(0.5f));
+    lanes q = lanes_fma(lanes_set(8.332772592e-03f), x, lanes_set(4.166667003e-02f));
+    lanes r = lanes_fma(lanes_set(2.007427480e-04f), x, lanes_set(1.388832881e-03f));
+    r = lanes_fma(lanes_set(2.503438013e-05f), square, r);
+    p = lanes_fma(lanes_fma(r, square, q), square, p);
+    return lanes_fma(p, square, x) + lanes_set(1.0f);
+}
+
+/* f^3 Q(f) of ln(1 + f) = f - f^2/2 + f^3 Q(f), 1 + f in [sqrt(1/2), sqrt(2)] */
+static inline lanes lanes_log_rest_(lanes f, lanes square) {
+    lanes p = lanes_fma(lanes_set(-2.500080904e-01f), f, lanes_set(3.333331672e-01f));
+    lanes q = lanes_fma(lanes_set(-1.662459550e-01f), f, lanes_set(2.000228705e-01f));
+    lanes r = lanes_fma(lanes_set(-1.312838169e-01f), f, lanes_set(1.418118531e-01f));
+    lanes s = lanes_fma(lanes_set(-7.860541656e-02f), f, lanes_set(1.288161626e-01f));
+    p = lanes_fma(q, square, p);
+    r = lanes_fma(s, square, r);
+    return lanes_fma(r, square * square, p) * f * square;
+}
+
+#if defined(DR_ISA_avx512)
+
+/* ln x = e ln 2 + ln(1 + f). ln 0 = -inf, ln of a negative number is NaN: the exponent of 0 is -inf, that of infinity infinity,
+ * and the mantissa of a negative number is asked to be NaN. */
+static inline lanes lanes_log(lanes x) {
+    lanes m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan), e = _mm512_getexp_ps(x);
+    lanes_mask above = _mm512_cmp_ps_mask(m, lanes_set(1.41421354f), _CMP_GE_OQ);
+    m = _mm512_mask_mul_ps(m, above, m, lanes_set(0.5f));
+    e = _mm512_mask_add_ps(e, above, e, lanes_set(1.0f));
+    lanes f = m - lanes_set(1.0f), square = f * f, q = lanes_log_rest_(f, square);
+    q = lanes_fma(e, lanes_set(-2.12194440e-4f), q);
+    q = lanes_fma(square, lanes_set(-0.5f), q);
+    const lanes_mask zero_or_infinite = _mm512_fpclass_ps_mask(x, 0x02 | 0x04 | 0x08); /* +0, -0, +inf: e is the logarithm */
+    return lanes_select(zero_or_infinite, e, lanes_fma(e, lanes_set(0.693359375f), q + f));
+}
+
+#else
+
+/* ln x = e ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt(2)], subnormal x scaled by 2^23 first.
  * ln 0 = -inf, ln of a negative number is NaN. */
 static inline lanes lanes_log(lanes x) {
     lanes_mask small = lanes_less(x, lanes_set(0x1p-126f));
@@ -365,15 +432,7 @@ static inline lanes lanes_log(lanes x) {
     lanes e = lanes_of_int(lanes_int_right(bits, 23)) - lanes_select(small, lanes_set(23.0f), lanes_zero());
     lanes m = lanes_of_bits(lanes_int_add(lanes_int_and(bits, lanes_int_set(0x007fffff)), lanes_int_set(0x3f3504f3)));
     lanes f = m - lanes_set(1.0f), square = f * f;
-    lanes q = lanes_set(-7.860541656e-02f);
-    q = lanes_fma(q, f, lanes_set(1.288161626e-01f));
-    q = lanes_fma(q, f, lanes_set(-1.312838169e-01f));
-    q = lanes_fma(q, f, lanes_set(1.418118531e-01f));
-    q = lanes_fma(q, f, lanes_set(-1.662459550e-01f));
-    q = lanes_fma(q, f, lanes_set(2.000228705e-01f));
-    q = lanes_fma(q, f, lanes_set(-2.500080904e-01f));
-    q = lanes_fma(q, f, lanes_set(3.333331672e-01f));
-    q = q * f * square;
+    lanes q = lanes_log_rest_(f, square);
     q = lanes_fma(e, lanes_set(-2.12194440e-4f), q);
     q = lanes_fma(square, lanes_set(-0.5f), q);
     lanes value = lanes_fma(e, lanes_set(0.693359375f), q + f);
@@ -381,6 +440,8 @@ static inline lanes lanes_log(lanes x) {
     value = lanes_select(lanes_equal(x, lanes_zero()), lanes_set(-INFINITY), value);
     return lanes_select(lanes_less(x, lanes_zero()), lanes_set(NAN), value);
 }
+
+#endif
 
 /* ln(1 + x) for x in [0, 1]: what 1 + x rounds away comes back as a first-order term */
 static inline lanes lanes_log1p(lanes x) {

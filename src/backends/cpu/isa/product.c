@@ -9,7 +9,8 @@
  * Order: for a block of WIDTH columns and STEPS steps B is copied to panels of COLUMNS columns [steps][COLUMNS], which stay in
  * the second-level cache; then for each ROWS rows A is copied to [rows][A_ROW] (first-level cache, no two rows on the same
  * cache lines modulo 4096), and every panel makes one tile of ROWS x COLUMNS accumulators in registers. Few rows (decoding)
- * work as well as many: a tile is as high as there are rows. */
+ * work as well as many: a tile is as high as there are rows. Few last columns would leave most of a tile empty: they are sums
+ * over the lanes of a vector of steps instead, NARROW_ROWS rows side by side. */
 #include "backends/cpu/isa/isa.h"
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
@@ -19,7 +20,7 @@ enum { ROWS = 12 }; /* 24 of 32 registers accumulate */
 #else
 enum { ROWS = 6 }; /* 12 of 16 registers */
 #endif
-enum { COLUMNS = 2 * LANES, STEPS = 256, WIDTH = 256, A_ROW = STEPS + 16 };
+enum { COLUMNS = 2 * LANES, STEPS = 256, WIDTH = 256, A_ROW = STEPS + 16, NARROW = LANES / 2, NARROW_ROWS = 8 };
 
 static int64_t at_most(int64_t value, int64_t limit) {
     return value < limit ? value : limit;
@@ -137,7 +138,44 @@ static void tile_of(int64_t rows, int64_t steps, const float *a, const float *b,
     }
 }
 
+/* Elements of columns n_begin .. n_end - 1, few of them: rows of A and columns of B are both contiguous. */
+static inline __attribute__((always_inline)) void narrow_rows(const dr_cpu_product *p, int64_t m, const int rows, int64_t n) {
+    const float *a = p->a + m * p->a_row, *b = p->b + n * p->b_column;
+    lanes sum[NARROW_ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) sum[i] = lanes_zero();
+    for (int64_t k = 0; k < p->k; k += LANES) {
+        const int64_t left = lanes_left(p->k, k);
+        const lanes column = lanes_load_n(b + k, left);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) sum[i] = lanes_fma(lanes_load_n(a + i * p->a_row + k, left), column, sum[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        float *c = p->c + (m + i) * p->c_row + n;
+        *c = (p->accumulate ? *c : p->bias ? p->bias[n] : 0.0f) + lanes_sum(sum[i]);
+    }
+}
+
+static void narrow_product(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end) {
+    for (int64_t m = m_begin; m < m_end;) {
+        const bool whole = m_end - m >= NARROW_ROWS;
+        for (int64_t n = n_begin; n < n_end; n++)
+            if (whole)
+                narrow_rows(p, m, NARROW_ROWS, n);
+            else
+                narrow_rows(p, m, 1, n);
+        m += whole ? NARROW_ROWS : 1;
+    }
+}
+
 void DR_ISA_NAME(dr_cpu_product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end) {
+    const int64_t rest = p->a_step == 1 && p->b_step == 1 && p->n % COLUMNS <= NARROW ? p->n % COLUMNS : 0;
+    if (n_end > p->n - rest) {
+        const int64_t first = n_begin > p->n - rest ? n_begin : p->n - rest;
+        narrow_product(p, m_begin, m_end, first, n_end);
+        n_end = first;
+    }
     _Alignas(64) float a[ROWS * A_ROW], b[STEPS * WIDTH];
     for (int64_t n0 = n_begin; n0 < n_end; n0 += WIDTH) {
         int64_t width = at_most(n_end - n0, WIDTH);

@@ -13,19 +13,25 @@
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
-/* keep (S . dS') of every channel */
+/* keep (S . dS') of every channel; four sums a channel hide the latency of one */
 static void meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
-    const int64_t pitch = plan->value_pitch;
-    memset(chunk->exit, 0, (size_t)plan->key_width * sizeof(float));
-    for (int64_t d = 0; d < plan->key_size; d++)
-        chunk->exit[d] = chunk->keep[d] * dot_rows(plan->value_width, state + d * pitch, d_state + d * pitch);
+    const int64_t pitch = plan->key_pitch;
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        lanes sum[4] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+        for (int64_t v = 0; v < plan->value_width; v += 4)
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                const int64_t at = (v + i) * pitch + d;
+                sum[i] = lanes_fma(lanes_load(state + at), lanes_load(d_state + at), sum[i]);
+            }
+        lanes_store(chunk->exit + d, lanes_load(chunk->keep + d) * ((sum[0] + sum[1]) + (sum[2] + sum[3])));
+    }
 }
 
 /* ---- scalar decay ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the pairs of reader i to pairs[j], the sum over the readers behind a token for every row j, and returns its pair with
- * the entry state. pair_factor, entry_factor: what a product of score and d_score, of reader and d_reader lacks of the gain or
- * has too much of the scale. */
+ * the entry state. pair_factor, entry_factor: what a product of score and d_score, of reader and d_reader lacks of the gain. */
 static float add_reader(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t i, float pair_factor, float entry_factor,
                         int64_t columns, float *pairs) {
     const float *score = chunk->score + i * chunk->columns, *d_score = chunk->d_score + i * chunk->columns;
@@ -53,18 +59,19 @@ static float sum_of(const float *x, int64_t count) {
     return lanes_sum(sum);
 }
 
-/* d_reader, d_far: the far parts only. d_score: before mask and decay, so that with score there is one decay in a pair. */
+/* d_reader, d_far: the far parts only. d_score: before mask, decay and scale, so that with score there is one of each in a
+ * pair.
+ */
 void dr_chunk_decay_scalar(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
     const int64_t n = plan->steps, pitch = plan->key_pitch;
-    float *pairs = chunk->far_turned, entry = 0;
+    float *pairs = chunk->pairs, entry = 0;
     meet_exit(plan, chunk, state, d_state);
     memset(pairs, 0, (size_t)round_to_tile(chunk->rows) * sizeof(float));
     for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
-        const int64_t columns = round_to_tile((t + 1) * n);
+        const int64_t columns = ((t + 1) * n + LANES - 1) / LANES * LANES; /* what there is of d_score */
         if (t + 1 < chunk->tokens) entry += add_erases(plan, chunk, t + 1, true, columns, pairs);
         entry += add_erases(plan, chunk, t, false, columns, pairs);
-        /* the scale is in the score of a query and in its cotangent */
-        entry += add_reader(plan, chunk, chunk->erases + t, 1 / plan->scale, 1, columns, pairs);
+        entry += add_reader(plan, chunk, chunk->erases + t, 1, 1, columns, pairs);
         chunk->d_log_decay[t] = entry + sum_of(pairs, t * n);
     }
     float exit = sum_of(chunk->exit, plan->key_width);

@@ -11,42 +11,55 @@ static const float *scan_gain_of(const dr_cpu_plan *plan, const dr_cpu_chunk *ch
     return chunk->input[plan->rule->tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN];
 }
 
-static void scan_forward(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t K = plan->key_width, pitch = plan->key_pitch;
-    const float *log_decay = chunk->input[plan->rule->tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY];
-    const float *gain = scan_gain_of(plan, chunk);
-    for (int64_t t = 0; t < chunk->tokens; t += LANES) {
-        int64_t left = lanes_left(chunk->tokens, t);
-        lanes_store_n(chunk->scan_alpha + t, left, lanes_exp(lanes_load_n(log_decay + t, left)));
-    }
+/* m = key . (B key) */
+static void dot_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t t = 0; t < chunk->tokens; t++) {
-        const float *key = key_of(plan, chunk, t);
-        float *a = chunk->scan + t * pitch;
-        lanes alpha = lanes_set(chunk->scan_alpha[t]), b = lanes_set(gain[t]);
-        for (int64_t d = 0; d < K; d += LANES)
-            lanes_store(a + pitch + d, dr_map_scan_step(lanes_load(a + d), alpha, b, lanes_load(key + d)));
-    }
-}
-
-/* B of every token, and m = key . (B key) */
-static void precondition(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const lanes centre = lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]);
-    for (int64_t t = 0; t < chunk->tokens; t++) {
-        const float *key = key_of(plan, chunk, t), *a = chunk->scan + (t + 1) * plan->key_pitch;
-        float *squash = chunk->squash + t * plan->key_pitch;
-        lanes sum = lanes_zero(), slope;
+        const float *key = key_of(plan, chunk, t), *squash = chunk->squash + t * plan->key_pitch;
+        lanes sum = lanes_zero();
         for (int64_t d = 0; d < plan->key_width; d += LANES) {
-            lanes b = dr_map_squash_value(&plan->squash, lanes_load(a + d), centre, &slope), k = lanes_load(key + d);
-            lanes_store(squash + d, b);
-            sum = lanes_fma(k, b * k, sum);
+            lanes k = lanes_load(key + d);
+            sum = lanes_fma(k, lanes_load(squash + d) * k, sum);
         }
         chunk->key_dot[t] = lanes_sum(sum);
     }
 }
 
-/* The ridge is 1 behind the true size, where A and the keys are 0. */
-static void pad_ridge(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    for (int64_t d = plan->key_size; d < plan->key_width; d++) chunk->input[DR_INPUT_RIDGE][d] = 1;
+/* One vector of channels from d on through all tokens: A, which stays in a register; if the rule preconditions, B and its
+ * slope, or only the write key. */
+static inline __attribute__((always_inline)) void scan_channels(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t d,
+                                                                const bool squashes, const bool writes) {
+    const int64_t pitch = plan->key_pitch, end = chunk->tokens * pitch;
+    const dr_map_squash squash = plan->squash;
+    const lanes centre = squashes ? lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]) : lanes_zero();
+    const float *alpha = chunk->scan_alpha, *gain = scan_gain_of(plan, chunk), *keys = chunk->input[DR_INPUT_KEY];
+    float *scan = chunk->scan + pitch, *slopes = chunk->squash_slope, *to = writes ? chunk->write : chunk->squash;
+    lanes a = lanes_load(chunk->scan + d), slope;
+    for (int64_t at = d; at < end; at += pitch) {
+        const lanes key = lanes_load(keys + at);
+        a = dr_map_scan_step(a, lanes_set(*alpha++), lanes_set(*gain++), key);
+        lanes_store(scan + at, a);
+        if (!squashes) continue;
+        lanes b = dr_map_squash_value(&squash, a, centre, &slope);
+        lanes_store(to + at, writes ? b * key : b);
+        if (!writes && slopes) lanes_store(slopes + at, slope);
+    }
+}
+
+static void scan_forward(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const float *log_decay = chunk->input[plan->rule->tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY];
+    for (int64_t t = 0; t < chunk->tokens; t += LANES) {
+        int64_t left = lanes_left(chunk->tokens, t);
+        lanes_store_n(chunk->scan_alpha + t, left, lanes_exp(lanes_load_n(log_decay + t, left)));
+    }
+    for (int64_t d = 0; d < plan->key_width; d += LANES) {
+        if (!plan->preconditioned)
+            scan_channels(plan, chunk, d, false, false);
+        else if (chunk->writes_scanned)
+            scan_channels(plan, chunk, d, true, true);
+        else
+            scan_channels(plan, chunk, d, true, false);
+    }
+    if (plan->preconditioned && plan->rule->normalizer != DR_NORMALIZER_NONE) dot_keys(plan, chunk);
 }
 
 /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
@@ -86,13 +99,19 @@ static void ridge_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
-void dr_chunk_scan_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    if (plan->input[DR_INPUT_RIDGE].used) pad_ridge(plan, chunk);
+void dr_chunk_scan_diagonal(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (plan->rule->scan == DR_SCAN_DIAGONAL) scan_forward(plan, chunk);
-    if (plan->preconditioned) precondition(plan, chunk);
     if (plan->sherman_morrison) sherman_morrison(plan, chunk);
+}
+
+void dr_chunk_map_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (plan->rule->query == DR_QUERY_CORRECTED) correct_query(plan, chunk);
     if (plan->rule->query == DR_QUERY_RIDGE) ridge_query(plan, chunk);
+}
+
+void dr_chunk_scan_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    dr_chunk_scan_diagonal(plan, chunk);
+    dr_chunk_map_query(plan, chunk);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
@@ -133,14 +152,12 @@ static void ridge_query_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64
 static void precondition_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
     const int64_t row = t * plan->key_pitch;
     const float *a = chunk->scan + row + plan->key_pitch, *d_squash = chunk->d_squash + row;
-    const lanes centre = lanes_set(chunk->input[DR_INPUT_SCAN_CENTRE][0]), eps = lanes_set(plan->squash.eps);
-    lanes d_centre = lanes_zero(), slope;
+    const lanes eps = lanes_set(plan->squash.eps);
+    lanes d_centre = lanes_zero();
     for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        lanes scan = lanes_load(a + d);
-        dr_map_squash_value(&plan->squash, scan, centre, &slope);
-        lanes d_position = slope * lanes_load(d_squash + d);
+        lanes d_position = lanes_load(chunk->squash_slope + row + d) * lanes_load(d_squash + d);
         d_centre = d_centre - d_position;
-        add_to(chunk->d_scan + d, d_position / (scan + eps));
+        add_to(chunk->d_scan + d, d_position / (lanes_load(a + d) + eps));
     }
     chunk->d_input[DR_INPUT_SCAN_CENTRE][0] += lanes_sum(d_centre);
 }

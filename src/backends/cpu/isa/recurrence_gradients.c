@@ -23,68 +23,129 @@ static reader_range readers_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chun
 
 /* ---- G --------------------------------------------------------------------------------------------------------------- */
 
-static void mask_row(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t reader, int64_t at, int64_t sees) {
+/* Zero where nothing is seen; elsewhere times factor and the scalar decay. */
+static void mask_row(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t reader, int64_t at, int64_t sees, float factor) {
     float *score = chunk->d_score + reader * chunk->columns;
-    if (plan->scalar) {
-        const float *fade = chunk->factors + at * chunk->columns;
-        for (int64_t j = 0; j < sees; j += LANES) lanes_store(score + j, lanes_load(score + j) * lanes_load(fade + j));
+    const float *fade = plan->scalar ? chunk->factors + at * chunk->columns : NULL;
+    const lanes x = lanes_set(factor);
+    for (int64_t j = 0; j < sees; j += LANES) {
+        lanes y = x * lanes_load(score + j);
+        if (fade) y = y * lanes_load(fade + j);
+        lanes_store(score + j, y);
     }
     memset(score + sees, 0, (size_t)(round_to_tile(chunk->rows) - sees) * sizeof(float));
 }
 
-static void score_cotangents(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t pitch = plan->value_pitch;
-    for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
-        int64_t end = smaller(t + plan->block, chunk->tokens);
-        reader_range range = readers_of(plan, chunk, t, end);
-        for (int i = 0; i < 2; i++)
-            dr_matrix_multiply(range.count[i], round_to_tile(end * plan->steps), plan->value_size,
-                               chunk->cotangent + range.first[i] * pitch, pitch, 1, chunk->update_turned, chunk->columns,
-                               chunk->d_score + range.first[i] * chunk->columns, chunk->columns, DR_PRODUCT_SET, NULL);
-    }
-}
-
 static void mask_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t i = 0; i < chunk->erases; i++)
-        mask_row(plan, chunk, i, dr_cpu_erase_boundary(plan, i), dr_cpu_erase_row(plan, i));
-    for (int64_t t = 0; t < chunk->tokens; t++) mask_row(plan, chunk, chunk->erases + t, t + 1, (t + 1) * plan->steps);
+        mask_row(plan, chunk, i, dr_cpu_erase_boundary(plan, i), dr_cpu_erase_row(plan, i), 1);
+    for (int64_t t = 0; t < chunk->tokens; t++)
+        mask_row(plan, chunk, chunk->erases + t, t + 1, (t + 1) * plan->steps, plan->scale);
+}
+
+/* A product of the cotangents, dz for erase rows and dO for queries, with what is given for B and C. */
+static void multiply_cotangents(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, dr_matrix_product *product, float *to,
+                                int64_t to_pitch, const float *query_factor, const float *erase_factor) {
+    const int64_t pitch = plan->value_pitch;
+    product->depth = plan->value_size;
+    product->a_step = 1;
+    product->c_pitch = to_pitch;
+    product->rows = chunk->erases;
+    product->a = chunk->d_update + dr_cpu_erase_row(plan, 0) * pitch;
+    product->a_row = plan->erase_stride * pitch;
+    product->c = to;
+    product->factor = erase_factor;
+    product->token_rows = plan->erases;
+    dr_matrix_multiply(product);
+    product->rows = chunk->tokens;
+    product->a = chunk->d_output;
+    product->a_row = pitch;
+    product->c = to + chunk->erases * to_pitch;
+    product->factor = query_factor;
+    product->token_rows = 1;
+    dr_matrix_multiply(product);
+}
+
+/* G before mask, scale and decay */
+static void score_cotangents(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    dr_matrix_transpose(chunk->rows, plan->value_width, chunk->update, plan->value_pitch, chunk->update_turned, chunk->columns,
+                        plan->value_width, round_to_tile(chunk->rows));
+    dr_matrix_product product = {.columns = round_to_tile(chunk->rows),
+                                 .b = chunk->update_turned,
+                                 .b_pitch = chunk->columns,
+                                 .token_columns = plan->steps};
+    multiply_cotangents(plan, chunk, &product, chunk->d_score, chunk->columns, NULL, NULL);
 }
 
 /* ---- the parts that meet the state ----------------------------------------------------------------------------------- */
 
-/* to [rows][K] = (state turned)^T, turned [V][rows]; to has up to three rows to spare */
-static void meet_state(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *turned,
-                       int64_t turned_pitch, int64_t rows, float *to) {
-    dr_matrix_multiply(plan->key_size, round_to_tile(rows), plan->value_size, state, plan->value_pitch, 1, turned, turned_pitch,
-                       chunk->far_turned, turned_pitch, DR_PRODUCT_SET, NULL);
-    dr_matrix_transpose(plan->key_size, (rows + 3) / 4 * 4, chunk->far_turned, turned_pitch, to, plan->key_pitch,
-                        plan->key_width);
+static void meet_states(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
+    dr_matrix_product product = {.columns = plan->key_width, .b = state, .b_pitch = plan->key_pitch, .ahead = &chunk->ahead};
+    multiply_cotangents(plan, chunk, &product, chunk->d_reader, plan->key_pitch, chunk->reader_factor + chunk->erases,
+                        plan->scalar ? chunk->reader_fade : NULL);
+    dr_matrix_multiply(&(dr_matrix_product){
+        .rows = chunk->rows,
+        .columns = plan->key_width,
+        .depth = plan->value_size,
+        .a = chunk->update,
+        .a_row = plan->value_pitch,
+        .a_step = 1,
+        .b = d_state,
+        .b_pitch = plan->key_pitch,
+        .c = chunk->d_far,
+        .c_pitch = plan->key_pitch,
+        .factor = plan->scalar ? chunk->writer_fade : NULL,
+        .ahead = &chunk->ahead,
+    });
 }
 
 /* ---- scalar decay or none -------------------------------------------------------------------------------------------- */
 
 static void reader_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t pitch = plan->key_pitch, K = plan->key_width;
-    for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
-        int64_t end = smaller(t + plan->block, chunk->tokens);
-        reader_range range = readers_of(plan, chunk, t, end);
-        for (int i = 0; i < 2; i++)
-            dr_matrix_multiply(range.count[i], K, end * plan->steps, chunk->d_score + range.first[i] * chunk->columns,
-                               chunk->columns, 1, chunk->write, pitch, chunk->d_reader + range.first[i] * pitch, pitch,
-                               DR_PRODUCT_ADD, NULL);
+    const reader_range range = readers_of(plan, chunk, 0, chunk->tokens);
+    for (int i = 0; i < 2; i++) {
+        float *d_reader = chunk->d_reader + range.first[i] * plan->key_pitch;
+        dr_matrix_multiply(&(dr_matrix_product){
+            .rows = range.count[i],
+            .columns = plan->key_width,
+            .depth = chunk->rows,
+            .a = chunk->d_score + range.first[i] * chunk->columns,
+            .a_row = chunk->columns,
+            .a_step = 1,
+            .b = chunk->write,
+            .b_pitch = plan->key_pitch,
+            .c = d_reader,
+            .c_pitch = plan->key_pitch,
+            .base = d_reader,
+            .token_rows = i ? 1 : plan->erases,
+            .token_end = plan->steps,
+        });
     }
 }
 
 static void writer_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t pitch = plan->key_pitch, K = plan->key_width, n = plan->steps;
-    for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
-        int64_t end = smaller(t + plan->block, chunk->tokens);
-        reader_range range = readers_of(plan, chunk, t, chunk->tokens);
-        for (int i = 0; i < 2; i++)
-            dr_matrix_multiply((end - t) * n, K, range.count[i], chunk->d_score + range.first[i] * chunk->columns + t * n, 1,
-                               chunk->columns, chunk->reader + range.first[i] * pitch, pitch, chunk->d_write + t * n * pitch,
-                               pitch, i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL);
-    }
+    dr_matrix_product queries = {
+        .rows = chunk->rows,
+        .columns = plan->key_width,
+        .depth = chunk->tokens,
+        .a = chunk->d_score + chunk->erases * chunk->columns,
+        .a_row = 1,
+        .a_step = chunk->columns,
+        .b = chunk->reader + chunk->erases * plan->key_pitch,
+        .b_pitch = plan->key_pitch,
+        .c = chunk->d_write,
+        .c_pitch = plan->key_pitch,
+        .base = chunk->d_far,
+        .token_rows = plan->steps,
+        .token_begin = 1,
+    };
+    dr_matrix_product erases = queries;
+    erases.depth = chunk->erases;
+    erases.a = chunk->d_score;
+    erases.b = chunk->reader;
+    erases.token_begin = plan->erases;
+    queries.also = &erases;
+    dr_matrix_multiply(&queries);
 }
 
 /* ---- decay by channel ------------------------------------------------------------------------------------------------ */
@@ -112,10 +173,18 @@ static void reader_blocks(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t 
         float *d_reader = chunk->d_reader + range.first[i] * pitch;
         for (int64_t r = 0; r < range.count[i]; r++) fade_row(K, chunk->before + b * pitch, d_reader + r * pitch);
         for (int64_t from = 0; from < b; from++) {
-            const float *score = chunk->d_score + range.first[i] * chunk->columns + from * from_rows;
-            dr_matrix_multiply(range.count[i], K, from_rows, score, chunk->columns, 1,
-                               chunk->write_tail + from * from_rows * pitch, pitch, chunk->scratch, pitch, DR_PRODUCT_SET,
-                               NULL);
+            dr_matrix_multiply(&(dr_matrix_product){
+                .rows = range.count[i],
+                .columns = K,
+                .depth = from_rows,
+                .a = chunk->d_score + range.first[i] * chunk->columns + from * from_rows,
+                .a_row = chunk->columns,
+                .a_step = 1,
+                .b = chunk->write_tail + from * from_rows * pitch,
+                .b_pitch = pitch,
+                .c = chunk->scratch,
+                .c_pitch = pitch,
+            });
             add_faded_rows(plan, chunk, b, from, range.count[i], chunk->scratch, d_reader);
         }
         for (int64_t r = 0; r < range.count[i]; r++) {
@@ -177,9 +246,19 @@ static void writer_gradients_by_channel(const dr_cpu_plan *plan, dr_cpu_chunk *c
         for (int64_t b = from + 1; b < blocks; b++) {
             reader_range range = readers_of(plan, chunk, b * plan->block, smaller((b + 1) * plan->block, chunk->tokens));
             for (int i = 0; i < 2; i++)
-                dr_matrix_multiply(rows, K, range.count[i], chunk->d_score + range.first[i] * chunk->columns + first, 1,
-                                   chunk->columns, chunk->reader_head + range.first[i] * pitch, pitch, crossing, pitch,
-                                   i ? DR_PRODUCT_ADD : DR_PRODUCT_SET, NULL);
+                dr_matrix_multiply(&(dr_matrix_product){
+                    .rows = rows,
+                    .columns = K,
+                    .depth = range.count[i],
+                    .a = chunk->d_score + range.first[i] * chunk->columns + first,
+                    .a_row = 1,
+                    .a_step = chunk->columns,
+                    .b = chunk->reader_head + range.first[i] * pitch,
+                    .b_pitch = pitch,
+                    .c = crossing,
+                    .c_pitch = pitch,
+                    .base = i ? crossing : NULL,
+                });
             for (int64_t row = 0; row < rows; row++)
                 fade_row(K, chunk->tail + (first + row) / n * pitch, crossing + row * pitch);
             add_faded_rows(plan, chunk, b, from, rows, crossing, chunk->d_write + first * pitch);
@@ -204,34 +283,21 @@ static void apply_gains(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
-static void scale_rows(int64_t rows, int64_t width, int64_t pitch, const float *factor, float *x) {
-    for (int64_t i = 0; i < rows; i++) scale_row(width, factor[i], x + i * pitch, x + i * pitch);
-}
-
 void dr_chunk_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
-    const int64_t pitch = plan->key_pitch, K = plan->key_width;
-    dr_matrix_transpose(chunk->readers, plan->value_width, chunk->cotangent, plan->value_pitch, chunk->cotangent_turned,
-                        chunk->reader_columns, round_to_tile(chunk->readers));
-    dr_matrix_transpose(chunk->rows, plan->value_width, chunk->update, plan->value_pitch, chunk->update_turned, chunk->columns,
-                        round_to_tile(chunk->rows));
-    meet_state(plan, chunk, state, chunk->cotangent_turned, chunk->reader_columns, chunk->readers, chunk->d_reader);
-    meet_state(plan, chunk, d_state, chunk->update_turned, chunk->columns, chunk->rows, chunk->d_far);
+    meet_states(plan, chunk, state, d_state);
     score_cotangents(plan, chunk);
-    if (plan->scalar) {
-        scale_rows(chunk->readers, K, pitch, chunk->reader_fade, chunk->d_reader);
-        scale_rows(chunk->rows, K, pitch, chunk->writer_fade, chunk->d_far);
-        dr_chunk_decay_scalar(plan, chunk, state, d_state);
-    }
+    if (plan->scalar) dr_chunk_decay_scalar(plan, chunk, state, d_state);
     mask_rows(plan, chunk);
     if (plan->channel) {
         reader_gradients_by_channel(plan, chunk);
         apply_gains(plan, chunk);
         writer_gradients_by_channel(plan, chunk);
         dr_chunk_decay_channel(plan, chunk, state, d_state);
+        for (int64_t row = 0; row < chunk->rows * plan->key_pitch; row += plan->key_pitch)
+            add_row(plan->key_width, 1, chunk->d_far + row, chunk->d_write + row);
     } else {
         reader_gradients(plan, chunk);
         apply_gains(plan, chunk);
         writer_gradients(plan, chunk);
     }
-    for (int64_t row = 0; row < chunk->rows; row++) add_row(K, 1, chunk->d_far + row * pitch, chunk->d_write + row * pitch);
 }

@@ -27,6 +27,8 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
         memcpy(to, from, (size_t)input->width * sizeof(float));
         memset(to + input->width, 0, (size_t)padding * sizeof(float));
     }
+    /* what is divided by A + ridge is 0 behind the true size, and stays it */
+    for (int64_t d = 0; i == DR_INPUT_RIDGE && d < padding; d++) chunk->input[i][input->width + d] = 1;
 }
 
 static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int i, int64_t sequence,
@@ -62,9 +64,35 @@ void dr_chunk_load_keys(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu
         if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) load(plan, inputs, chunk, i, key_head);
 }
 
+void dr_chunk_load_replay(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t head, bool keys) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->replayed[i] && (plan->input[i].key_owned || tied(plan, i)) == keys) load(plan, inputs, chunk, i, head);
+}
+
 void dr_chunk_load_rows(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int64_t value_head) {
     for (int i = 0; i < DR_INPUTS; i++)
         if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) load(plan, inputs, chunk, i, value_head);
+}
+
+/* A tensor of the shape of input i */
+static void expect(const dr_cpu_plan *plan, const float *tensor, dr_cpu_chunk *chunk, int64_t first, int64_t tokens, int i,
+                   int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    if (!tensor || !input->per_token) return;
+    const int64_t stride = input->heads * input->width;
+    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width, stride, tokens * input->steps,
+                 input->width);
+}
+
+void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
+                     int64_t head, bool keys) {
+    const int64_t key_head = head / plan->group;
+    for (int i = 0; i < DR_INPUTS; i++) {
+        const bool of_key = plan->input[i].key_owned || tied(plan, i);
+        if (!plan->input[i].used || (of_key && !keys)) continue;
+        expect(plan, call->inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+        if (call->d_inputs) expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+    }
 }
 
 static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {

@@ -109,26 +109,56 @@ static void channel_factors(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t t = 0; t < chunk->tokens; t += plan->block)
         block_factors(plan, chunk, t, smaller(t + plan->block, chunk->tokens));
     between_factors(plan, chunk);
+}
+
+void dr_chunk_fade_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    set_fades_to_one(plan, chunk);
+    if (plan->scalar) scalar_factors(plan, chunk);
+    if (!plan->channel) return;
+    channel_factors(plan, chunk);
+    for (int64_t row = 0; row < chunk->rows; row++) fade_writer(plan, chunk, row);
+}
+
+static void fade_readers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     for (int64_t i = 0; i < chunk->erases; i++) {
         int64_t row = dr_cpu_erase_row(plan, i), t = row / plan->steps;
         fade_reader(plan, chunk, i, dr_cpu_reader_head(plan, chunk, t, dr_cpu_reads_undecayed(plan, row)), t / plan->block);
     }
     for (int64_t t = 0; t < chunk->tokens; t++)
         fade_reader(plan, chunk, chunk->erases + t, chunk->head + t * plan->key_pitch, t / plan->block);
-    for (int64_t row = 0; row < chunk->rows; row++) fade_writer(plan, chunk, row);
+}
+
+void dr_chunk_fade(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    dr_chunk_fade_writers(plan, chunk);
+    if (plan->channel) fade_readers(plan, chunk);
+    for (int64_t i = 0; i < chunk->erases; i++)
+        chunk->reader_factor[i] = -chunk->gain[dr_cpu_erase_row(plan, i)] * chunk->reader_fade[i];
+    for (int64_t i = chunk->erases; i < chunk->readers; i++) chunk->reader_factor[i] = plan->scale * chunk->reader_fade[i];
 }
 
 /* ---- scores of blocks ------------------------------------------------------------------------------------------------ */
 
-/* Calls for the erase rows and for the queries of tokens begin .. end-1 over the given columns of the transposed writers. */
+/* Scores of the erase rows and of the queries of tokens begin .. end-1 over the rows of tokens from .. to-1, without decay; of
+ * the tile of a row, only what it may see if `triangle`. */
 static void multiply_scores(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *readers, int64_t begin, int64_t end,
-                            int64_t column, int64_t columns) {
+                            int64_t from, int64_t to, bool triangle) {
     const int64_t first[2] = {begin * plan->erases, chunk->erases + begin};
-    const int64_t count[2] = {(end - begin) * plan->erases, end - begin};
+    const int64_t a_token[2] = {plan->erases, 1}, column = from * plan->steps;
     for (int i = 0; i < 2; i++)
-        dr_matrix_multiply(count[i], round_to_tile(columns), plan->key_size, readers + first[i] * plan->key_pitch,
-                           plan->key_pitch, 1, chunk->write_turned + column, chunk->columns,
-                           chunk->score + first[i] * chunk->columns + column, chunk->columns, DR_PRODUCT_SET, NULL);
+        dr_matrix_multiply(&(dr_matrix_product){
+            .rows = (end - begin) * a_token[i],
+            .columns = round_to_tile((to - from) * plan->steps),
+            .depth = plan->key_size,
+            .a = readers + first[i] * plan->key_pitch,
+            .a_row = plan->key_pitch,
+            .a_step = 1,
+            .b = chunk->write_turned + column,
+            .b_pitch = chunk->columns,
+            .c = chunk->score + first[i] * chunk->columns + column,
+            .c_pitch = chunk->columns,
+            .token_rows = a_token[i],
+            .token_columns = triangle ? plan->steps : 0,
+        });
 }
 
 /* One row of scores: times factor and, for scalar decay, the decay to boundary `at`; 0 where nothing is seen. */
@@ -153,16 +183,6 @@ static void finish_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
     for (int64_t t = 0; t < chunk->tokens; t++)
         finish_row(plan, chunk, chunk->erases + t, t + 1, (t + 1) * plan->steps, plan->scale);
-}
-
-/* No decay or scalar decay: one product a block of tokens, over all rows up to its end. */
-static void score_whole(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    dr_matrix_transpose(chunk->rows, plan->key_width, chunk->write, plan->key_pitch, chunk->write_turned, chunk->columns,
-                        round_to_tile(chunk->rows));
-    for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
-        int64_t end = smaller(t + plan->block, chunk->tokens);
-        multiply_scores(plan, chunk, chunk->reader, t, end, 0, end * plan->steps);
-    }
 }
 
 /* Pairs of one block: the write key of row j fades token by token on its way down to the readers. */
@@ -211,25 +231,24 @@ static const float *readers_from(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, i
 static void score_blocks(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     const int64_t blocks = (chunk->tokens + plan->block - 1) / plan->block;
     dr_matrix_transpose(chunk->rows, plan->key_width, chunk->write_tail, plan->key_pitch, chunk->write_turned, chunk->columns,
-                        chunk->columns);
+                        plan->key_width, chunk->columns);
     for (int64_t b = 0; b < blocks; b++) {
         int64_t begin = b * plan->block, end = smaller(begin + plan->block, chunk->tokens);
         for (int64_t from = 0; from < b; from++) {
-            int64_t column = from * plan->block * plan->steps;
-            multiply_scores(plan, chunk, readers_from(plan, chunk, b, from), begin, end, column, plan->block * plan->steps);
+            multiply_scores(plan, chunk, readers_from(plan, chunk, b, from), begin, end, from * plan->block,
+                            (from + 1) * plan->block, false);
         }
         score_within(plan, chunk, begin, end);
     }
 }
 
-void dr_chunk_prepare(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    set_fades_to_one(plan, chunk);
-    if (plan->scalar) scalar_factors(plan, chunk);
+void dr_chunk_score(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (plan->channel) {
-        channel_factors(plan, chunk);
         score_blocks(plan, chunk);
     } else {
-        score_whole(plan, chunk);
+        dr_matrix_transpose(chunk->rows, plan->key_width, chunk->write, plan->key_pitch, chunk->write_turned, chunk->columns,
+                            plan->key_width, round_to_tile(chunk->rows));
+        multiply_scores(plan, chunk, chunk->reader, 0, chunk->tokens, 0, chunk->tokens, true);
     }
     finish_rows(plan, chunk);
 }

@@ -64,18 +64,26 @@ void dr_chunk_map_decay(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
-static void map_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *read_to) {
+static bool gain_needs_dot(dr_gain gain) {
+    return gain == DR_GAIN_IMPLICIT || gain == DR_GAIN_NORMALIZED || gain == DR_GAIN_EXPONENTIAL;
+}
+
+/* read_to, write_to NULL: the keys are there already, or there is none. */
+static void map_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *read_to,
+                     float *write_to) {
+    if (!read_to && !write_to && !gain_needs_dot(spec->gain)) return;
     dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, chunk->solved, row);
     const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
-    float *write_to = chunk->write + row * plan->key_pitch;
     lanes dot = lanes_zero();
     for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        lanes r = dr_map_read(spec->read, &keys, lambda, d), w = dr_map_write(spec->write, &keys, r, d);
+        lanes r = dr_map_read(spec->read, &keys, lambda, d);
+        lanes w = chunk->writes_scanned ? lanes_load(chunk->write + row * plan->key_pitch + d)
+                                        : dr_map_write(spec->write, &keys, r, d);
         if (read_to) lanes_store(read_to + d, r);
-        lanes_store(write_to + d, w);
+        if (write_to) lanes_store(write_to + d, w);
         dot = lanes_fma(r, w, dot);
     }
-    chunk->dot[row] = lanes_sum(dot);
+    if (gain_needs_dot(spec->gain)) chunk->dot[row] = lanes_sum(dot);
 }
 
 static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row) {
@@ -95,22 +103,42 @@ static void map_value(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row
     }
 }
 
-void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, bool values) {
     const int64_t pitch = plan->key_pitch;
     float *reader = chunk->reader;
     for (int64_t row = 0; row < chunk->rows; row++) {
         const dr_row *spec = dr_cpu_rule_row(plan, row);
         bool reads = spec->read != DR_READ_NONE;
-        map_keys(plan, chunk, spec, row, reads ? reader : NULL);
+        map_keys(plan, chunk, spec, row, reads && plan->read_input < 0 ? reader : NULL,
+                 plan->write_input < 0 && !chunk->writes_scanned ? chunk->write + row * pitch : NULL);
         if (reads) reader += pitch;
         dr_map_gain_inputs x = gain_inputs_of(plan, chunk, row);
         chunk->base_gain[row] = dr_map_base_gain(spec->gain, plan->rule->gain_eps, &x);
         chunk->factor[row] = dr_map_normalizer(normalizer_of(plan, spec), &x);
         chunk->gain[row] = chunk->base_gain[row] * chunk->factor[row];
-        map_value(plan, chunk, spec, row);
+        if (values) map_value(plan, chunk, spec, row);
     }
-    for (int64_t t = 0; t < chunk->tokens; t++)
+    for (int64_t t = 0; plan->solved_query && t < chunk->tokens; t++)
         memcpy(reader + t * pitch, chunk->read_query + t * pitch, (size_t)plan->key_width * sizeof(float));
+}
+
+void dr_chunk_map_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (!plan->erases) {
+        dr_chunk_map_rows(plan, chunk, true);
+        return;
+    }
+    if (plan->write_input >= 0) return;
+    for (int64_t row = 0; row < chunk->rows; row++) {
+        const dr_row *spec = dr_cpu_rule_row(plan, row);
+        dr_map_keys keys = keys_of(plan, chunk->input, chunk->squash, chunk->morrison, chunk->solved, row);
+        const bool needs_read = spec->write == DR_WRITE_RATE_READ;
+        const float lambda = scalar_of(chunk->input, DR_INPUT_LAMBDA, row / plan->steps);
+        float *to = chunk->write + row * plan->key_pitch;
+        for (int64_t d = 0; d < plan->key_width; d += LANES) {
+            lanes r = needs_read ? dr_map_read(spec->read, &keys, lambda, d) : lanes_zero();
+            lanes_store(to + d, dr_map_write(spec->write, &keys, r, d));
+        }
+    }
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */

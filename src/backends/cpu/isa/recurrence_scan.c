@@ -1,50 +1,105 @@
 /* scan and output of a chunk, S its entry state:
  *
- *     read   = readers S                           one product for erase rows and queries
- *     X      = Z - c fade read                     erase rows
+ *     X      = Z - c fade (readers S)              erase rows
  *     U      = (I + L)^-1 X                        by substitution, in blocks of 16 rows that stay in registers
- *     O      = scale fade read + P U               queries
+ *     O      = scale fade (readers S) + P U        queries
  *     S'     = keep S + (writers faded to the exit)^T U
  *
  * No inverse is formed: with the state in cache the substitution is short, and it loses nothing when keys are alike. */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
-static const float *entry_readers(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk) {
-    return plan->channel ? chunk->reader_entry : chunk->reader;
-}
-
 void dr_chunk_scan(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state) {
-    const int64_t pitch = plan->value_pitch, V = plan->value_width;
-    dr_matrix_multiply(chunk->readers, V, plan->key_size, entry_readers(plan, chunk), plan->key_pitch, 1, state, pitch,
-                       chunk->read, pitch, DR_PRODUCT_SET, NULL);
-    for (int64_t i = 0; i < chunk->erases; i++) {
-        int64_t row = dr_cpu_erase_row(plan, i);
-        add_row(V, -chunk->gain[row] * chunk->reader_fade[i], chunk->read + i * pitch, chunk->update + row * pitch);
-    }
+    float *erased = chunk->update + dr_cpu_erase_row(plan, 0) * plan->value_pitch;
+    dr_matrix_multiply(&(dr_matrix_product){
+        .rows = chunk->erases,
+        .columns = plan->value_width,
+        .depth = plan->key_size,
+        .a = plan->channel ? chunk->reader_entry : chunk->reader,
+        .a_row = plan->key_pitch,
+        .a_step = 1,
+        .b = state,
+        .b_pitch = plan->value_pitch,
+        .c = erased,
+        .c_pitch = plan->erase_stride * plan->value_pitch,
+        .base = erased,
+        .factor = chunk->reader_factor,
+        .ahead = &chunk->ahead,
+    });
     dr_chunk_solve(plan, chunk, chunk->update, false);
 }
 
-void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state) {
-    const int64_t pitch = plan->value_pitch, V = plan->value_width;
-    for (int64_t t = 0; t < chunk->tokens; t++) {
-        int64_t i = chunk->erases + t;
-        scale_row(V, plan->scale * chunk->reader_fade[i], chunk->read + i * pitch, chunk->output + t * pitch);
-    }
-    for (int64_t t = 0; t < chunk->tokens; t += plan->block) {
-        int64_t end = t + plan->block < chunk->tokens ? t + plan->block : chunk->tokens;
-        dr_matrix_multiply(end - t, V, end * plan->steps, chunk->score + (chunk->erases + t) * chunk->columns, chunk->columns,
-                           1, chunk->update, pitch, chunk->output + t * pitch, pitch, DR_PRODUCT_ADD, NULL);
-    }
-    const float *updates = chunk->update;
-    if (plan->scalar) {
-        for (int64_t row = 0; row < chunk->rows; row++)
-            scale_row(V, chunk->writer_fade[row], chunk->update + row * pitch, chunk->faded + row * pitch);
-        updates = chunk->faded;
-    }
-    const float *writers = plan->channel ? chunk->write_exit : chunk->write;
-    dr_matrix_multiply(plan->key_size, V, chunk->rows, writers, 1, plan->key_pitch, updates, pitch, state, pitch,
-                       DR_PRODUCT_ADD, chunk->keep);
+void dr_chunk_output(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, float *to, int64_t pitch) {
+    const dr_matrix_product within = {
+        .depth = chunk->rows,
+        .a = chunk->score + chunk->erases * chunk->columns,
+        .a_row = chunk->columns,
+        .a_step = 1,
+        .b = chunk->update,
+        .b_pitch = plan->value_pitch,
+        .token_rows = 1,
+        .token_end = plan->steps,
+    };
+    dr_matrix_multiply(&(dr_matrix_product){
+        .rows = chunk->tokens,
+        .columns = plan->value_width,
+        .depth = plan->key_size,
+        .a = (plan->channel ? chunk->reader_entry : chunk->reader) + chunk->erases * plan->key_pitch,
+        .a_row = plan->key_pitch,
+        .a_step = 1,
+        .b = state,
+        .b_pitch = plan->value_pitch,
+        .c = to,
+        .c_pitch = pitch,
+        .factor = chunk->reader_factor + chunk->erases,
+        .also = &within,
+        .ahead = &chunk->ahead,
+    });
+}
+
+/* The updates, faded to the exit where the writers are not. */
+static const float *faded_updates(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    if (!plan->scalar) return chunk->update;
+    for (int64_t row = 0; row < chunk->rows; row++)
+        scale_row(plan->value_width, chunk->writer_fade[row], chunk->update + row * plan->value_pitch,
+                  chunk->faded + row * plan->value_pitch);
+    return chunk->faded;
+}
+
+void dr_chunk_pass(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state) {
+    dr_matrix_multiply(&(dr_matrix_product){
+        .rows = plan->key_size,
+        .columns = plan->value_width,
+        .depth = chunk->rows,
+        .a = plan->channel ? chunk->write_exit : chunk->write,
+        .a_row = 1,
+        .a_step = plan->key_pitch,
+        .b = faded_updates(plan, chunk),
+        .b_pitch = plan->value_pitch,
+        .c = state,
+        .c_pitch = plan->value_pitch,
+        .base = state,
+        .keep = chunk->keep,
+        .ahead = &chunk->ahead,
+    });
+}
+
+void dr_chunk_pass_turned(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, float *after) {
+    dr_matrix_multiply(&(dr_matrix_product){
+        .rows = plan->value_width, /* whole tiles, whose last rows are zero */
+        .columns = plan->key_width,
+        .depth = chunk->rows,
+        .a = faded_updates(plan, chunk),
+        .a_row = 1,
+        .a_step = plan->value_pitch,
+        .b = plan->channel ? chunk->write_exit : chunk->write,
+        .b_pitch = plan->key_pitch,
+        .c = after,
+        .c_pitch = plan->key_pitch,
+        .base = state,
+        .keep_columns = chunk->keep,
+        .ahead = &chunk->ahead,
+    });
 }
 
 /* ---- (I + L)^-1 ------------------------------------------------------------------------------------------------------ */
@@ -112,16 +167,31 @@ void dr_chunk_solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, float *r
         const int64_t base = (transposed ? blocks - 1 - b : b) * SOLVE_ROWS;
         const int64_t first = first_erase(plan, chunk, base), last = first_erase(plan, chunk, base + SOLVE_ROWS);
         float *block = rows + base * pitch;
-        const float *left = chunk->score + first * chunk->columns; /* L of the block's rows, all columns before it */
         float *erased = rows + dr_cpu_erase_row(plan, first) * pitch;
         copy_square(plan, chunk, base, first, last, square);
+        dr_matrix_product product = {.columns = V, .b_pitch = pitch, .c_pitch = pitch, .subtract = true};
+        product.a = chunk->score + first * chunk->columns; /* L of the block's rows, all columns before it */
         if (transposed) {
             substitute_transposed(square, V, block, pitch);
-            dr_matrix_multiply(base, V, last - first, left, 1, chunk->columns, erased, plan->erase_stride * pitch, rows, pitch,
-                               DR_PRODUCT_SUBTRACT, NULL);
+            product.rows = base;
+            product.depth = last - first;
+            product.a_row = 1;
+            product.a_step = chunk->columns;
+            product.b = erased;
+            product.b_pitch = plan->erase_stride * pitch;
+            product.c = rows;
+            product.base = rows;
+            dr_matrix_multiply(&product);
         } else {
-            dr_matrix_multiply(last - first, V, base, left, chunk->columns, 1, rows, pitch, erased, plan->erase_stride * pitch,
-                               DR_PRODUCT_SUBTRACT, NULL);
+            product.rows = last - first;
+            product.depth = base;
+            product.a_row = chunk->columns;
+            product.a_step = 1;
+            product.b = rows;
+            product.c = erased;
+            product.base = erased;
+            product.c_pitch = plan->erase_stride * pitch;
+            dr_matrix_multiply(&product);
             substitute(square, V, block, pitch);
         }
     }

@@ -1,30 +1,15 @@
-/* One sequence and one key head through the stages, forward and backward, and one token of a value head.
+/* One sequence and one key head through the stages, forward and backward.
  *
  *     forward    for each chunk:            inputs and diagonal scan of the key head
  *                    for each value head:   inputs -> matrix scan -> rows -> prepare -> scan -> output
- *     backward   the chunks in reverse, each from the state that the forward saved before it; a value head's gradients pass
- *                through its matrix scan, those of the key head are summed over its value heads in order, then passed through
- *                the diagonal scan */
-#include "backends/cpu/isa/recurrence_stages.h"
+ *     backward   the segments in reverse, each from the state that the forward saved before it: the states before its chunks
+ * are replayed from their updates, then its chunks follow in reverse; a value head's gradients pass through its matrix scan,
+ * those of the key head are summed over its value heads in order, then passed through the diagonal scan */
+#include "backends/cpu/isa/recurrence_tensors.h"
+#include "base/half.h"
 #include <string.h>
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------- */
-
-/* rows of `width` floats between a tensor (stride) and the chunk (pitch); the chunk's are zero up to whole tiles */
-static void copy_in(int64_t rows, int64_t width, const float *from, int64_t stride, float *to, int64_t pitch) {
-    const int64_t padding = round_to_tile(width) - width;
-    for (int64_t i = 0; i < rows; i++, to += pitch) {
-        if (from)
-            memcpy(to, from + i * stride, (size_t)width * sizeof(float));
-        else
-            memset(to, 0, (size_t)width * sizeof(float));
-        memset(to + width, 0, (size_t)padding * sizeof(float));
-    }
-}
-
-static void copy_out(int64_t rows, int64_t width, const float *from, int64_t pitch, float *to, int64_t stride) {
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * stride, from + i * pitch, (size_t)width * sizeof(float));
-}
+/* ---- states ---------------------------------------------------------------------------------------------------------- */
 
 static void load_state(const dr_cpu_plan *plan, const float *from, float *state) {
     copy_in(plan->key_size, plan->value_size, from, plan->value_size, state, plan->value_pitch);
@@ -34,21 +19,27 @@ static void store_state(const dr_cpu_plan *plan, const float *state, float *to) 
     copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->value_size);
 }
 
-/* S [sequences, HV, K, V] of one value head; NULL if there is none */
-static float *state_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
-    if (!states) return NULL;
-    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->value_size;
+/* States that calls carry from one to the next, in the type that the caller chose. */
+static void load_carried_state(const dr_cpu_plan *plan, const void *from, float *state) {
+    if (!plan->bf16_state || !from) {
+        load_state(plan, from, state);
+        return;
+    }
+    const uint16_t *half = from;
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch) {
+        for (int64_t v = 0; v < plan->value_size; v++) state[v] = dr_bf16_to_float(*half++);
+        for (int64_t v = plan->value_size; v < plan->value_width; v++) state[v] = 0;
+    }
 }
 
-/* A [sequences, H, K] of one key head */
-static float *scan_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t key_head) {
-    return states ? (float *)states + (sequence * plan->key_heads + key_head) * plan->key_size : NULL;
-}
-
-/* K or P [sequences, HV, K, K] of one value head */
-static float *matrix_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
-    if (!states) return NULL;
-    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->key_size;
+static void store_carried_state(const dr_cpu_plan *plan, const float *state, void *to) {
+    if (!plan->bf16_state) {
+        store_state(plan, state, to);
+        return;
+    }
+    uint16_t *half = to;
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch)
+        for (int64_t v = 0; v < plan->value_size; v++) *half++ = dr_bf16_from_float(state[v]);
 }
 
 static void *member(const dr_states *states, dr_state_kind kind) {
@@ -64,40 +55,32 @@ static float *own_matrix(const dr_cpu_plan *plan, float *matrices, int64_t membe
 }
 
 static float *own_state(const dr_cpu_plan *plan, float *states, int64_t member_of_group) {
-    return states + member_of_group * plan->key_width * plan->value_pitch;
+    return states + member_of_group * dr_cpu_state_floats(plan);
+}
+
+/* The same where the engine wants it transposed: in the chunkwise backward. */
+static void load_turned_state(const dr_cpu_plan *plan, const float *from, float *state) {
+    if (!plan->chunkwise)
+        load_state(plan, from, state);
+    else if (from)
+        dr_matrix_transpose(plan->key_size, plan->value_size, from, plan->value_size, state, plan->key_pitch, plan->value_width,
+                            plan->key_width);
+    else
+        memset(state, 0, (size_t)dr_cpu_state_floats(plan) * sizeof(float));
+}
+
+static void store_turned_state(const dr_cpu_plan *plan, const float *state, float *to) {
+    if (plan->chunkwise)
+        dr_matrix_transpose(plan->value_size, plan->key_size, state, plan->key_pitch, to, plan->value_size, plan->key_size,
+                            plan->value_size);
+    else
+        store_state(plan, state, to);
 }
 
 /* ---- the matrix scan ------------------------------------------------------------------------------------------------- */
 
 static int64_t matrix_floats(const dr_cpu_plan *plan) {
     return plan->key_size * plan->key_pitch;
-}
-
-/* from [K, K], NULL: zero */
-static void load_matrix(const dr_cpu_plan *plan, const float *from, float *matrix) {
-    copy_in(plan->key_size, plan->key_size, from, plan->key_size, matrix, plan->key_pitch);
-}
-
-static void store_matrix(const dr_cpu_plan *plan, const float *matrix, float *to) {
-    copy_out(plan->key_size, plan->key_size, matrix, plan->key_pitch, to, plan->key_size);
-}
-
-/* An inverse that is zero or missing is the one before the first token. */
-static bool is_unset(const dr_cpu_plan *plan, const float *matrix) {
-    return plan->rule->scan == DR_SCAN_INVERSE_GRAM && (!matrix || matrix[0] == 0);
-}
-
-static const float *ridge_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t value_head) {
-    return (const float *)call->inputs->at[DR_INPUT_RIDGE] + value_head / plan->group * plan->key_size;
-}
-
-/* The matrix before the first token: the caller's, or 1 / ridge on its diagonal. */
-static void start_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, const float *given, int64_t value_head,
-                         float *matrix) {
-    load_matrix(plan, given, matrix);
-    if (!is_unset(plan, given)) return;
-    const float *ridge = ridge_of(plan, call, value_head);
-    for (int64_t i = 0; i < plan->key_size; i++) matrix[i * plan->key_pitch + i] = 1 / ridge[i];
 }
 
 /* What the gradient of the matrix before the first token gives to the initial state and to the ridge. */
@@ -115,23 +98,6 @@ static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *cal
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------------- */
 
-static void set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t first, int64_t tokens) {
-    chunk->first = first;
-    chunk->tokens = tokens;
-    chunk->rows = tokens * plan->steps;
-    chunk->erases = tokens * plan->erases;
-    chunk->readers = chunk->erases + tokens;
-}
-
-/* Tokens of the chunk at hand in o or d_o [rows, HV, V] of a value head. */
-static int64_t output_at(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t value_head) {
-    return (chunk->first * plan->value_heads + value_head) * plan->value_size;
-}
-
-static bool scans(const dr_cpu_plan *plan) {
-    return plan->rule->scan == DR_SCAN_DIAGONAL;
-}
-
 /* The matrix scan of a chunk, from what it saves first if a backward follows. */
 static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t slot,
                            int64_t value_head, float *matrix) {
@@ -139,51 +105,91 @@ static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     dr_chunk_scan_matrix(plan, chunk, matrix, 0);
 }
 
-static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state) {
-    dr_chunk_map_rows(plan, chunk);
-    if (!plan->chunkwise) {
+/* u of the chunk at hand in what a forward saves; NULL if it does not. */
+static float *updates_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t first, int64_t value_head) {
+    if (!call->saved_updates) return NULL;
+    return call->saved_updates + (value_head * plan->layout.rows + first) * plan->steps * plan->value_size;
+}
+
+/* o [tokens, V] of the chunk, rows of `stride` */
+static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates, float *o,
+                          int64_t stride) {
+    const bool whole =
+        plan->chunkwise && plan->value_size == plan->value_width; /* no padding: may be written where it belongs */
+    dr_chunk_map_rows(plan, chunk, true);
+    if (plan->chunkwise) {
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_score(plan, chunk);
+        dr_chunk_scan(plan, chunk, state);
+        if (saved_updates)
+            copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->value_size);
+        dr_chunk_output(plan, chunk, state, whole ? o : chunk->output, whole ? stride : plan->value_pitch);
+        dr_chunk_pass(plan, chunk, state);
+    } else {
         dr_tokens_forward(plan, chunk, state, plan->value_pitch);
-        return;
     }
-    dr_chunk_prepare(plan, chunk);
-    dr_chunk_scan(plan, chunk, state);
-    dr_chunk_output(plan, chunk, state);
+    if (!whole) copy_out(chunk->tokens, plan->value_size, chunk->output, plan->value_pitch, o, stride);
+}
+
+/* Length of the chunk that begins at token `first`. */
+static int64_t tokens_from(const dr_cpu_plan *plan, int64_t first, int64_t end) {
+    return end - first < plan->chunk ? end - first : plan->chunk;
+}
+
+/* What the forward reads and writes after value head i of the chunk at hand: its next value head, or the first one of the next
+ * chunk. */
+static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t key_head, int64_t i,
+                           int64_t end) {
+    const bool last = i + 1 == plan->group;
+    const int64_t first = last ? chunk->first + chunk->tokens : chunk->first, tokens = tokens_from(plan, first, end);
+    const int64_t head = key_head * plan->group + (last ? 0 : i + 1), V = plan->value_size;
+    dr_ahead_clear(&chunk->ahead);
+    if (tokens <= 0) return;
+    dr_chunk_expect(plan, call, chunk, first, tokens, head, last);
+    dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
+                 V);
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, tokens * plan->steps, V);
+    dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
-    const int64_t V = plan->value_size, first_head = key_head * plan->group;
-    int64_t slot = dr_cpu_first_slot(plan, sequence);
+    const int64_t first_head = key_head * plan->group;
     for (int64_t i = 0; i < plan->group; i++)
-        load_state(plan, state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
-                   own_state(plan, chunk->state, i));
+        load_carried_state(plan, carried_state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
+                           own_state(plan, chunk->state, i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         start_matrix(plan, call, matrix_of(plan, member(call->initial, plan->matrix_state), sequence, first_head + i),
                      first_head + i, own_matrix(plan, chunk->matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->initial, DR_STATE_A), sequence, key_head), 0, chunk->scan, 0);
-    for (int64_t first = begin; first < end; first += plan->chunk, slot++) {
-        set_tokens(plan, chunk, first, end - first < plan->chunk ? end - first : plan->chunk);
-        if (call->saved_scan) copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
+    for (int64_t first = begin; first < end; first += plan->chunk) {
+        const int64_t from_begin = first - begin, slot = dr_cpu_first_slot(plan, sequence) + from_begin / dr_cpu_segment(plan);
+        const bool saves = from_begin % dr_cpu_segment(plan) == 0;
+        dr_cpu_set_tokens(plan, chunk, first, tokens_from(plan, first, end));
+        if (saves && call->saved_scan)
+            copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
         dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
         dr_chunk_scan_keys(plan, chunk);
         for (int64_t i = 0; i < plan->group; i++) {
             const int64_t head = first_head + i;
             float *state = own_state(plan, chunk->state, i);
-            if (call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
+            expect_forward(plan, call, chunk, key_head, i, end);
+            if (saves && call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
             dr_chunk_load_rows(plan, call->inputs, chunk, head);
             dr_chunk_map_decay(plan, chunk);
             if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
-            forward_chunk(plan, chunk, state);
-            copy_out(chunk->tokens, V, chunk->output, plan->value_pitch, (float *)call->o + output_at(plan, chunk, head),
-                     plan->value_heads * V);
+            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head),
+                          (float *)call->o + output_at(plan, chunk, head), plan->value_heads * plan->value_size);
         }
         if (scans(plan)) copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0, chunk->scan, 0);
     }
-    float *final = mutable_member(call->final, DR_STATE_S), *final_scan = mutable_member(call->final, DR_STATE_A);
+    void *final = mutable_member(call->final, DR_STATE_S);
+    float *final_scan = mutable_member(call->final, DR_STATE_A);
     if (final)
         for (int64_t i = 0; i < plan->group; i++)
-            store_state(plan, own_state(plan, chunk->state, i), state_of(plan, final, sequence, first_head + i));
+            store_carried_state(plan, own_state(plan, chunk->state, i),
+                                carried_state_of(plan, final, sequence, first_head + i));
     float *final_matrix = plan->matrix ? mutable_member(call->final, plan->matrix_state) : NULL;
     for (int64_t i = 0; final_matrix && i < plan->group; i++)
         store_matrix(plan, own_matrix(plan, chunk->matrix, i), matrix_of(plan, final_matrix, sequence, first_head + i));
@@ -193,17 +199,25 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
 
-static void backward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *d_state) {
-    dr_chunk_map_rows(plan, chunk);
+/* The rows of the chunk at hand: u is what the forward saved, or z if no row erases. */
+static void load_updates(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head) {
+    const float *saved = updates_of(plan, call, chunk->first, value_head);
+    dr_chunk_map_rows(plan, chunk, !saved);
+    if (saved) copy_in(chunk->rows, plan->value_size, saved, plan->value_size, chunk->update, plan->value_pitch);
+}
+
+static void backward_chunk(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head,
+                           float *state, float *d_state) {
+    load_updates(plan, call, chunk, value_head);
     if (plan->chunkwise) {
-        dr_chunk_prepare(plan, chunk);
-        dr_chunk_scan(plan, chunk, chunk->state);
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_score(plan, chunk);
         dr_chunk_scan_back(plan, chunk, d_state);
-        dr_chunk_gradients(plan, chunk, chunk->state, d_state);
+        dr_chunk_gradients(plan, chunk, state, d_state);
         dr_chunk_pass_back(plan, chunk, d_state);
     } else {
-        dr_tokens_forward(plan, chunk, chunk->state, plan->value_pitch);
-        dr_tokens_backward(plan, chunk, chunk->state, d_state);
+        dr_tokens_forward(plan, chunk, state, plan->value_pitch);
+        dr_tokens_backward(plan, chunk, state, d_state);
     }
     dr_chunk_map_rows_back(plan, chunk);
 }
@@ -222,97 +236,122 @@ static void store_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, cons
     float *states = mutable_member(call->d_initial, DR_STATE_S), *scan = mutable_member(call->d_initial, DR_STATE_A);
     if (states)
         for (int64_t i = 0; i < plan->group; i++)
-            store_state(plan, own_state(plan, chunk->d_state, i), state_of(plan, states, sequence, key_head * plan->group + i));
+            store_turned_state(plan, own_state(plan, chunk->d_state, i),
+                               state_of(plan, states, sequence, key_head * plan->group + i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         store_initial_matrix(plan, call, own_matrix(plan, chunk->d_matrix, i), sequence, key_head * plan->group + i);
     if (scan && scans(plan)) copy_out(1, plan->key_size, chunk->d_scan, 0, scan_of(plan, scan, sequence, key_head), 0);
 }
 
+/* A chunk of a segment: its place in the sequence, and where the states before it are. */
+typedef struct {
+    int64_t sequence, key_head, slot;
+    int64_t first, at; /* first token; chunks of the segment before it */
+    int64_t end;       /* of the sequence */
+} place;
+
+static float *segment_state(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t member_of_group, int64_t at) {
+    return own_state(plan, chunk->state, member_of_group * plan->segment + at);
+}
+
+static void set_place(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const place *p) {
+    dr_cpu_set_tokens(plan, chunk, p->first, tokens_from(plan, p->first, p->end));
+    dr_cpu_set_at(plan, chunk, p->at);
+}
+
+/* The states before the first chunk of a segment. */
+static void load_segment(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    dr_cpu_set_at(plan, chunk, 0);
+    for (int64_t i = 0; i < plan->group; i++)
+        load_turned_state(plan, state_of(plan, call->saved_states, p->slot, p->key_head * plan->group + i),
+                          segment_state(plan, chunk, i, 0));
+    if (scans(plan)) copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, p->slot, p->key_head), 0, chunk->scan, 0);
+}
+
+/* From the states before a chunk to those before the next. */
+static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
+    set_place(plan, chunk, p);
+    dr_chunk_load_replay(plan, call->inputs, chunk, p->key_head, true);
+    dr_chunk_scan_diagonal(plan, chunk);
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = p->key_head * plan->group + i;
+        const float *saved = updates_of(plan, call, chunk->first, head);
+        dr_chunk_load_replay(plan, call->inputs, chunk, head, false);
+        dr_chunk_map_decay(plan, chunk);
+        dr_chunk_map_writers(plan, chunk);
+        if (saved) copy_in(chunk->rows, plan->value_size, saved, plan->value_size, chunk->update, plan->value_pitch);
+        dr_chunk_fade_writers(plan, chunk);
+        dr_chunk_pass_turned(plan, chunk, segment_state(plan, chunk, i, p->at), segment_state(plan, chunk, i, p->at + 1));
+    }
+}
+
+/* What the backward reads and writes of value head i at the same place of the segment before. */
+static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p, int64_t i) {
+    const int64_t first = p->first - dr_cpu_segment(plan), begin = dr_layout_begin(&plan->layout, p->sequence);
+    const int64_t head = p->key_head * plan->group + i, V = plan->value_size, rows = plan->chunk * plan->steps;
+    dr_ahead_clear(&chunk->ahead);
+    if (first < begin) return;
+    dr_chunk_expect(plan, call, chunk, first, plan->chunk, head, i == 0);
+    dr_ahead_add(&chunk->ahead, call->d_o + (first * plan->value_heads + head) * V, plan->value_heads * V, plan->chunk, V);
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, rows, V);
+    /* and this chunk's share of the state before that segment */
+    const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
+    dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    dr_ahead_spread(&chunk->ahead, plan->key_size, V);
+}
+
+/* scanned: a replay went over the chunk's keys already. */
+static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p,
+                           bool scanned) {
+    set_place(plan, chunk, p);
+    dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
+    if (!scanned) dr_chunk_scan_diagonal(plan, chunk);
+    dr_chunk_map_query(plan, chunk);
+    dr_chunk_clear_keys(plan, chunk);
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
+        expect_backward(plan, call, chunk, p, i);
+        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_clear_rows(plan, chunk);
+        dr_chunk_map_decay(plan, chunk);
+        if (plan->matrix) {
+            load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);
+            dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
+        }
+        copy_in(chunk->tokens, V, call->d_o + output_at(plan, chunk, head), plan->value_heads * V, chunk->d_output,
+                plan->value_pitch);
+        backward_chunk(plan, call, chunk, head, segment_state(plan, chunk, i, p->at), own_state(plan, chunk->d_state, i));
+        if (plan->matrix)
+            dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan), own_matrix(plan, chunk->d_matrix, i));
+        dr_chunk_store_rows(plan, call, chunk, p->sequence, head);
+    }
+    dr_chunk_scan_keys_back(plan, chunk);
+    dr_chunk_store_keys(plan, call, chunk, p->sequence, p->key_head);
+}
+
 static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
                      int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
-    const int64_t V = plan->value_size, first_head = key_head * plan->group;
-    const int64_t chunks = (end - begin + plan->chunk - 1) / plan->chunk, first_slot = dr_cpu_first_slot(plan, sequence);
+    const int64_t first_head = key_head * plan->group, segment = dr_cpu_segment(plan);
     clear_partial_sums(plan, call, sequence, key_head);
     for (int64_t i = 0; i < plan->group; i++)
-        load_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
-                   own_state(plan, chunk->d_state, i));
+        load_turned_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
+                          own_state(plan, chunk->d_state, i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         load_matrix(plan, matrix_of(plan, member(call->d_final, plan->matrix_state), sequence, first_head + i),
                     own_matrix(plan, chunk->d_matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->d_final, DR_STATE_A), sequence, key_head), 0, chunk->d_scan, 0);
-    for (int64_t c = chunks - 1; c >= 0; c--) {
-        const int64_t first = begin + c * plan->chunk, slot = first_slot + c;
-        set_tokens(plan, chunk, first, end - first < plan->chunk ? end - first : plan->chunk);
-        if (scans(plan)) copy_in(1, plan->key_size, scan_of(plan, call->saved_scan, slot, key_head), 0, chunk->scan, 0);
-        dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
-        dr_chunk_scan_keys(plan, chunk);
-        dr_chunk_clear_keys(plan, chunk);
-        for (int64_t i = 0; i < plan->group; i++) {
-            const int64_t head = first_head + i;
-            load_state(plan, state_of(plan, call->saved_states, slot, head), chunk->state);
-            dr_chunk_load_rows(plan, call->inputs, chunk, head);
-            dr_chunk_clear_rows(plan, chunk);
-            dr_chunk_map_decay(plan, chunk);
-            if (plan->matrix) {
-                load_matrix(plan, matrix_of(plan, call->saved_matrix, slot, head), chunk->matrix);
-                dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
-            }
-            copy_in(chunk->tokens, V, (const float *)call->d_o + output_at(plan, chunk, head), plan->value_heads * V,
-                    chunk->d_output, plan->value_pitch);
-            backward_chunk(plan, chunk, own_state(plan, chunk->d_state, i));
-            if (plan->matrix)
-                dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan),
-                                          own_matrix(plan, chunk->d_matrix, i));
-            dr_chunk_store_rows(plan, call, chunk, sequence, head);
-        }
-        dr_chunk_scan_keys_back(plan, chunk);
-        dr_chunk_store_keys(plan, call, chunk, sequence, key_head);
+    for (int64_t s = (end - begin + segment - 1) / segment - 1; s >= 0; s--) {
+        const int64_t first = begin + s * segment, left = end - first < segment ? end - first : segment;
+        const int64_t chunks = (left + plan->chunk - 1) / plan->chunk;
+        place p = {.sequence = sequence, .key_head = key_head, .slot = dr_cpu_first_slot(plan, sequence) + s, .end = end};
+        load_segment(plan, call, chunk, &p);
+        for (p.at = 0, p.first = first; p.at < chunks - 1; p.at++, p.first += plan->chunk) replay(plan, call, chunk, &p);
+        for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p, p.at < chunks - 1);
     }
     store_initial(plan, call, chunk, sequence, key_head);
 }
 
-/* ---- decode ---------------------------------------------------------------------------------------------------------- */
-
-static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                       int64_t key_head) {
-    set_tokens(plan, chunk, sequence, 1);
-    if (scans(plan))
-        copy_in(1, plan->key_size, scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0, chunk->scan, 0);
-    dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
-    dr_chunk_scan_keys(plan, chunk);
-}
-
-static void decode(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                   int64_t value_head) {
-    float *state = state_of(plan, call->final->at[DR_STATE_S], sequence, value_head);
-    load_token(plan, call, chunk, sequence, value_head / plan->group);
-    dr_chunk_load_rows(plan, call->inputs, chunk, value_head);
-    dr_chunk_map_decay(plan, chunk);
-    if (plan->matrix) {
-        float *matrix = matrix_of(plan, call->final->at[plan->matrix_state], sequence, value_head);
-        start_matrix(plan, call, matrix, value_head, chunk->matrix);
-        dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
-        store_matrix(plan, chunk->matrix, matrix);
-    }
-    dr_chunk_map_rows(plan, chunk);
-    if (plan->value_size == plan->value_width) {
-        dr_tokens_forward(plan, chunk, state, plan->value_size);
-    } else {
-        load_state(plan, state, chunk->state);
-        dr_tokens_forward(plan, chunk, chunk->state, plan->value_pitch);
-        store_state(plan, chunk->state, state);
-    }
-    copy_out(1, plan->value_size, chunk->output, 0, (float *)call->o + output_at(plan, chunk, value_head), 0);
-}
-
-static void decode_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                        int64_t key_head) {
-    load_token(plan, call, chunk, sequence, key_head);
-    copy_out(1, plan->key_size, chunk->scan + plan->key_pitch, 0,
-             scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0);
-}
-
 const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_ = {
-    .forward = forward, .backward = backward, .decode = decode, .decode_scan = decode_scan};
+    .forward = forward, .backward = backward, .decode = dr_decode_heads, .decode_scan = dr_decode_scan};

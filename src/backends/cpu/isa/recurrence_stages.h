@@ -8,11 +8,14 @@
 
 #define dr_chunk_load_keys         DR_ISA_NAME(dr_chunk_load_keys)
 #define dr_chunk_load_rows         DR_ISA_NAME(dr_chunk_load_rows)
+#define dr_chunk_load_replay       DR_ISA_NAME(dr_chunk_load_replay)
 #define dr_chunk_clear_keys        DR_ISA_NAME(dr_chunk_clear_keys)
 #define dr_chunk_clear_rows        DR_ISA_NAME(dr_chunk_clear_rows)
 #define dr_chunk_store_keys        DR_ISA_NAME(dr_chunk_store_keys)
 #define dr_chunk_store_rows        DR_ISA_NAME(dr_chunk_store_rows)
 #define dr_chunk_scan_keys         DR_ISA_NAME(dr_chunk_scan_keys)
+#define dr_chunk_scan_diagonal     DR_ISA_NAME(dr_chunk_scan_diagonal)
+#define dr_chunk_map_query         DR_ISA_NAME(dr_chunk_map_query)
 #define dr_chunk_scan_keys_back    DR_ISA_NAME(dr_chunk_scan_keys_back)
 #define dr_chunk_scan_matrix       DR_ISA_NAME(dr_chunk_scan_matrix)
 #define dr_chunk_scan_matrix_back  DR_ISA_NAME(dr_chunk_scan_matrix_back)
@@ -20,10 +23,15 @@
 #define dr_system_iterate          DR_ISA_NAME(dr_system_iterate)
 #define dr_chunk_map_decay         DR_ISA_NAME(dr_chunk_map_decay)
 #define dr_chunk_map_rows          DR_ISA_NAME(dr_chunk_map_rows)
+#define dr_chunk_map_writers       DR_ISA_NAME(dr_chunk_map_writers)
 #define dr_chunk_map_rows_back     DR_ISA_NAME(dr_chunk_map_rows_back)
-#define dr_chunk_prepare           DR_ISA_NAME(dr_chunk_prepare)
+#define dr_chunk_fade              DR_ISA_NAME(dr_chunk_fade)
+#define dr_chunk_fade_writers      DR_ISA_NAME(dr_chunk_fade_writers)
+#define dr_chunk_score             DR_ISA_NAME(dr_chunk_score)
 #define dr_chunk_scan              DR_ISA_NAME(dr_chunk_scan)
 #define dr_chunk_output            DR_ISA_NAME(dr_chunk_output)
+#define dr_chunk_pass              DR_ISA_NAME(dr_chunk_pass)
+#define dr_chunk_pass_turned       DR_ISA_NAME(dr_chunk_pass_turned)
 #define dr_chunk_solve             DR_ISA_NAME(dr_chunk_solve)
 #define dr_chunk_scan_back         DR_ISA_NAME(dr_chunk_scan_back)
 #define dr_chunk_pass_back         DR_ISA_NAME(dr_chunk_pass_back)
@@ -32,8 +40,15 @@
 #define dr_chunk_decay_channel     DR_ISA_NAME(dr_chunk_decay_channel)
 #define dr_tokens_forward          DR_ISA_NAME(dr_tokens_forward)
 #define dr_tokens_backward         DR_ISA_NAME(dr_tokens_backward)
+#define dr_decode_heads            DR_ISA_NAME(dr_decode_heads)
+#define dr_decode_scan             DR_ISA_NAME(dr_decode_scan)
 #define dr_matrix_multiply         DR_ISA_NAME(dr_matrix_multiply)
 #define dr_matrix_transpose        DR_ISA_NAME(dr_matrix_transpose)
+#define dr_ahead_clear             DR_ISA_NAME(dr_ahead_clear)
+#define dr_ahead_add               DR_ISA_NAME(dr_ahead_add)
+#define dr_ahead_spread            DR_ISA_NAME(dr_ahead_spread)
+#define dr_ahead_fetch             DR_ISA_NAME(dr_ahead_fetch)
+#define dr_chunk_expect            DR_ISA_NAME(dr_chunk_expect)
 #define dr_cpu_recurrence_kernels_ DR_ISA_NAME(dr_cpu_recurrence_kernels)
 
 /* ---- recurrence_load.c: tensors to chunk and back ---------------------------------------------------------------------- */
@@ -41,14 +56,25 @@
 /* Inputs that belong to the key head (and what a tied scan takes from its value head), those of a value head. */
 void dr_chunk_load_keys(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t key_head);
 void dr_chunk_load_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t value_head);
+/* The inputs of a key head, or of a value head, that a replay needs. */
+void dr_chunk_load_replay(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t head, bool keys);
 void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_clear_rows(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 void dr_chunk_store_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
 
+/* What the loads of a value head, and of its key head if `keys`, will read for a chunk that begins at token `first`, and where
+ * a backward will store gradients: to be fetched ahead. */
+void dr_chunk_expect(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t first, int64_t tokens,
+                     int64_t value_head, bool keys);
+
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
-/* From scan[0], A before the chunk: A of every token, B, Sherman-Morrison keys, q~. */
+/* From scan[0], A before the chunk: A of every token, B, Sherman-Morrison keys. */
+void dr_chunk_scan_diagonal(const dr_cpu_plan *, dr_cpu_chunk *);
+/* q~ */
+void dr_chunk_map_query(const dr_cpu_plan *, dr_cpu_chunk *);
+/* both */
 void dr_chunk_scan_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_read_query, d_squash, d_morrison and d_scan (of A after the chunk): gradients of the inputs, d_scan of A before. */
 void dr_chunk_scan_keys_back(const dr_cpu_plan *, dr_cpu_chunk *);
@@ -71,22 +97,32 @@ void dr_system_iterate(const dr_rule *, int64_t n, const double *matrix, double 
 
 /* alpha, which the matrix scans need too. */
 void dr_chunk_map_decay(const dr_cpu_plan *, dr_cpu_chunk *);
-/* reader, write, gain and, in update, z. */
-void dr_chunk_map_rows(const dr_cpu_plan *, dr_cpu_chunk *);
+/* reader, write, gain and, if `values`, z in update. */
+void dr_chunk_map_rows(const dr_cpu_plan *, dr_cpu_chunk *, bool values);
+/* write, and what replayed updates need if they are the values. */
+void dr_chunk_map_writers(const dr_cpu_plan *, dr_cpu_chunk *);
 /* From d_reader, d_write, d_update, d_gain, d_log_decay: gradients of the inputs. */
 void dr_chunk_map_rows_back(const dr_cpu_plan *, dr_cpu_chunk *);
 
 /* ---- the chunkwise engine ------------------------------------------------------------------------------------------------ */
 
-/* recurrence_prepare.c: decay factors; score = diag(c) Lh for erase rows, P for queries. */
-void dr_chunk_prepare(const dr_cpu_plan *, dr_cpu_chunk *);
-/* recurrence_scan.c: read = readers . S, update = u. */
+/* recurrence_prepare.c: decay factors; those of writers only. */
+void dr_chunk_fade(const dr_cpu_plan *, dr_cpu_chunk *);
+void dr_chunk_fade_writers(const dr_cpu_plan *, dr_cpu_chunk *);
+/* recurrence_prepare.c: score = diag(c) Lh for erase rows, P for queries. */
+void dr_chunk_score(const dr_cpu_plan *, dr_cpu_chunk *);
+/* recurrence_scan.c: update = u. */
 void dr_chunk_scan(const dr_cpu_plan *, dr_cpu_chunk *, const float *state);
-/* recurrence_scan.c: output and the state after the chunk. */
-void dr_chunk_output(const dr_cpu_plan *, dr_cpu_chunk *, float *state);
+/* recurrence_scan.c: output, in rows of `pitch`. */
+void dr_chunk_output(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, float *to, int64_t pitch);
+/* recurrence_scan.c: the state after the chunk. */
+void dr_chunk_pass(const dr_cpu_plan *, dr_cpu_chunk *, float *state);
+/* The same from a transposed state [V][Kp] to another. */
+void dr_chunk_pass_turned(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, float *after);
 /* recurrence_scan.c: rows := (I + L)^-1 rows, or its transpose. */
 void dr_chunk_solve(const dr_cpu_plan *, const dr_cpu_chunk *, float *rows, bool transposed);
-/* recurrence_backward.c: d_update = dz and the cotangents of what the readers read; d_state: after the chunk. */
+/* The backward takes states and their gradients transposed, [V][Kp]: then only what has the size of a chunk is ever turned.
+ * recurrence_backward.c: d_update = dz and the cotangents of what the readers read; d_state: after the chunk. */
 void dr_chunk_scan_back(const dr_cpu_plan *, dr_cpu_chunk *, const float *d_state);
 /* recurrence_gradients.c: d_reader, d_write, d_gain, d_log_decay; state: before the chunk, d_state: after it. */
 void dr_chunk_gradients(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, const float *d_state);
@@ -105,20 +141,51 @@ void dr_tokens_forward(const dr_cpu_plan *, dr_cpu_chunk *, float *state, int64_
 /* After a forward that filled states: d_reader, d_write, d_update, d_gain, d_log_decay; d_state from after to before. */
 void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, float *d_state);
 
+/* ---- recurrence_decode.c: one token for many sequences ------------------------------------------------------------------ */
+
+/* One token of the value heads begin .. end - 1, counted through all sequences; decode_heads chunks. whole: they are all value
+ * heads of their key heads, so that the diagonal scan of these may move on with them; else it does in dr_decode_scan, once all
+ * of them are done. */
+void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */
 
-typedef enum { DR_PRODUCT_SET, DR_PRODUCT_ADD, DR_PRODUCT_SUBTRACT } dr_product_mode;
+/* Memory that will be wanted soon: forgets what is left of the last chunk; adds rows of `width` floats, `stride` floats apart;
+ * spreads all of it over the tiles of a product of that size and a quarter more; asks for the lines of a tile. */
+void dr_ahead_clear(dr_cpu_ahead *);
+void dr_ahead_add(dr_cpu_ahead *, const float *at, int64_t stride, int64_t rows, int64_t width);
+void dr_ahead_spread(dr_cpu_ahead *, int64_t rows, int64_t columns);
+void dr_ahead_fetch(dr_cpu_ahead *);
 
-/* C [rows][columns] (=, +=, -=) A B. A(i, k) is a[i a_row + k a_step], so that a transposed A costs nothing; B [depth][columns]
- * and C have pitches; columns is a multiple of 16. keep, if not NULL, multiplies row i of C by keep[i] first. Each element is
- * one sum over k in order, whatever the shape. */
-void dr_matrix_multiply(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                        const float *b, int64_t b_pitch, float *c, int64_t c_pitch, dr_product_mode mode, const float *keep);
+/* C [rows][columns] = base + factor A B + A' B', each element one sum over k in order, whatever the shape. A(i, k) is a[i a_row
+ * + k a_step], so that a transposed A costs nothing; columns is a multiple of LANES.
+ *
+ * The rows of a triangle: row i belongs to token t = i / token_rows. Its sum begins at k = t token_begin, ends before
+ * (t + 1) token_end, and only the columns before (t + 1) token_columns are computed (0: no such limit) - exactly, or with what
+ * else the tile of the row has, which must then be zero in A or not wanted in C. */
+typedef struct dr_matrix_product {
+    int64_t rows, columns, depth;
+    const float *a; /* [rows][depth] */
+    int64_t a_row, a_step;
+    const float *b; /* [depth][columns] */
+    int64_t b_pitch;
+    float *c; /* [rows][columns] */
+    int64_t c_pitch;
+    const float *base;         /* rows as of C, and may be C; NULL: 0 */
+    bool subtract;             /* base - A B */
+    const float *keep;         /* [rows] multiplies the rows of base, */
+    const float *keep_columns; /* [columns] or its columns */
+    const float *factor;       /* [rows] multiplies the rows of A B */
+    int64_t token_rows, token_begin, token_end, token_columns;
+    const struct dr_matrix_product *also; /* A' B': only its a, b, depth, token_rows, token_begin and token_end are read */
+    dr_cpu_ahead *ahead;                  /* is fetched from with every tile; NULL: nothing */
+} dr_matrix_product;
+void dr_matrix_multiply(const dr_matrix_product *);
 
-/* to[j][i] = from[i][j] for i < rows, j < columns (a multiple of 4); to[j][i] = 0 for i from rows up to to_width, a multiple of
- * 4. */
+/* to[j][i] = from[i][j] for i < rows, j < columns, 0 for other i < to_width, j < to_rows. */
 void dr_matrix_transpose(int64_t rows, int64_t columns, const float *from, int64_t from_pitch, float *to, int64_t to_pitch,
-                         int64_t to_width);
+                         int64_t to_rows, int64_t to_width);
 
 /* ---- decay by channel, in blocks -------------------------------------------------------------------------------------------
  */

@@ -3,8 +3,7 @@
  *     D = decay S        e = r^T D (undecayed: r^T S)        S = D + w (z - c e)^T        o = scale S^T q~
  *
  * A row that reads passes over the state twice: once to decay and read it, once to write it and, in the last row of a token, to
- * let the query read it. Decoding runs this on the caller's state in place; a state that comes from memory is still in cache in
- * the second pass, so memory sees it once. */
+ * let the query read it. One token of many sequences goes another way, recurrence_decode.c. */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 

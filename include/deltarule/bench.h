@@ -1,0 +1,88 @@
+/* Times of the recurrences, of decoding and of training steps, beside the machine's own limit.
+ *
+ * Everything is measured in the same process and in turn: in every repeat, for each number of threads and each rule, first the
+ * limit with as many threads, then the work. A machine that is shared slows both, so shares and ratios are taken within a
+ * repeat, and the median of the repeats counts. Compare only what one call has measured. */
+#ifndef DELTARULE_BENCH_H
+#define DELTARULE_BENCH_H
+
+#include <deltarule/train.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DR_BENCH_MOST_REPEATS = 999 };
+
+typedef struct {
+    int64_t repeats;    /* measurements of each, 1 to DR_BENCH_MOST_REPEATS */
+    const int *threads; /* [thread_counts] numbers of threads, each >= 1 */
+    int thread_counts;  /* >= 1 */
+    const char *isa;    /* of the CPU backend, on which all runs; NULL: the best that the machine has */
+    uint64_t seed;      /* of the random inputs */
+} dr_bench_options;
+
+/* Seconds of one run over the repeats; spread: from quartile to quartile, as a share of the median. */
+typedef struct {
+    double median, best, spread;
+} dr_bench_seconds;
+
+/* Some work measured. amount counts it: operations, two a multiplication with its addition, or bytes. */
+typedef struct {
+    dr_bench_seconds seconds;
+    double amount, rate;      /* rate: amount over the median of seconds */
+    double limit, limit_best; /* the machine's own rate: median, best */
+    double share;             /* rate over limit within a repeat, median */
+    double share_best;        /* the best rate over the best limit */
+    double ratio;             /* time as a multiple of the first rule's with as many threads, within a repeat, median */
+    double speed_up;          /* the same rule's time with the first number of threads over this, likewise */
+} dr_bench_work;
+
+/* Recurrences over many tokens. The limit is OpenBLAS sgemm at 512, every thread with matrices of its own. Work is counted the
+ * same way whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one row that reads
+ * 6 K V + 64 (2 K + 2 V) operations a token and value head; three times that with the backward. performed is the same form
+ * with the chunk that ran. */
+typedef struct {
+    char kernel[96];
+    int threads;
+    int64_t chunk; /* tokens; 1: token by token */
+    double performed_forward, performed_forward_backward;
+    dr_bench_work forward;
+    dr_bench_work forward_backward; /* together; zeros if forward_only */
+} dr_bench_op_result;
+
+/* results: [thread_counts, count]. DR_ERROR_NUMERIC if an output is not finite. */
+DR_API dr_status dr_bench_op(const dr_bench_options *options, bool forward_only, int count, const dr_recurrence *recurrences,
+                             dr_bench_op_result *results);
+
+/* One token for many sequences: layout.rows = layout.sequences. The amount is the bytes of the states, read and written; the
+ * limit is an in-place y = a y + b over as many. */
+typedef struct {
+    char kernel[96];
+    int threads;
+    dr_bench_work token;
+} dr_bench_decode_result;
+
+/* results: [thread_counts, count] */
+DR_API dr_status dr_bench_decode(const dr_bench_options *options, int count, const dr_recurrence *recurrences,
+                                 dr_bench_decode_result *results);
+
+/* Optimizer steps of task lm on random tokens: gradient, clipping, AdamW. The limit is OpenBLAS sgemm as above. Counted are
+ * 6 operations a parameter and token, without an embedding that is only looked up, and those of the recurrence as above. */
+typedef struct {
+    char rule[32]; /* its name, or "composition" */
+    int threads;
+    int64_t parameters, tokens; /* tokens of a step */
+    double recurrence;          /* operations of the recurrences, part of the amount */
+    dr_bench_work step;
+} dr_bench_train_result;
+
+/* settings: [count] options of runs, of which those of the model, batch, seq_len and the optimizer matter. results:
+ * [thread_counts, count] */
+DR_API dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_train_options *const *settings,
+                                dr_bench_train_result *results);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

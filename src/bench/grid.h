@@ -1,0 +1,43 @@
+/* A grid of measurements: numbers of threads x rules x kinds of work, each with its limit, all in turn. */
+#ifndef DR_BENCH_GRID_H
+#define DR_BENCH_GRID_H
+
+#include <deltarule/bench.h>
+
+typedef struct {
+    dr_status (*run)(void *context);
+    void *context;
+    double amount;   /* of a run: operations or bytes */
+    int64_t runs;    /* each repeat; the grid chooses */
+    double *seconds; /* [repeats] of one run */
+} dr_bench_item;
+
+typedef struct {
+    dr_bench_item limit, work;
+} dr_bench_pair;
+
+typedef struct {
+    int threads, rules, works;
+    int64_t repeats;
+    dr_bench_pair *pair; /* [threads, rules, works] */
+    double *seconds;
+} dr_bench_grid;
+
+/* DR_ERROR_ARGUMENT if the options or the number of rules cannot be. */
+dr_status dr_bench_check(const dr_bench_options *options, int rules);
+
+/* To be filled in: run, context and amount of every limit and work. */
+dr_status dr_bench_grid_create(const dr_bench_options *options, int rules, int works, dr_bench_grid *grid);
+void dr_bench_grid_destroy(dr_bench_grid *grid);
+
+dr_bench_pair *dr_bench_grid_at(const dr_bench_grid *grid, int thread, int rule, int work);
+
+/* Runs all until they are warm, then the repeats. */
+dr_status dr_bench_grid_measure(dr_bench_grid *grid);
+dr_bench_work dr_bench_grid_work(const dr_bench_grid *grid, int thread, int rule, int work);
+
+/* Figures of `repeats` numbers, 1 to DR_BENCH_MOST_REPEATS. */
+dr_bench_seconds dr_bench_summary(const double *seconds, int64_t repeats);
+double dr_bench_median_ratio(const double *numerator, const double *denominator, int64_t repeats);
+
+#endif

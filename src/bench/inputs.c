@@ -1,0 +1,133 @@
+/* Random inputs as trained layers make them: unit keys and queries, gains from a sigmoid, and decays as Gated DeltaNet starts
+ * with them, A in [1, 16] a head and steps dt in [0.001, 0.1], drawn evenly on a logarithmic scale. Each input has its own
+ * random stream. */
+#include "bench/inputs.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <math.h>
+
+enum { STREAM_INPUTS = 16, STREAM_NORMALS = 2 };
+
+dr_status dr_bench_take(dr_bench_memory *memory, size_t bytes, void **block) {
+    if (memory->count == DR_BENCH_BLOCKS) return dr_fail(DR_ERROR_MEMORY, "a case needs more than %d blocks", DR_BENCH_BLOCKS);
+    DR_TRY(dr_backend_allocate(memory->backend, bytes, block));
+    dr_backend_zero(memory->backend, *block, bytes); /* touched: no page faults in what is measured */
+    memory->block[memory->count++] = *block;
+    return DR_OK;
+}
+
+void dr_bench_free(dr_bench_memory *memory) {
+    for (int i = 0; i < memory->count; i++) dr_backend_free(memory->backend, memory->block[i]);
+    memory->count = 0;
+}
+
+static dr_status upload(dr_bench_memory *memory, const float *values, int64_t count, void **block) {
+    DR_TRY(dr_bench_take(memory, (size_t)count * dr_dtype_size(dr_backend_dtype(memory->backend)), block));
+    return dr_backend_upload(memory->backend, *block, values, DR_F32, count);
+}
+
+dr_status dr_bench_normals(dr_bench_memory *memory, int64_t count, uint64_t seed, void **block) {
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(float), "random numbers", &host));
+    dr_random random = dr_random_start(seed, STREAM_NORMALS);
+    float *values = host;
+    for (int64_t i = 0; i < count; i++) values[i] = (float)dr_random_normal(&random);
+    dr_status status = upload(memory, values, count, block);
+    dr_release(host);
+    return status;
+}
+
+int64_t dr_bench_input_count(const dr_recurrence *recurrence, dr_input input) {
+    int64_t shape[DR_MAX_RANK], count = 0;
+    dr_product(shape, dr_recurrence_input_shape(recurrence, input, shape), &count);
+    return count;
+}
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* -A softplus(x + bias), softplus(bias) = dt */
+static double log_decay(dr_random *random) {
+    double rate = 1 + 15 * dr_random_uniform(random);
+    double step = 0.001 * pow(100, dr_random_uniform(random));
+    return -rate * log1p(exp(0.5 * dr_random_normal(random)) * expm1(step));
+}
+
+static double draw(dr_random *random, dr_input input) {
+    switch (input) {
+    case DR_INPUT_LOG_DECAY:
+    case DR_INPUT_SCAN_LOG_DECAY:
+        return log_decay(random);
+    case DR_INPUT_BETA:
+    case DR_INPUT_ERASE_GAIN:
+    case DR_INPUT_RATE:
+    case DR_INPUT_ERASE_GATE:
+    case DR_INPUT_WRITE_GATE:
+    case DR_INPUT_SCAN_GAIN:
+        return sigmoid(dr_random_normal(random));
+    case DR_INPUT_LAMBDA:
+    case DR_INPUT_CORRECTION:
+        return 0.5 * sigmoid(dr_random_normal(random));
+    case DR_INPUT_RIDGE:
+        return 0.25 + dr_random_uniform(random);
+    default:
+        return dr_random_normal(random);
+    }
+}
+
+static bool is_key(dr_input input) {
+    return input == DR_INPUT_QUERY || input == DR_INPUT_KEY || input == DR_INPUT_ERASE_KEY || input == DR_INPUT_FEEDBACK_KEY ||
+           input == DR_INPUT_FREE_READ || input == DR_INPUT_FREE_WRITE;
+}
+
+static void normalise(float *values, int64_t count, int64_t size, double length) {
+    for (float *x = values; x < values + count; x += size) {
+        double sum = 0;
+        for (int64_t i = 0; i < size; i++) sum += (double)x[i] * x[i];
+        for (int64_t i = 0; i < size; i++) x[i] = (float)(length * x[i] / sqrt(sum));
+    }
+}
+
+/* free_read and free_write are drawn alike, with opposite signs: then a token erases a part of what it reads, and the state
+ * stays bounded. */
+static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_input input,
+                            void **block) {
+    int64_t count = dr_bench_input_count(recurrence, input);
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(float), "an input", &host));
+    float *values = host;
+    bool is_write = input == DR_INPUT_FREE_WRITE;
+    uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
+    dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
+    for (int64_t i = 0; i < count; i++) values[i] = (float)draw(&random, input);
+    if (is_key(input)) normalise(values, count, recurrence->key_size, is_write ? -0.5 : 1);
+    dr_status status = upload(memory, values, count, block);
+    dr_release(host);
+    return status;
+}
+
+dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_inputs *inputs) {
+    *inputs = (dr_inputs){{NULL}};
+    for (int i = 0; i < DR_INPUTS; i++) {
+        void *block = NULL;
+        if (!dr_rule_uses(recurrence->rule, (dr_input)i)) continue;
+        DR_TRY(draw_input(memory, recurrence, seed, (dr_input)i, &block));
+        inputs->at[i] = block;
+    }
+    return DR_OK;
+}
+
+dr_status dr_bench_check_finite(dr_backend *backend, const void *block, int64_t count, const char *what) {
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(float), "results", &host));
+    dr_status status = dr_backend_download(backend, host, DR_F32, block, count);
+    const float *values = host;
+    for (int64_t i = 0; i < count && status == DR_OK; i++)
+        if (!isfinite(values[i])) status = dr_fail(DR_ERROR_NUMERIC, "element %lld of %s is not finite", (long long)i, what);
+    dr_release(host);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* Random inputs of a recurrence, of the sizes that layers make them. */
+#ifndef DR_BENCH_INPUTS_H
+#define DR_BENCH_INPUTS_H
+
+#include <deltarule/recurrence.h>
+
+enum { DR_BENCH_BLOCKS = 64 };
+
+/* Blocks of a backend's memory that are freed together. */
+typedef struct {
+    dr_backend *backend;
+    int count;
+    void *block[DR_BENCH_BLOCKS];
+} dr_bench_memory;
+
+dr_status dr_bench_take(dr_bench_memory *memory, size_t bytes, void **block);
+void dr_bench_free(dr_bench_memory *memory);
+/* count standard normal numbers */
+dr_status dr_bench_normals(dr_bench_memory *memory, int64_t count, uint64_t seed, void **block);
+
+int64_t dr_bench_input_count(const dr_recurrence *recurrence, dr_input input);
+/* Every input that the rule uses, others NULL. */
+dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_inputs *inputs);
+
+/* DR_ERROR_NUMERIC unless all of count elements are finite: what was measured must have computed something. */
+dr_status dr_bench_check_finite(dr_backend *backend, const void *block, int64_t count, const char *what);
+
+#endif
