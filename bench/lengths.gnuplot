@@ -3,9 +3,10 @@ set terminal pngcairo size 960,600 noenhanced
 set output picture
 set datafile separator ','
 set logscale xy
+set xrange [48:5500]
 set xlabel 'tokens'
 set ylabel 'milliseconds'
-set xtics (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+set xtics (64, 128, 256, 512, 1024, 2048, 4096)
 set grid
 set key top left
 rows(peer, work) = sprintf("< awk -F, '$1 == \"%s\" && $2 == \"%s\"' %s", peer, work, data)

@@ -28,12 +28,11 @@ static void mask_row(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t reade
     float *score = chunk->d_score + reader * chunk->columns;
     const float *fade = plan->scalar ? chunk->factors + at * chunk->columns : NULL;
     const lanes x = lanes_set(factor);
-    for (int64_t j = 0; j < sees; j += LANES) {
+    for (int64_t j = 0; j < round_to_tile(chunk->rows); j += LANES) {
         lanes y = x * lanes_load(score + j);
         if (fade) y = y * lanes_load(fade + j);
-        lanes_store(score + j, y);
+        lanes_store(score + j, lanes_keep_first(y, sees - j));
     }
-    memset(score + sees, 0, (size_t)(round_to_tile(chunk->rows) - sees) * sizeof(float));
 }
 
 static void mask_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {

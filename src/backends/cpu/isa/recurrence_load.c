@@ -22,13 +22,9 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
         for (int64_t row = 0; row < rows; row++) to[row] = from[row * stride];
         return;
     }
-    int64_t padding = round_to_tile(input->width) - input->width;
-    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) {
-        memcpy(to, from, (size_t)input->width * sizeof(float));
-        memset(to + input->width, 0, (size_t)padding * sizeof(float));
-    }
+    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) load_row(input->width, from, to);
     /* what is divided by A + ridge is 0 behind the true size, and stays it */
-    for (int64_t d = 0; i == DR_INPUT_RIDGE && d < padding; d++) chunk->input[i][input->width + d] = 1;
+    for (int64_t d = input->width; i == DR_INPUT_RIDGE && d < round_to_tile(input->width); d++) chunk->input[i][d] = 1;
 }
 
 static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int i, int64_t sequence,
@@ -50,8 +46,7 @@ static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu
         for (int64_t row = 0; row < rows; row++) to[row * stride] = from[row];
         return;
     }
-    for (int64_t row = 0; row < rows; row++, from += input->pitch, to += stride)
-        memcpy(to, from, (size_t)input->width * sizeof(float));
+    for (int64_t row = 0; row < rows; row++, from += input->pitch, to += stride) copy_row(input->width, from, to);
 }
 
 /* With a tied scan, value head and key head are the same head, and the key head needs the value head's decay and gain. */

@@ -165,15 +165,13 @@ static void multiply_scores(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const 
 static void finish_row(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t reader, int64_t at, int64_t sees, float factor) {
     float *score = chunk->score + reader * chunk->columns;
     const float *fade = plan->scalar ? chunk->factors + at * chunk->columns : NULL;
-    const int64_t width = round_to_tile(chunk->rows), whole = sees / LANES * LANES;
+    const int64_t width = round_to_tile(chunk->rows);
     const lanes x = lanes_set(factor);
-    for (int64_t j = 0; j < whole; j += LANES) {
+    for (int64_t j = 0; j < width; j += LANES) {
         lanes y = x * lanes_load(score + j);
         if (fade) y = y * lanes_load(fade + j);
-        lanes_store(score + j, y);
+        lanes_store(score + j, lanes_keep_first(y, sees - j));
     }
-    for (int64_t j = whole; j < sees; j++) score[j] = factor * score[j] * (fade ? fade[j] : 1);
-    memset(score + sees, 0, (size_t)(width - sees) * sizeof(float));
 }
 
 static void finish_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
@@ -190,7 +188,7 @@ static void score_within(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t b
     const int64_t n = plan->steps, pitch = plan->key_pitch, K = plan->key_width, e = plan->erases;
     float *faded = chunk->scratch;
     for (int64_t row = begin * n; row < end * n; row++) {
-        memcpy(faded, chunk->write + row * pitch, (size_t)K * sizeof(float));
+        copy_row(K, chunk->write + row * pitch, faded);
         for (int64_t t = row / n; t < end; t++) {
             bool decayed = t == row / n;
             for (int64_t i = t * e; i < (t + 1) * e; i++) {

@@ -119,7 +119,7 @@ void dr_chunk_map_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, bool values
         if (values) map_value(plan, chunk, spec, row);
     }
     for (int64_t t = 0; plan->solved_query && t < chunk->tokens; t++)
-        memcpy(reader + t * pitch, chunk->read_query + t * pitch, (size_t)plan->key_width * sizeof(float));
+        copy_row(plan->key_width, chunk->read_query + t * pitch, reader + t * pitch);
 }
 
 void dr_chunk_map_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
@@ -216,7 +216,7 @@ static void map_decay_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     float *to = chunk->d_input[DR_INPUT_LOG_DECAY];
     if (plan->channel) {
         for (int64_t t = 0; t < chunk->tokens; t++)
-            memcpy(to + t * plan->key_pitch, from + t * plan->key_pitch, (size_t)plan->key_width * sizeof(float));
+            copy_row(plan->key_width, from + t * plan->key_pitch, to + t * plan->key_pitch);
         return;
     }
     bool constant = plan->rule->decay == DR_DECAY_CONSTANT;

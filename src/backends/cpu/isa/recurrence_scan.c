@@ -121,7 +121,7 @@ static void copy_square(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int6
     }
 }
 
-static void substitute(float square[SOLVE_ROWS][SOLVE_ROWS], int64_t width, float *rows, int64_t pitch) {
+static void substitute(const float *square, int64_t square_pitch, int64_t width, float *rows, int64_t pitch) {
     for (int64_t v = 0; v < width; v += LANES) {
         lanes x[SOLVE_ROWS];
 #pragma GCC unroll 16
@@ -129,13 +129,13 @@ static void substitute(float square[SOLVE_ROWS][SOLVE_ROWS], int64_t width, floa
 #pragma GCC unroll 16
         for (int j = 0; j < SOLVE_ROWS - 1; j++)
 #pragma GCC unroll 16
-            for (int i = j + 1; i < SOLVE_ROWS; i++) x[i] = lanes_fnma(lanes_set(square[i][j]), x[j], x[i]);
+            for (int i = j + 1; i < SOLVE_ROWS; i++) x[i] = lanes_fnma(lanes_set(square[i * square_pitch + j]), x[j], x[i]);
 #pragma GCC unroll 16
         for (int i = 1; i < SOLVE_ROWS; i++) lanes_store(rows + i * pitch + v, x[i]);
     }
 }
 
-static void substitute_transposed(float square[SOLVE_ROWS][SOLVE_ROWS], int64_t width, float *rows, int64_t pitch) {
+static void substitute_transposed(const float *square, int64_t square_pitch, int64_t width, float *rows, int64_t pitch) {
     for (int64_t v = 0; v < width; v += LANES) {
         lanes x[SOLVE_ROWS];
 #pragma GCC unroll 16
@@ -143,7 +143,7 @@ static void substitute_transposed(float square[SOLVE_ROWS][SOLVE_ROWS], int64_t 
 #pragma GCC unroll 16
         for (int i = SOLVE_ROWS - 1; i > 0; i--)
 #pragma GCC unroll 16
-            for (int j = 0; j < i; j++) x[j] = lanes_fnma(lanes_set(square[i][j]), x[i], x[j]);
+            for (int j = 0; j < i; j++) x[j] = lanes_fnma(lanes_set(square[i * square_pitch + j]), x[i], x[j]);
 #pragma GCC unroll 16
         for (int i = 0; i < SOLVE_ROWS - 1; i++) lanes_store(rows + i * pitch + v, x[i]);
     }
@@ -161,18 +161,22 @@ void dr_chunk_solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, float *r
     if (!chunk->erases) return;
     const int64_t pitch = plan->value_pitch, V = plan->value_width;
     const int64_t blocks = (chunk->rows + SOLVE_ROWS - 1) / SOLVE_ROWS;
-    float square[SOLVE_ROWS][SOLVE_ROWS];
+    float copy[SOLVE_ROWS][SOLVE_ROWS];
     for (int64_t i = chunk->rows; i < blocks * SOLVE_ROWS; i++) memset(rows + i * pitch, 0, (size_t)V * sizeof(float));
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t base = (transposed ? blocks - 1 - b : b) * SOLVE_ROWS;
         const int64_t first = first_erase(plan, chunk, base), last = first_erase(plan, chunk, base + SOLVE_ROWS);
         float *block = rows + base * pitch;
         float *erased = rows + dr_cpu_erase_row(plan, first) * pitch;
-        copy_square(plan, chunk, base, first, last, square);
+        /* every row of the block has a read: L is as it should be in the scores */
+        const bool whole = plan->erase_stride == 1 && last - first == SOLVE_ROWS;
+        const float *square = whole ? chunk->score + first * chunk->columns + base : copy[0];
+        const int64_t square_pitch = whole ? chunk->columns : SOLVE_ROWS;
+        if (!whole) copy_square(plan, chunk, base, first, last, copy);
         dr_matrix_product product = {.columns = V, .b_pitch = pitch, .c_pitch = pitch, .subtract = true};
         product.a = chunk->score + first * chunk->columns; /* L of the block's rows, all columns before it */
         if (transposed) {
-            substitute_transposed(square, V, block, pitch);
+            substitute_transposed(square, square_pitch, V, block, pitch);
             product.rows = base;
             product.depth = last - first;
             product.a_row = 1;
@@ -192,7 +196,7 @@ void dr_chunk_solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, float *r
             product.base = erased;
             product.c_pitch = plan->erase_stride * pitch;
             dr_matrix_multiply(&product);
-            substitute(square, V, block, pitch);
+            substitute(square, square_pitch, V, block, pitch);
         }
     }
 }

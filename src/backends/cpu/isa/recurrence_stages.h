@@ -210,6 +210,12 @@ static inline int64_t round_to_tile(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
 }
 
+/* the first n lanes of x, zero in the others; n may be negative or beyond LANES */
+static inline lanes lanes_keep_first(lanes x, int64_t n) {
+    if (n >= LANES) return x;
+    return n <= 0 ? lanes_zero() : lanes_select(lanes_first(n), x, lanes_zero());
+}
+
 /* x . y over width (a multiple of 16) floats */
 static inline float dot_rows(int64_t width, const float *x, const float *y) {
     lanes sum = lanes_zero();
@@ -221,6 +227,24 @@ static inline float dot_rows(int64_t width, const float *x, const float *y) {
 static inline void add_row(int64_t width, float factor, const float *x, float *y) {
     for (int64_t d = 0; d < width; d += LANES)
         lanes_store(y + d, lanes_fma(lanes_set(factor), lanes_load(x + d), lanes_load(y + d)));
+}
+
+/* y = x, width any */
+static inline void copy_row(int64_t width, const float *x, float *y) {
+    int64_t d = 0;
+    for (; d + LANES <= width; d += LANES) lanes_store(y + d, lanes_load(x + d));
+    if (d < width) lanes_store_n(y + d, width - d, lanes_load_n(x + d, width - d));
+}
+
+/* The same into a row of a chunk: y is zero up to whole tiles. x NULL: zero */
+static inline void load_row(int64_t width, const float *x, float *y) {
+    int64_t d = 0;
+    for (; x && d + LANES <= width; d += LANES) lanes_store(y + d, lanes_load(x + d));
+    if (x && d < width) {
+        lanes_store(y + d, lanes_load_n(x + d, width - d));
+        d += LANES;
+    }
+    for (; d < round_to_tile(width); d += LANES) lanes_store(y + d, lanes_zero());
 }
 
 /* y = factor x */

@@ -7,18 +7,11 @@
 
 /* rows of `width` floats between a tensor (stride) and the chunk (pitch); the chunk's are zero up to whole tiles */
 static inline void copy_in(int64_t rows, int64_t width, const float *from, int64_t stride, float *to, int64_t pitch) {
-    const int64_t padding = round_to_tile(width) - width;
-    for (int64_t i = 0; i < rows; i++, to += pitch) {
-        if (from)
-            memcpy(to, from + i * stride, (size_t)width * sizeof(float));
-        else
-            memset(to, 0, (size_t)width * sizeof(float));
-        memset(to + width, 0, (size_t)padding * sizeof(float));
-    }
+    for (int64_t i = 0; i < rows; i++) load_row(width, from ? from + i * stride : NULL, to + i * pitch);
 }
 
 static inline void copy_out(int64_t rows, int64_t width, const float *from, int64_t pitch, float *to, int64_t stride) {
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * stride, from + i * pitch, (size_t)width * sizeof(float));
+    for (int64_t i = 0; i < rows; i++) copy_row(width, from + i * pitch, to + i * stride);
 }
 
 /* S [sequences, HV, K, V] of one value head; NULL if there is none */
