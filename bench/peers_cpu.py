@@ -167,7 +167,7 @@ def in_turn(theirs, ours, repeats):
 
 class Table:
     def __init__(self, csv_file):
-        self.rows = csv.writer(open(csv_file, "a", newline="", buffering=1)) if csv_file else None
+        self.rows = csv.writer(open(csv_file, "a", newline="", buffering=1), lineterminator="\n") if csv_file else None
         print(f"{'peer':<46} {'work':<24} {'threads':>7} {'tokens':>7} {'heads':>6} {'theirs ms':>10} {'ours ms':>10} "
               f"{'ratio':>7} {'best':>7} {'difference':>10}")
 
