@@ -2,7 +2,7 @@
 #include "backends/cuda/cuda.h"
 
 /* 4 KB of arguments are allowed on every device. */
-enum { CARRIED = 480 };
+static const int64_t CARRIED = 480;
 
 typedef struct {
     int64_t value[CARRIED];
@@ -27,7 +27,7 @@ dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, void *
         carried numbers;
         const int64_t left = layout->sequences + 1 - i, count = left < CARRIED ? left : CARRIED;
         memcpy(numbers.value, layout->cu_seqlens + i, (size_t)count * sizeof(int64_t));
-        put<<<1, CARRIED, 0, gpu->stream>>>(numbers, count, offsets + i);
+        put<<<1, (unsigned)CARRIED, 0, gpu->stream>>>(numbers, count, offsets + i);
         DR_CUDA_LAUNCHED("put");
     }
     put_to->offsets = offsets;
