@@ -40,6 +40,14 @@ static __device__ inline void dr_load_lane(const T *from, int left, bool aligned
             pack.words = *reinterpret_cast<const uint2 *>(from);
 #pragma unroll
             for (int e = 0; e < E; e++) to[e] = dr_to_float(pack.x[e]);
+        } else if constexpr (bytes == 4) {
+            union {
+                unsigned word;
+                T x[E];
+            } pack;
+            pack.word = *reinterpret_cast<const unsigned *>(from);
+#pragma unroll
+            for (int e = 0; e < E; e++) to[e] = dr_to_float(pack.x[e]);
         } else {
 #pragma unroll
             for (int e = 0; e < E; e++) to[e] = dr_to_float(from[e]);
@@ -71,6 +79,14 @@ static __device__ inline void dr_store_lane(T *to, int left, bool aligned, const
 #pragma unroll
             for (int e = 0; e < E; e++) pack.x[e] = dr_from_float<T>(from[e]);
             *reinterpret_cast<uint2 *>(to) = pack.words;
+        } else if constexpr (bytes == 4) {
+            union {
+                unsigned word;
+                T x[E];
+            } pack;
+#pragma unroll
+            for (int e = 0; e < E; e++) pack.x[e] = dr_from_float<T>(from[e]);
+            *reinterpret_cast<unsigned *>(to) = pack.word;
         } else {
 #pragma unroll
             for (int e = 0; e < E; e++) to[e] = dr_from_float<T>(from[e]);
@@ -100,20 +116,19 @@ static __device__ inline float dr_input_scalar(const dr_cuda_rows &rows, dr_inpu
     return input.at ? ((const float *)input.at)[dr_input_index(input, token, step, head)] : 0.0f;
 }
 
+/* E channels from channel `first` on, of `size`. */
 template <typename T, int E>
 static __device__ inline void dr_input_vector(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, int size,
-                                              float (&to)[E]) {
+                                              int first, float (&to)[E]) {
     const dr_cuda_input &input = rows.input[i];
-    const int first = dr_lane_first<E>();
     const T *from = (const T *)input.at + dr_input_index(input, token, step, head) + first;
     dr_load_lane<T, E>(from, size - first, rows.aligned, to);
 }
 
 /* A vector that the scan made: [tokens, H, K]. */
 template <typename T, int E>
-static __device__ inline void dr_scan_vector(const dr_cuda_rows &rows, const void *made, int64_t token, int key_head,
+static __device__ inline void dr_scan_vector(const dr_cuda_rows &rows, const void *made, int64_t token, int key_head, int first,
                                              float (&to)[E]) {
-    const int first = dr_lane_first<E>();
     const T *from = (const T *)made + (token * rows.key_heads + key_head) * rows.key_size + first;
     dr_load_lane<T, E>(from, rows.key_size - first, rows.aligned, to);
 }
@@ -167,22 +182,22 @@ static __device__ inline dr_write dr_lane_write(dr_write write) {
 
 template <typename T, int E>
 static __device__ inline void dr_load_key_lanes(const dr_cuda_rows &rows, const dr_row &row, int64_t token, int step,
-                                                int key_head, int value_head, dr_key_lanes<E> &x) {
+                                                int key_head, int value_head, int first, dr_key_lanes<E> &x) {
     const int K = rows.key_size, at = dr_step_index(rows, step);
     const dr_read read = row.read;
     const dr_write write = row.write;
     if (read == DR_READ_KEY || read == DR_READ_GATED_KEY || read == DR_READ_KEY_PLUS_QUERY || write == DR_WRITE_KEY)
-        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, at, key_head, K, x.key);
-    if (read == DR_READ_GATED_KEY) dr_input_vector<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, K, x.erase_gate);
-    if (read == DR_READ_KEY_PLUS_QUERY) dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, K, x.query);
+        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, at, key_head, K, first, x.key);
+    if (read == DR_READ_GATED_KEY) dr_input_vector<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, K, first, x.erase_gate);
+    if (read == DR_READ_KEY_PLUS_QUERY) dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, K, first, x.query);
     if (read == DR_READ_ERASE_KEY || write == DR_WRITE_ERASE_KEY)
-        dr_input_vector<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, K, x.erase_key);
-    if (read == DR_READ_FEEDBACK) dr_input_vector<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, K, x.feedback_key);
-    if (read == DR_READ_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, K, x.free_read);
-    if (write == DR_WRITE_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, K, x.free_write);
-    if (write == DR_WRITE_RATE_READ) dr_input_vector<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, K, x.rate);
-    if (write == DR_WRITE_PRECONDITIONED) dr_scan_vector<T, E>(rows, rows.squashed, token, key_head, x.made);
-    if (write == DR_WRITE_SHERMAN_MORRISON) dr_scan_vector<T, E>(rows, rows.morrison, token, key_head, x.made);
+        dr_input_vector<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, K, first, x.erase_key);
+    if (read == DR_READ_FEEDBACK) dr_input_vector<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, K, first, x.feedback_key);
+    if (read == DR_READ_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, K, first, x.free_read);
+    if (write == DR_WRITE_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, K, first, x.free_write);
+    if (write == DR_WRITE_RATE_READ) dr_input_vector<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, K, first, x.rate);
+    if (write == DR_WRITE_PRECONDITIONED) dr_scan_vector<T, E>(rows, rows.squashed, token, key_head, first, x.made);
+    if (write == DR_WRITE_SHERMAN_MORRISON) dr_scan_vector<T, E>(rows, rows.morrison, token, key_head, first, x.made);
 }
 
 template <int E>
@@ -196,30 +211,42 @@ static __device__ inline void dr_map_key_lanes(const dr_row &row, float lambda, 
     }
 }
 
-/* Read key r (0 where the row does not read) and write key w of a row. */
+/* Read key r (0 where the row does not read) and write key w of a row, E channels from channel `first` on. */
+template <typename T, int E>
+static __device__ inline void dr_row_keys(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
+                                          int first, float (&r)[E], float (&w)[E]) {
+    const dr_row &row = dr_rule_row(rows, step);
+    dr_key_lanes<E> x;
+    dr_load_key_lanes<T, E>(rows, row, token, step, key_head, value_head, first, x);
+    dr_map_key_lanes<E>(row, dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, value_head), x, r, w);
+}
+
+/* The same, a warp taking the whole row. */
 template <typename T, int E>
 static __device__ inline void dr_row_keys(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
                                           float (&r)[E], float (&w)[E]) {
-    const dr_row &row = dr_rule_row(rows, step);
-    dr_key_lanes<E> x;
-    dr_load_key_lanes<T, E>(rows, row, token, step, key_head, value_head, x);
-    dr_map_key_lanes<E>(row, dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, value_head), x, r, w);
+    dr_row_keys<T, E>(rows, token, step, key_head, value_head, dr_lane_first<E>(), r, w);
 }
 
 /* The query q~ as it reads the state, without the scale. */
 template <typename T, int E>
-static __device__ inline void dr_row_query(const dr_cuda_rows &rows, int64_t token, int key_head, float (&q)[E]) {
+static __device__ inline void dr_row_query(const dr_cuda_rows &rows, int64_t token, int key_head, int first, float (&q)[E]) {
     if (rows.query == DR_QUERY_RIDGE) {
-        dr_scan_vector<T, E>(rows, rows.ridge_query, token, key_head, q);
+        dr_scan_vector<T, E>(rows, rows.ridge_query, token, key_head, first, q);
         return;
     }
-    dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, rows.key_size, q);
+    dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, rows.key_size, first, q);
     if (rows.query != DR_QUERY_CORRECTED) return;
     const float correction = dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head);
     float key[E];
-    dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, key);
+    dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, first, key);
 #pragma unroll
     for (int e = 0; e < E; e++) q[e] -= correction * key[e];
+}
+
+template <typename T, int E>
+static __device__ inline void dr_row_query(const dr_cuda_rows &rows, int64_t token, int key_head, float (&q)[E]) {
+    dr_row_query<T, E>(rows, token, key_head, dr_lane_first<E>(), q);
 }
 
 /* Whether the gain of a row needs the inner product r . w (which is key . key for the exponential gain). */
@@ -298,10 +325,16 @@ static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t tok
 
 /* The decay factors by channel of a token. */
 template <int E>
-static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, float (&alpha)[E]) {
-    dr_input_vector<float, E>(rows, DR_INPUT_LOG_DECAY, token, 0, value_head, rows.key_size, alpha);
+static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, int first,
+                                                   float (&alpha)[E]) {
+    dr_input_vector<float, E>(rows, DR_INPUT_LOG_DECAY, token, 0, value_head, rows.key_size, first, alpha);
 #pragma unroll
     for (int e = 0; e < E; e++) alpha[e] = expf(alpha[e]);
+}
+
+template <int E>
+static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, float (&alpha)[E]) {
+    dr_row_channel_alpha<E>(rows, token, value_head, dr_lane_first<E>(), alpha);
 }
 
 #endif
