@@ -8,20 +8,24 @@
  * enters the scan, and two products follow one another in it instead of three. Rows without a read have no part in L; if no row
  * reads, A = I, X = W~, P' = P.
  *
- * A chunk has at most 64 rows, C = 64 / steps tokens; its tensors have DR_CUDA_ROWS = 64 rows (query side: C rounded up to 16)
- * and are zero behind the rows that are there, so that no product has a tail. "block" = chunk slot * HV + value head; every
- * tensor below is [blocks][...], dense, in the call's storage type T unless float is said. Kp = K rounded up to 64, 128 or
- * 256, Vp = V to a multiple of 64; zero behind the true size.
+ * A chunk has at most 64 rows, C = 64 / steps tokens; its tensors have DR_CUDA_CHUNK_ROWS = 64 rows (query side: C rounded up
+ * to 16) and are zero behind the rows that are there, so that no product has a tail. "block" = chunk slot * HV + value head;
+ * every tensor below is [blocks][...], dense, in the call's storage type T unless float is said. Kp = K rounded up to 64, 128
+ * or 256, Vp = V to a multiple of 64; zero behind the true size.
  *
  * Sequence s has ceil(T_s / C) chunks, in slots one after another: from s ceil(T/C) with equal lengths, from cu[s]/C + s when
  * packed, where some slots stay unused. All of it follows from shapes and the device model, nothing from the batch. */
 #ifndef DR_CUDA_CHUNKWISE_H
 #define DR_CUDA_CHUNKWISE_H
 
+#include "backends/cuda/cuda.h"
 #include "backends/cuda/rows.h"
-#include "base/memory.h"
 
-enum { DR_CUDA_ROWS = 64, DR_CUDA_TILE = 16, DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */ };
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DR_CUDA_CHUNK_ROWS = 64, DR_CUDA_TILE = 16, DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */ };
 
 typedef struct {
     dr_cuda_rows rows;
@@ -35,10 +39,9 @@ typedef struct {
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
     int64_t sequences, tokens;
-    int64_t length; /* tokens of every sequence; 0: packed, see cu */
-    int64_t slots;  /* of chunks */
-    int64_t blocks; /* slots * HV */
-    int32_t multiprocessors;
+    int64_t length;         /* tokens of every sequence; 0: packed, see cu */
+    int64_t slots;          /* of chunks */
+    int64_t blocks;         /* slots * HV */
     int32_t segments;       /* parts of a sequence that the scan takes at once; 1: the whole */
     int32_t segment_chunks; /* chunks of a part */
 } dr_cuda_chunk_plan;
@@ -54,7 +57,7 @@ typedef struct {
 
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
-    int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device, where packed */
+    int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
     void *reader;                 /* [blocks][64][Kp] R~ */
@@ -66,9 +69,9 @@ typedef struct {
     void *passage;                /* [sequences][HV][segments][Kp][Kp] float: M of each part, if split and reads */
 } dr_cuda_chunk_tensors;
 
-/* Fills in everything but rows.input[].at; fails where the engine has no kernel: key or value size above 256, Gram scans. */
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int multiprocessors,
-                                  dr_cuda_chunk_plan *plan);
+/* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
+ * the engine has no kernel. */
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan);
 
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
@@ -76,18 +79,14 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 
-typedef struct CUstream_st *dr_cuda_stream;
-
-/* Copies cu_seqlens of a packed layout to tensors->cu: as parameters of small kernels, so that it neither waits nor needs
- * pinned memory and can be captured. Nothing to do with equal lengths. */
-dr_status dr_cuda_chunk_copy_layout(const dr_cuda_chunk_plan *plan, const dr_layout *layout,
-                                    const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream);
-
 /* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
-dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream);
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream);
 
 /* initial, final [sequences][HV][K][V] float or NULL; o [tokens][HV][V] T; saved as above or NULL. initial may be final. */
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                             void *o, float *final, void *saved, dr_cuda_stream stream);
+                             void *o, float *final, void *saved, cudaStream_t stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
