@@ -184,8 +184,8 @@ typedef struct dr_operations {
                                          const dr_mutable_states *states, void *o, void *workspace);
     /* tokens from one saved state to the next, and the saved states; both NULL where a forward saves none */
     int64_t (*recurrence_chunk)(const dr_backend *, const dr_recurrence *);
-    void (*recurrence_boundary)(dr_backend *, const dr_recurrence *, const void *saved, int64_t sequence, int64_t boundary,
-                                const dr_mutable_states *states);
+    dr_status (*recurrence_boundary)(dr_backend *, const dr_recurrence *, const void *saved, int64_t sequence, int64_t boundary,
+                                     const dr_mutable_states *states);
     int (*recurrence_kernel)(const dr_backend *, const dr_recurrence *, bool decode, char *text, size_t size);
 } dr_operations;
 

@@ -204,8 +204,7 @@ dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recur
     DR_TRY(check_pointer(saved, true, "what the forward saved"));
     DR_TRY(check_pointer(states, true, "the place for the states"));
     DR_TRY(check_mutable_states(recurrence, states, "the boundary's"));
-    backend->ops->recurrence_boundary(backend, recurrence, saved, sequence, boundary, states);
-    return DR_OK;
+    return backend->ops->recurrence_boundary(backend, recurrence, saved, sequence, boundary, states);
 }
 
 int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {

@@ -30,9 +30,10 @@ int64_t dr_cuda_chunkwise_chunk(const dr_backend *backend, const dr_recurrence *
     return 1;
 }
 
-void dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                int64_t boundary, const dr_mutable_states *states) {
-    (void)backend, (void)recurrence, (void)saved, (void)sequence, (void)boundary, (void)states;
+dr_status dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
+                                     int64_t sequence, int64_t boundary, const dr_mutable_states *states) {
+    (void)saved, (void)sequence, (void)boundary, (void)states;
+    return dr_cuda_chunkwise_check(backend, recurrence);
 }
 
 int dr_cuda_chunkwise_kernel(const dr_backend *backend, const dr_recurrence *recurrence, char *text, size_t size) {

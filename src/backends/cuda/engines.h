@@ -20,8 +20,8 @@ dr_status dr_cuda_recurrent_backward(const dr_backend *backend, const dr_recurre
                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
 /* Tokens from one saved state to the next. */
 int64_t dr_cuda_recurrent_chunk(const dr_recurrence *recurrence);
-void dr_cuda_recurrent_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                int64_t boundary, const dr_mutable_states *states);
+dr_status dr_cuda_recurrent_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
+                                     int64_t sequence, int64_t boundary, const dr_mutable_states *states);
 
 /* DR_ERROR_UNSUPPORTED with a sentence for what the chunkwise engine does not take; DR_PATH_BEST then goes token by token. */
 dr_status dr_cuda_chunkwise_check(const dr_backend *backend, const dr_recurrence *recurrence);
@@ -34,8 +34,8 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
                                      const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
 int64_t dr_cuda_chunkwise_chunk(const dr_backend *backend, const dr_recurrence *recurrence);
-void dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                int64_t boundary, const dr_mutable_states *states);
+dr_status dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
+                                     int64_t sequence, int64_t boundary, const dr_mutable_states *states);
 /* Like snprintf. */
 int dr_cuda_chunkwise_kernel(const dr_backend *backend, const dr_recurrence *recurrence, char *text, size_t size);
 

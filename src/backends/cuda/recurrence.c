@@ -94,16 +94,16 @@ int64_t dr_cuda_recurrence_chunk(const dr_backend *backend, const dr_recurrence 
                                                                          : dr_cuda_recurrent_chunk(recurrence);
 }
 
-void dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                 int64_t boundary, const dr_mutable_states *states) {
+dr_status dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                      int64_t boundary, const dr_mutable_states *states) {
     bool chunkwise;
     int before;
-    if (choose(backend, recurrence, &chunkwise) != DR_OK || dr_cuda_enter(backend, &before) != DR_OK) return;
-    if (chunkwise)
-        dr_cuda_chunkwise_boundary(backend, recurrence, saved, sequence, boundary, states);
-    else
-        dr_cuda_recurrent_boundary(backend, recurrence, saved, sequence, boundary, states);
+    DR_TRY(choose(backend, recurrence, &chunkwise));
+    DR_TRY(dr_cuda_enter(backend, &before));
+    dr_status status = chunkwise ? dr_cuda_chunkwise_boundary(backend, recurrence, saved, sequence, boundary, states)
+                                 : dr_cuda_recurrent_boundary(backend, recurrence, saved, sequence, boundary, states);
     dr_cuda_leave(before);
+    return status;
 }
 
 int dr_cuda_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,

@@ -16,8 +16,8 @@ dr_status dr_cuda_recurrence_decode(dr_backend *backend, const dr_recurrence *re
 dr_status dr_cuda_recurrence_decode_slots(dr_backend *backend, const dr_recurrence *recurrence, const dr_slots *slots,
                                           const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace);
 int64_t dr_cuda_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence);
-void dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                 int64_t boundary, const dr_mutable_states *states);
+dr_status dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                      int64_t boundary, const dr_mutable_states *states);
 int dr_cuda_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size);
 
 #endif
