@@ -32,6 +32,9 @@ typedef struct {
     void *stream;   /* a cudaStream_t of that device, which must outlive the backend; NULL: the default stream */
 } dr_backend_options;
 
+/* The names of the build's backends, in the order in which they are told; NULL beyond the last. */
+DR_API const char *dr_backend_listed(int index);
+
 /* Opens a backend by name; options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the build or the machine lacks it. */
 DR_API dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend);
 DR_API void dr_backend_close(dr_backend *backend); /* NULL is allowed */

@@ -33,6 +33,10 @@ static dr_status fail_unknown(const char *name) {
     return dr_fail(DR_ERROR_UNSUPPORTED, "this build has no backend \"%s\": it has %s%s", name, known, cure);
 }
 
+const char *dr_backend_listed(int index) {
+    return index >= 0 && index < ENTRIES ? entries[index].name : NULL;
+}
+
 dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend) {
     if (!name || !backend) return dr_fail(DR_ERROR_ARGUMENT, "opening a backend takes a name and a place for the backend");
     if (options && options->threads < 0)

@@ -1,5 +1,5 @@
 /* The CUDA backend's table of operations, and opening it on a device and a stream. It offers recurrences and the moves of their
- * tensors; the operations of a network are NULL, and who needs those asks dr_backend_check_network first. */
+ * tensors; the operations of a network are NULL, and a model refuses a backend without them (nn/model.c). */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/open.h"

@@ -108,6 +108,7 @@ dr_status dr_cuda_decode(const dr_backend *backend, const dr_recurrence *recurre
 dr_status dr_cuda_recurrent_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                      const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    (void)recurrence, (void)inputs, (void)initial, (void)saved, (void)d_o, (void)d_final, (void)d_inputs, (void)d_initial, (void)workspace;
+    (void)recurrence, (void)inputs, (void)initial, (void)saved, (void)d_o, (void)d_final, (void)d_inputs, (void)d_initial,
+        (void)workspace;
     return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no gradients token by token yet", backend->ops->name);
 }
