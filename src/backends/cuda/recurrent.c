@@ -2,7 +2,7 @@
  * rule that recurrence.c lets through, so that whatever the chunkwise engine does not take still runs. */
 #include "backends/cuda/engines.h"
 #include "backends/cuda/rows_make.h"
-#include "backends/cuda/tokens.h"
+#include "backends/cuda/tokens_back.h"
 
 enum { CHUNK = 16 }; /* tokens from one kept state to the next, unless the caller says */
 
@@ -22,14 +22,49 @@ static void lay_saved(const dr_recurrence *recurrence, dr_arena *arena, dr_cuda_
     if (recurrence->rule->scan == DR_SCAN_DIAGONAL) call->saved_scan = dr_arena_take(arena, slots * keys * sizeof(float));
 }
 
+static float *take(dr_arena *arena, int64_t count) {
+    return dr_arena_take(arena, (size_t)count * sizeof(float));
+}
+
+/* The workspace of a backward, behind the layout. */
+static void lay_backward(const dr_cuda *gpu, const dr_recurrence *recurrence, dr_arena *arena, dr_cuda_tokens_back *call) {
+    const dr_rule *rule = recurrence->rule;
+    const int64_t HV = recurrence->value_heads, K = recurrence->key_size, V = recurrence->value_size;
+    const int64_t tokens = recurrence->layout.rows, rows = tokens * dr_rule_steps(rule),
+                  sequences = recurrence->layout.sequences;
+    const int64_t chunk = dr_cuda_recurrent_chunk(recurrence), chunk_rows = chunk * dr_rule_steps(rule);
+    const int64_t width = K <= 64 ? 64 : K <= 128 ? 128 : 256, places = sequences * HV * ((V + 31) / 32);
+    bool reads = false;
+    for (int i = 0; i < rule->rows; i++) reads = reads || rule->row[i].read != DR_READ_NONE;
+    call->slices = (int32_t)((V + 31) / 32);
+    call->blocks = (int32_t)(places < 2 * gpu->processors ? places : 2 * gpu->processors);
+    call->replay = take(arena, call->blocks * (chunk_rows + 1) * width * 32);
+    call->replay_row = take(arena, call->blocks * chunk_rows * 2 * 32);
+    call->replay_scan = take(arena, rule->scan == DR_SCAN_DIAGONAL ? call->blocks * chunk * 256 : 0);
+    call->d_write = take(arena, call->slices * rows * HV * K);
+    call->d_query = take(arena, call->slices * tokens * HV * K);
+    call->d_value = take(arena, rows * HV * V);
+    if (reads) call->d_read = take(arena, call->slices * rows * HV * K);
+    if (reads) call->d_gain = take(arena, call->slices * rows * HV);
+    if (rule->decay != DR_DECAY_NONE) call->d_decay = take(arena, call->slices * tokens * HV * K);
+    if (rule->scan == DR_SCAN_DIAGONAL) call->scan = take(arena, (tokens + sequences) * recurrence->key_heads * K);
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!dr_rule_uses(rule, (dr_input)i) || dr_recurrence_input_form(recurrence, (dr_input)i).per_row) continue;
+        call->parameter_count[i] = dr_recurrence_input_count(recurrence, (dr_input)i);
+        call->d_parameter[i] = dr_arena_take(arena, (size_t)(sequences * call->parameter_count[i]) * sizeof(double));
+    }
+}
+
 dr_status dr_cuda_recurrent_plan(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    (void)backend;
-    dr_arena saved = {0};
+    dr_arena saved = {0}, backward = {0};
     dr_cuda_tokens call = {.chunk = 0};
+    dr_cuda_tokens_back back = {.slices = 0};
     lay_saved(recurrence, &saved, &call);
+    dr_arena_take(&backward, dr_cuda_layout_bytes(&recurrence->layout));
+    lay_backward(dr_cuda_of(backend), recurrence, &backward, &back);
     memory->saved = saved.used;
     memory->forward = dr_cuda_layout_bytes(&recurrence->layout);
-    memory->backward = dr_cuda_layout_bytes(&recurrence->layout);
+    memory->backward = backward.used;
     return DR_OK;
 }
 
@@ -62,6 +97,41 @@ dr_status dr_cuda_recurrent_forward(const dr_backend *backend, const dr_recurren
     if (saved && !begins_at_16(saved)) call.whole = false;
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, workspace, &call.layout));
     return dr_cuda_tokens_forward(gpu, backend->storage, &call);
+}
+
+dr_status dr_cuda_recurrent_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
+                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
+    const dr_cuda *gpu = dr_cuda_of(backend);
+    const dr_mutable_states none = {{NULL}};
+    dr_arena arena = {.block = workspace};
+    dr_cuda_tokens_back call = {
+        .forward = call_of(backend, recurrence, inputs, initial, NULL, &none),
+        .d_o = d_o,
+        .d_final = d_final->at[DR_STATE_S],
+        .d_final_scan = d_final->at[DR_STATE_A],
+        .d_initial = d_initial->at[DR_STATE_S],
+        .d_initial_scan = d_initial->at[DR_STATE_A],
+    };
+    dr_cuda_rows_make(backend, recurrence, inputs, d_inputs, &call.forward.rows);
+    lay_saved(recurrence, &(dr_arena){.block = (char *)saved}, &call.forward);
+    call.forward.whole =
+        recurrence->value_size % 4 == 0 && begins_at_16(saved) && begins_at_16(call.d_final) && begins_at_16(call.d_initial);
+    call.forward.whole_output = recurrence->value_size % 8 == 0 && begins_at_16(d_o);
+    void *layout = dr_arena_take(&arena, dr_cuda_layout_bytes(&recurrence->layout));
+    DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, layout, &call.forward.layout));
+    lay_backward(gpu, recurrence, &arena, &call);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (!d_inputs->at[i]) call.d_parameter[i] = NULL;
+    if (call.scan) { /* A before each token: chunks of one */
+        dr_cuda_tokens all = call.forward;
+        all.saved = NULL;
+        all.saved_scan = call.scan;
+        all.chunk = 1;
+        DR_TRY(dr_cuda_tokens_scan(gpu, backend->storage, &all));
+    }
+    if (recurrence->layout.rows > 0 || call.d_initial) DR_TRY(dr_cuda_states_backward(gpu, backend->storage, &call));
+    return dr_cuda_inputs_backward(gpu, backend->storage, &call);
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
@@ -103,12 +173,4 @@ dr_status dr_cuda_decode(const dr_backend *backend, const dr_recurrence *recurre
     call.from = slots ? slots->from : NULL;
     call.to = slots ? slots->to : NULL;
     return dr_cuda_tokens_forward(dr_cuda_of(backend), backend->storage, &call);
-}
-
-dr_status dr_cuda_recurrent_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    (void)recurrence, (void)inputs, (void)initial, (void)saved, (void)d_o, (void)d_final, (void)d_inputs, (void)d_initial,
-        (void)workspace;
-    return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no gradients token by token yet", backend->ops->name);
 }

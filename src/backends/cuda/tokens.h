@@ -28,6 +28,8 @@ typedef struct {
 
 /* Outputs and S; then A, which the first kernel still reads. */
 dr_status dr_cuda_tokens_forward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
+/* A alone. */
+dr_status dr_cuda_tokens_scan(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
 
 #ifdef __cplusplus
 }
