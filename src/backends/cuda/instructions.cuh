@@ -29,6 +29,13 @@ static __device__ inline void dr_load_matrices_transposed(unsigned (&to)[4], uns
                  : "memory");
 }
 
+/* An 8 x 8 matrix of 16 bits that the warp holds as above, transposed. */
+static __device__ inline unsigned dr_transpose_matrix(unsigned x) {
+    unsigned y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 static __device__ inline float dr_load_shared(unsigned address) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
@@ -73,6 +80,13 @@ static __device__ inline unsigned dr_round_tf32(float x) {
     return y;
 }
 
+/* The same number, of which the compiler does not know where it came from: so it computes anew, in each turn of a loop, what
+ * follows from it, instead of keeping dozens of addresses in registers. */
+static __device__ inline unsigned dr_forget(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* 16 bytes, both addresses multiples of 16; zeros if not valid, and then `from` is not read. */
 static __device__ inline void dr_copy_async(unsigned to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -83,8 +97,7 @@ static __device__ inline void dr_copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int unfinished>
-static __device__ inline void dr_copy_wait() {
+template <int unfinished> static __device__ inline void dr_copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(unfinished) : "memory");
 }
 
