@@ -44,7 +44,8 @@ typedef struct {
     char tensor[40];
     double excess;          /* error over what is allowed */
     double tolerance;       /* allowed, */
-    const dr_errors *plain; /* or twice the error in here if that is more; NULL: nothing else */
+    const dr_errors *plain; /* or, if that is more, twice the error in here; NULL: nothing else */
+    double least;           /* errors in there count as this at least */
     dr_errors *kept;        /* all errors go in here; NULL: nowhere */
 } dr_worst;
 
@@ -52,6 +53,9 @@ typedef struct {
     dr_worst forward, backward;
     char kernel[96]; /* that ran */
 } dr_measurement;
+
+/* What rounding to the type alone does to a tensor, relative: a random error of up to half a unit in the last place. */
+double dr_rounding_error(dr_dtype dtype);
 
 void dr_measurement_start(dr_measurement *measurement, double forward_tolerance, double backward_tolerance);
 

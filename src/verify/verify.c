@@ -2,7 +2,8 @@
  *
  * A file is read and checked whole before anything runs. A case passes if every run of it stays within the tolerances: 1e-10 on
  * the reference, which is double, the file's own elsewhere, and where a backend stores vectors in 16 bits, twice the error of
- * the reference with inputs and results rounded to that type. It is skipped if this build does not know what it records, or if
+ * the reference with inputs and results rounded to that type, or twice what rounding alone does to a tensor: one of few numbers
+ * may be lucky. It is skipped if this build does not know what it records, or if
  * nothing that was asked for applies to it. The reference has no chunkwise engine, being the specification; a backend that does
  * not have another engine for a rule says so with DR_ERROR_UNSUPPORTED, which only `strict` counts as a failure. */
 #include <deltarule/verify.h>
@@ -72,12 +73,14 @@ static void start(const progress *p, const dr_backend *backend, dr_measurement *
         dr_measurement_start(result, p->rtol_forward, p->rtol_backward);
 }
 
-/* "forward 2.1e-07 out.o", or blanks of that width. */
+/* "forward 2.1e-07 out.o", or blanks of that width; where the allowance is a tensor's own, "forward 2.1e-03 out.o x0.6". */
 static void format_worst(const char *label, const dr_worst *worst, char *text, size_t size) {
     if (worst->error < 0)
         snprintf(text, size, "%-30s", "");
-    else
+    else if (!worst->plain)
         snprintf(text, size, "%s %7.1e %-13s", label, worst->error, worst->tensor);
+    else
+        snprintf(text, size, "%s %7.1e %-13s x%.2f", label, worst->error, worst->tensor, worst->excess);
 }
 
 /* Judges one run by its status and its errors, and says a line about it. engine: its name, or "-". Only a lack of memory is an
@@ -131,6 +134,7 @@ static dr_status run_engine(session *s, progress *p, const dr_recurrence_case *r
         DR_TRY(measure_plain(s, read, backend, &forward, &backward));
         result.forward.plain = &forward;
         result.backward.plain = &backward;
+        result.forward.least = result.backward.least = dr_rounding_error(dr_recurrence_output_dtype(backend));
     }
     dr_path path = which == ENGINE_CHUNKWISE ? DR_PATH_CHUNKWISE : DR_PATH_RECURRENT;
     dr_status status = which == ENGINE_DECODE ? dr_recurrence_case_decode(read, backend, &result)
