@@ -3,30 +3,78 @@
  *     dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
  *
  * The scan (scan.cuh) with the roles of R~ and X exchanged and one more source: the same tiles, the same transposes, so that
- * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do. */
+ * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do. Four warps
+ * compute and four copy: between the products of a chunk nothing waits for memory. */
 #include "backends/cuda/backward.h"
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/scan.cuh"
 
-template <typename T>
-static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chunk_place &place) {
-    const dr_cuda_rows &rows = x.call.plan.rows;
-    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const T *from = (const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns;
-    const int tokens = place.tokens;
-    dr_load_tile<T>(x.shared + x.room.value, x.call.plan.query_rows, 64, rows.value_size - x.columns, rows.aligned,
-                    [=](int row) { return row < tokens ? from + row * stride : (const T *)NULL; });
+enum { COPIERS = 128, THREADS = SCAN_THREADS + COPIERS };
+
+/* As dr_load_tile, by the threads behind the first SCAN_THREADS. Every thread stays in one column of units. */
+template <typename T, int width, typename F>
+static __device__ inline void copy_rows(char *tile, int rows, int size, bool aligned, F row_at) {
+    constexpr int unit = 16 / (int)sizeof(T), units = width / unit;
+    const int thread = (int)threadIdx.x - SCAN_THREADS, column = thread % units * unit;
+#pragma unroll 8
+    for (int row = thread / units; row < rows; row += COPIERS / units) {
+        const T *from = row_at(row);
+        const unsigned at = dr_tile_at<T>(0, rows, row, column);
+        const bool valid = from && column < size;
+        if (aligned) {
+            dr_copy_async(dr_shared_address(tile) + at, valid ? (const void *)(from + column) : tile, valid);
+            continue;
+        }
+        T *to = (T *)(tile + at);
+#pragma unroll
+        for (int e = 0; e < unit; e++) to[e] = valid && column + e < size ? from[column + e] : dr_from_float<T>(0.0f);
+    }
 }
 
-template <typename T>
-static __device__ inline void load_factors(const dr_scan_block &x, int64_t block) {
-    const int thread = (int)threadIdx.x, width = x.call.plan.key_width;
+template <typename T, int width>
+static __device__ inline void copy_matrix(char *tile, const void *from, int64_t block, int rows) {
+    const T *first = (const T *)from + block * rows * width;
+    copy_rows<T, width>(tile, rows, width, true, [=](int row) { return first + row * width; });
+}
+
+/* All that a chunk needs, into a stage of shared memory. */
+template <typename T, int width>
+static __device__ inline void copy_chunk(const dr_scan_block &x, char *stage, const dr_chunk_place &place, int64_t block) {
+    const dr_cuda_chunk_plan &plan = x.call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = x.call.tensors;
+    const int steps = rows.steps, tokens = place.tokens, alive = tokens * steps, queries = plan.query_rows;
+    copy_matrix<T, width>(stage + x.room.exit, tensors.exit, block, 64);
+    copy_matrix<T, 64>(stage + x.room.score, tensors.score, block, queries);
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    const T *outputs = (const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns;
+    copy_rows<T, 64>(stage + x.room.value, queries, rows.value_size - x.columns, rows.aligned,
+                     [=](int row) { return row < tokens ? outputs + row * stride : (const T *)NULL; });
+    if (plan.query_direct) {
+        const dr_source source =
+            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
+        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
+        copy_rows<T, width>(stage + x.room.query, queries, rows.key_size, rows.aligned,
+                            [=](int row) { return row < tokens ? from + row * source.token : (const T *)NULL; });
+    } else {
+        copy_matrix<T, width>(stage + x.room.query, tensors.query, block, queries);
+    }
+    if (plan.reads && plan.reader_direct) {
+        const dr_source source = dr_reader_source(rows);
+        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
+        copy_rows<T, width>(stage + x.room.reader, 64, rows.key_size, rows.aligned, [=](int row) {
+            const int token = steps == 1 ? row : row / steps;
+            return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
+        });
+    } else if (plan.reads) {
+        copy_matrix<T, width>(stage + x.room.reader, tensors.reader, block, 64);
+    }
+    const int thread = (int)threadIdx.x - SCAN_THREADS;
     if (thread < 64)
-        dr_copy_async(dr_shared_address(x.shared + x.room.factors) + thread * 16, x.call.tensors.factors + block * 64 + thread,
-                      true);
+        dr_copy_async(dr_shared_address(stage + x.room.factors) + thread * 16, tensors.factors + block * 64 + thread, true);
     else if (thread - 64 < width / 4)
-        dr_copy_async(dr_shared_address(x.shared + x.room.keep) + (thread - 64) * 16,
-                      x.call.tensors.keep + block * width + (thread - 64) * 4, true);
+        dr_copy_async(dr_shared_address(stage + x.room.keep) + (thread - 64) * 16,
+                      tensors.keep + block * width + (thread - 64) * 4, true);
 }
 
 /* dY^T = dS'^T X^T + dO^T P' */
@@ -147,8 +195,11 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
     }
 }
 
+/* The first four warps compute, the others copy the next chunk into the other stage meanwhile; where shared memory holds one
+ * stage only, they take turns. */
 template <typename T, int boxes>
-static __global__ void __launch_bounds__(SCAN_THREADS) reverse(const __grid_constant__ dr_scan_call call, void *d_update) {
+static __global__ void __launch_bounds__(THREADS)
+    reverse(const __grid_constant__ dr_scan_call call, void *d_update, int stages) {
     extern __shared__ __align__(1024) char shared[];
     constexpr int tiles = boxes * 8, width = boxes * 64;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -156,56 +207,48 @@ static __global__ void __launch_bounds__(SCAN_THREADS) reverse(const __grid_cons
     const int groups = plan.value_width / 64, group = (int)(blockIdx.x % groups);
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads);
-    const dr_scan_block x = {call, shared, dr_scan_lay(plan, sizeof(T), false), head, head / rows.group, group * 64};
+    dr_scan_block x = {call, shared, dr_scan_lay(plan, sizeof(T), false), head, head / rows.group, group * 64};
     const int64_t chunks = dr_sequence_chunks(plan, call.tensors.cu, sequence);
     const int64_t slot = dr_sequence_slot(plan, call.tensors.cu, sequence);
     const int64_t state = chain * rows.key_size * rows.value_size;
+    const auto block_of = [&](int64_t chunk) { return (slot + chunk) * plan.value_heads + head; };
 
+    if (threadIdx.x >= SCAN_THREADS) {
+        for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
+            const int stage = stages == 2 ? (int)(chunk & 1) : 0;
+            copy_chunk<T, width>(x, shared + stage * x.room.bytes, dr_chunk_of(plan, call.tensors.cu, sequence, chunk),
+                                 block_of(chunk));
+            dr_copy_commit();
+            dr_copy_wait<0>();
+            __syncthreads(); /* the chunk is there; with two stages, the one before it is done */
+            if (stages == 1) __syncthreads();
+        }
+        return;
+    }
     float s[tiles][4] = {};
     if (call.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = call.initial[state + at]; });
-
-    const auto block_of = [&](int64_t chunk) { return (slot + chunk) * plan.value_heads + head; };
-    const auto place_of = [&](int64_t chunk) { return dr_chunk_of(plan, call.tensors.cu, sequence, chunk); };
-    if (chunks > 0) {
-        dr_scan_load_writers<T, width>(x, block_of(chunks - 1));
-        load_outputs<T>(x, place_of(chunks - 1));
-        dr_copy_commit();
-        dr_scan_load_readers<T, width>(x, place_of(chunks - 1), block_of(chunks - 1));
-        load_factors<T>(x, block_of(chunks - 1));
-        dr_copy_commit();
-    }
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
         float y[8][4] = {};
         dr_scan_save<T, tiles>(x, block_of(chunk), s);
-        dr_copy_wait<1>();
-        __syncthreads(); /* X, P', dO are there */
+        __syncthreads();
+        x.shared = shared + (stages == 2 ? (int)(chunk & 1) * x.room.bytes : 0);
         reverse_updates<T, tiles>(x, s, y);
         store_updates<T>(x, d_update, block_of(chunk), y);
-        dr_copy_wait<0>();
-        __syncthreads(); /* R~, Q~ and factors are there; X, P' are read */
-        if (chunk > 0) dr_scan_load_writers<T, width>(x, block_of(chunk - 1));
-        dr_copy_commit();
         reverse_state<T, tiles>(x, s, y);
-        __syncthreads(); /* all tiles are read */
-        if (chunk > 0) load_outputs<T>(x, place_of(chunk - 1));
-        dr_copy_commit();
-        if (chunk > 0) {
-            dr_scan_load_readers<T, width>(x, place_of(chunk - 1), block_of(chunk - 1));
-            load_factors<T>(x, block_of(chunk - 1));
-        }
-        dr_copy_commit();
+        if (stages == 1) __syncthreads();
     }
     if (call.final) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { call.final[state + at] = element; });
 }
 
 template <typename T, int boxes>
 static dr_status launch(const dr_scan_call *call, void *d_update, cudaStream_t stream) {
-    const int bytes = dr_scan_lay(call->plan, sizeof(T), false).bytes;
+    enum { MOST = 227 * 1024 };
+    const int one = dr_scan_lay(call->plan, sizeof(T), false).bytes, stages = 2 * one <= MOST ? 2 : 1, bytes = stages * one;
     const int64_t sizes[] = {call->plan.sequences, call->plan.value_heads, call->plan.value_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 3, "reverse", &grid));
     DR_CUDA(cudaFuncSetAttribute(reverse<T, boxes>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    reverse<T, boxes><<<grid, SCAN_THREADS, (size_t)bytes, stream>>>(*call, d_update);
+    reverse<T, boxes><<<grid, THREADS, (size_t)bytes, stream>>>(*call, d_update, stages);
     DR_CUDA_LAUNCHED("reverse");
     return DR_OK;
 }
