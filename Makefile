@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan format check-layers install clean help
+.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers install clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -32,9 +32,19 @@ tsan: ## all tests under the thread sanitizer
 	cmake --build --preset tsan
 	ctest --preset tsan
 
+cuda-test: ## build with the CUDA backend and hold it, on this machine's GPU, to recorded results and properties (SEEDS=A..B: a long run)
+	cmake --preset cuda
+	cmake --build --preset cuda --target deltarule cuda_tests
+	@tools/test-cuda build/cuda
+
+cuda-sanitize: ## the same build's test shapes under compute-sanitizer
+	cmake --preset cuda
+	cmake --build --preset cuda --target deltarule cuda_tests
+	@tools/sanitize-cuda build/cuda
+
 format: ## lay out all C files by .clang-format
 	@tools/install-packages check
-	git ls-files '*.c' '*.h' | xargs clang-format -i
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 check-layers: ## refuse includes across the layers of src/
 	@tools/check-layers

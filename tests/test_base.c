@@ -85,10 +85,10 @@ static void test_passing_failures_on(void **state) {
 
 static void test_names_of_statuses(void **state) {
     (void)state;
-    static const char *const names[] = {"DR_OK",         "DR_ERROR_ARGUMENT", "DR_ERROR_UNSUPPORTED", "DR_ERROR_MEMORY",
-                                        "DR_ERROR_IO",   "DR_ERROR_FORMAT",   "DR_ERROR_NUMERIC",     "DR_ERROR_INTERRUPTED",
-                                        "unknown status"};
-    for (int i = 0; i < 9; i++) assert_string_equal(dr_status_name((dr_status)i), names[i]);
+    static const char *const names[] = {"DR_OK",           "DR_ERROR_ARGUMENT", "DR_ERROR_UNSUPPORTED", "DR_ERROR_MEMORY",
+                                        "DR_ERROR_IO",     "DR_ERROR_FORMAT",   "DR_ERROR_NUMERIC",     "DR_ERROR_INTERRUPTED",
+                                        "DR_ERROR_DEVICE", "unknown status"};
+    for (int i = 0; i < 10; i++) assert_string_equal(dr_status_name((dr_status)i), names[i]);
     int major, minor, patch;
     char end;
     assert_int_equal(sscanf(dr_version(), "%d.%d.%d%c", &major, &minor, &patch, &end), 3);

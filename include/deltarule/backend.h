@@ -2,9 +2,15 @@
  *
  *     reference   double precision, plain loops, the specification
  *     cpu         float32, OpenMP, instruction set chosen at run time
+ *     cuda        float32 on an NVIDIA GPU, recurrences only; their vectors may be stored as bf16 or fp16
  *
  * A backend computes in one element type (dr_backend_dtype). Pointers to tensors that its operations take are pointers into its
- * memory, in that type: host memory for the two above. */
+ * memory, in that type (but see dr_recurrence_input_dtype): host memory for the first two, the GPU's for cuda.
+ *
+ * Backend cuda puts its work in order on one stream and does not wait for it, but for these, which wait until the stream is
+ * idle: upload, download, wait, close; allocate and free may wait for the whole device. A failure on the GPU that shows only
+ * after a call has returned is reported by one of those. None of them may be captured in a CUDA graph; zero and the
+ * recurrence's calls may be. */
 #ifndef DELTARULE_BACKEND_H
 #define DELTARULE_BACKEND_H
 
@@ -19,14 +25,22 @@ typedef struct dr_backend dr_backend;
 typedef struct {
     int threads;     /* 0: what OpenMP says (OMP_NUM_THREADS, else the cores); results do not depend on it */
     const char *isa; /* NULL: the best that the machine has; else "portable", "avx2", "avx512" (cpu only) */
+
+    /* cuda only; zero elsewhere */
+    dr_dtype dtype; /* DR_F32, DR_BF16 or DR_F16: how the vectors of a recurrence are stored (dr_recurrence_input_dtype) */
+    int device;     /* as CUDA counts them, from 0 */
+    void *stream;   /* a cudaStream_t of that device, which must outlive the backend; NULL: the default stream */
 } dr_backend_options;
+
+/* The names of the build's backends, in the order in which they are told; NULL beyond the last. */
+DR_API const char *dr_backend_listed(int index);
 
 /* Opens a backend by name; options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the build or the machine lacks it. */
 DR_API dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend);
 DR_API void dr_backend_close(dr_backend *backend); /* NULL is allowed */
 
 DR_API const char *dr_backend_name(const dr_backend *backend);
-DR_API const char *dr_backend_isa(const dr_backend *backend); /* "double" for the reference */
+DR_API const char *dr_backend_isa(const dr_backend *backend); /* "double" for the reference, "sm_90a" on a GPU */
 DR_API dr_dtype dr_backend_dtype(const dr_backend *backend);
 DR_API int dr_backend_threads(const dr_backend *backend);
 
@@ -38,6 +52,15 @@ DR_API void dr_backend_zero(dr_backend *backend, void *memory, size_t bytes);
 /* Copies count elements between host memory of a floating dtype and backend memory in the backend's type, converting. */
 DR_API dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_dtype from_dtype, int64_t count);
 DR_API dr_status dr_backend_download(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, int64_t count);
+
+/* The same where the backend's memory holds another type than its own, which is that of an input or of the output. */
+DR_API dr_status dr_backend_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                                      int64_t count);
+DR_API dr_status dr_backend_download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                                        int64_t count);
+
+/* Returns when all that was asked of the backend is done. DR_ERROR_DEVICE if something failed on the way. */
+DR_API dr_status dr_backend_wait(dr_backend *backend);
 
 /* One line a fact for `deltarule info`: features found, kernels chosen, libraries. Calls line(context, text) for each. */
 DR_API void dr_backend_describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context);

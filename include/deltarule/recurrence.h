@@ -47,6 +47,12 @@ typedef struct {
     void *at[DR_STATES];
 } dr_mutable_states; /* NULL where not wanted; overwritten */
 
+/* The element types in which the backend takes and gives the tensors of a recurrence. Vectors (query, key, value, erase_key,
+ * feedback_key, free_read, free_write, rate, erase_gate, write_gate, their gradients, o and d_o) are in the storage type of
+ * dr_backend_options on cuda; everything else, and all of it on other backends, is in dr_backend_dtype. */
+DR_API dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input);
+DR_API dr_dtype dr_recurrence_output_dtype(const dr_backend *backend);
+
 /* Bytes the calls below need. saved: what a forward keeps for its backward. */
 typedef struct {
     size_t forward, backward, saved, decode;
@@ -73,6 +79,23 @@ DR_API dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence
  * recurrent engine to rounding. workspace: memory->decode bytes. */
 DR_API dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                       const dr_mutable_states *states, void *o, void *workspace);
+
+/* Where the states of each sequence lie when a server keeps those of many sequences in one pool, and which tokens of it come.
+ * The states of a call are then [slots, ...] instead of [sequences, ...]. */
+typedef struct {
+    int64_t slots;
+    int64_t tokens; /* of each sequence, at least 1; layout.rows is sequences times that */
+    /* In the backend's memory, read when the call runs: a captured call takes what is there when it is replayed.
+     * from [sequences]: the slot that a sequence starts from; -1 (or any negative number) skips it: nothing of it is written.
+     * to [sequences, tokens]: the slot for the state after each token, or -1: that state is not kept. NULL: only the last state
+     * is kept, in place. No slot that is written may be read or written by another sequence of the call. */
+    const int32_t *from, *to;
+} dr_slots;
+
+/* Decoding with the states in slots: one token for each sequence or a few, as speculative decoding verifies them. o [rows, HV,
+ * V]. workspace: memory->decode bytes of the plan for this layout. DR_ERROR_UNSUPPORTED where the backend has no pools. */
+DR_API dr_status dr_recurrence_decode_slots(dr_backend *backend, const dr_recurrence *recurrence, const dr_slots *slots,
+                                            const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace);
 
 /* States between the chunks of a forward, read out of what it saved: for caches of prefixes and for passing states from device
  * to device. Boundary i of a sequence lies before its token i chunk; i counts from 0, where it is the initial state, and there

@@ -24,6 +24,7 @@ typedef enum {
     DR_ERROR_FORMAT,      /* a file's content is not what its format says */
     DR_ERROR_NUMERIC,     /* a result is not finite where it must be */
     DR_ERROR_INTERRUPTED, /* the caller asked to stop */
+    DR_ERROR_DEVICE,      /* the GPU or its driver reported a failure */
 } dr_status;
 
 /* The sentence of the last failure on the calling thread; "" if there was none. Valid until the thread's next failure. */

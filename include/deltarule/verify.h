@@ -10,10 +10,12 @@ extern "C" {
 #endif
 
 typedef struct {
-    const char *backend; /* "reference", "cpu", or NULL: all */
+    const char *backend; /* "reference", "cpu", "cuda", or NULL: all that the build and the machine have */
     const char *path;    /* "recurrent", "chunkwise", "decode", or NULL: all that apply */
     const char *isa;     /* NULL: best */
     int threads;         /* 0: as OpenMP says */
+    dr_dtype dtype;      /* of backend cuda: DR_F32, DR_BF16, DR_F16 */
+    int device;          /* of backend cuda */
     bool strict;         /* an unknown rule, or a path that exists for the rule but was not run, is a failure */
 } dr_verify_options;
 

@@ -1,5 +1,8 @@
 /* Backends by name, and the public functions that only pass a call on to a backend's table. Arguments are checked here. */
 #include "backends/cpu/cpu.h"
+#ifdef DR_BUILD_CUDA
+#include "backends/cuda/open.h"
+#endif
 #include "backends/reference/reference.h"
 #include "base/error.h"
 
@@ -15,6 +18,9 @@ typedef struct {
 static const entry entries[] = {
     {"reference", dr_reference_open},
     {"cpu", dr_cpu_open},
+#ifdef DR_BUILD_CUDA
+    {"cuda", dr_cuda_open},
+#endif
 };
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
 
@@ -23,13 +29,20 @@ static dr_status fail_unknown(const char *name) {
     size_t length = 0;
     for (int i = 0; i < ENTRIES; i++)
         length += (size_t)snprintf(known + length, sizeof known - length, "%s%s", i > 0 ? ", " : "", entries[i].name);
-    return dr_fail(DR_ERROR_UNSUPPORTED, "this build has no backend \"%s\": it has %s", name, known);
+    const char *cure = strcmp(name, "cuda") == 0 ? "; configure with cmake --preset cuda for it" : "";
+    return dr_fail(DR_ERROR_UNSUPPORTED, "this build has no backend \"%s\": it has %s%s", name, known, cure);
+}
+
+const char *dr_backend_listed(int index) {
+    return index >= 0 && index < ENTRIES ? entries[index].name : NULL;
 }
 
 dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend) {
     if (!name || !backend) return dr_fail(DR_ERROR_ARGUMENT, "opening a backend takes a name and a place for the backend");
     if (options && options->threads < 0)
         return dr_fail(DR_ERROR_ARGUMENT, "%d threads: there must be one or more, or 0 for what OpenMP says", options->threads);
+    if (options && strcmp(name, "cuda") != 0 && (options->dtype || options->device || options->stream))
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no dtype, device and stream to choose: only cuda has", name);
     for (int i = 0; i < ENTRIES; i++)
         if (strcmp(entries[i].name, name) == 0) return entries[i].open(options, backend);
     return fail_unknown(name);
@@ -74,6 +87,10 @@ static dr_status check_copy(dr_dtype dtype, int64_t count) {
     return DR_OK;
 }
 
+dr_status dr_backend_wait(dr_backend *backend) {
+    return backend->ops->wait ? backend->ops->wait(backend) : DR_OK;
+}
+
 dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_dtype from_dtype, int64_t count) {
     DR_TRY(check_copy(from_dtype, count));
     return backend->ops->upload(backend, to, from, from_dtype, count);
@@ -82,6 +99,28 @@ dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_
 dr_status dr_backend_download(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, int64_t count) {
     DR_TRY(check_copy(to_dtype, count));
     return backend->ops->download(backend, to, to_dtype, from, count);
+}
+
+/* dtype: of the backend's side, and not its own */
+static dr_status fail_other_type(const dr_backend *backend, dr_dtype dtype) {
+    return dr_fail(DR_ERROR_ARGUMENT, "the memory of backend %s holds %s, not %s", backend->ops->name,
+                   dr_dtype_name(backend->ops->dtype), dr_dtype_name(dtype));
+}
+
+dr_status dr_backend_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                               int64_t count) {
+    DR_TRY(check_copy(from_dtype, count));
+    if (to_dtype == backend->ops->dtype) return backend->ops->upload(backend, to, from, from_dtype, count);
+    if (!backend->ops->upload_as) return fail_other_type(backend, to_dtype);
+    return backend->ops->upload_as(backend, to, to_dtype, from, from_dtype, count);
+}
+
+dr_status dr_backend_download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                                 int64_t count) {
+    DR_TRY(check_copy(to_dtype, count));
+    if (from_dtype == backend->ops->dtype) return backend->ops->download(backend, to, to_dtype, from, count);
+    if (!backend->ops->download_as) return fail_other_type(backend, from_dtype);
+    return backend->ops->download_as(backend, to, to_dtype, from, from_dtype, count);
 }
 
 void dr_backend_describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {

@@ -59,6 +59,8 @@ const char *dr_status_name(dr_status status) {
         return "DR_ERROR_NUMERIC";
     case DR_ERROR_INTERRUPTED:
         return "DR_ERROR_INTERRUPTED";
+    case DR_ERROR_DEVICE:
+        return "DR_ERROR_DEVICE";
     }
     return "unknown status";
 }

@@ -300,3 +300,7 @@ double cli_flag_real(const cli_flag *flag) {
 bool cli_flag_boolean(const cli_flag *flag) {
     return strcmp(flag->value, "true") == 0;
 }
+
+dr_dtype cli_flag_dtype(const cli_flag *flag) {
+    return strcmp(flag->value, "bf16") == 0 ? DR_BF16 : strcmp(flag->value, "fp16") == 0 ? DR_F16 : DR_F32;
+}

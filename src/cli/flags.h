@@ -37,6 +37,8 @@ bool cli_flag_boolean(const cli_flag *flag);
 
 /* Prints "deltarule COMMAND: sentence" and where help is; returns 2. */
 int cli_usage(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The value of CLI_FLAG_DTYPE. */
+dr_dtype cli_flag_dtype(const cli_flag *flag);
 /* Prints the library's last message; returns the exit status that fits: 2 for an argument, 1 for anything else. */
 int cli_failure(const cli_command *command, dr_status status);
 /* Flushes standard output; prints a message and returns 1 if not all of it could be written, else 0. */
@@ -48,8 +50,10 @@ const char *cli_nearest(const char *typed, const char *(*name)(const void *conte
 /* Flags that several commands have. */
 #define CLI_FLAG_BACKEND                                                                                                       \
     {                                                                                                                          \
-        .setting = {"backend", DR_SETTING_TEXT, "cpu", 0,                                                                      \
-                    0,         "cpu reference", NULL,  "where to compute: cpu is float32, reference double"},                  \
+        .setting = {"backend", DR_SETTING_TEXT,                                                                                \
+                    "cpu",     0,                                                                                              \
+                    0,         "cpu reference cuda",                                                                           \
+                    NULL,      "where to compute: cpu is float32, reference double; cuda has no networks yet"},                \
         .placeholder = "NAME"                                                                                                  \
     }
 #define CLI_FLAG_THREADS                                                                                                       \
@@ -65,5 +69,12 @@ const char *cli_nearest(const char *typed, const char *(*name)(const void *conte
         .setting = {"isa", DR_SETTING_TEXT, NULL, 0, 0, "portable avx2 avx512", NULL, "instruction set of the cpu backend"},   \
         .placeholder = "NAME", .hidden = true                                                                                  \
     }
+#define CLI_FLAG_DTYPE                                                                                                         \
+    {                                                                                                                          \
+        .setting = {"dtype", DR_SETTING_TEXT, "float32", 0, 0, "float32 bf16 fp16", NULL, "how backend cuda stores vectors"},  \
+        .placeholder = "NAME"                                                                                                  \
+    }
+#define CLI_FLAG_DEVICE                                                                                                        \
+    { .setting = {"device", DR_SETTING_INTEGER, "0", 0, 1023, NULL, NULL, "GPU of backend cuda"}, .placeholder = "N" }
 
 #endif

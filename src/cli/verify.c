@@ -13,14 +13,16 @@ static void print_line(void *context, const char *text) {
 }
 
 static int run(int argc, char **argv) {
-    enum { BACKEND, PATH, STRICT, THREADS, ISA, FLAGS };
+    enum { BACKEND, PATH, DTYPE, DEVICE, STRICT, THREADS, ISA, FLAGS };
     cli_flag flags[FLAGS] = {
-        [BACKEND] = {.setting = {"backend", DR_SETTING_TEXT, NULL, 0, 0, "reference cpu", NULL,
+        [BACKEND] = {.setting = {"backend", DR_SETTING_TEXT, NULL, 0, 0, "reference cpu cuda", NULL,
                                  "only this backend; all by default"},
                      .placeholder = "NAME"},
         [PATH] = {.setting = {"path", DR_SETTING_TEXT, NULL, 0, 0, "recurrent chunkwise decode", NULL,
                               "only this engine; all that apply by default"},
                   .placeholder = "NAME"},
+        [DTYPE] = CLI_FLAG_DTYPE,
+        [DEVICE] = CLI_FLAG_DEVICE,
         [STRICT] =
             {.setting = {"strict", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                          "count as failed what is skipped otherwise: an unknown rule, a path that exists but was not run"}},
@@ -34,6 +36,8 @@ static int run(int argc, char **argv) {
                                  .path = flags[PATH].value,
                                  .isa = flags[ISA].value,
                                  .threads = (int)cli_flag_integer(&flags[THREADS]),
+                                 .dtype = cli_flag_dtype(&flags[DTYPE]),
+                                 .device = (int)cli_flag_integer(&flags[DEVICE]),
                                  .strict = cli_flag_boolean(&flags[STRICT])};
     dr_verify_counts counts = {0, 0, 0};
     exit_status = 0;

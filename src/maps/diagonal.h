@@ -3,10 +3,11 @@
 #ifndef DR_MAPS_DIAGONAL_H
 #define DR_MAPS_DIAGONAL_H
 
+#include "maps/map.h"
 #include "maps/squash.h"
 
 /* B(A), and in *slope dB/dr = -factor B s'(r); the gradient of A is slope / (A + eps), that of the centre -slope. */
-static inline lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes centre, lanes *slope) {
+DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes centre, lanes *slope) {
     const lanes one = lanes_set(1.0f);
     lanes r = lanes_log(a + lanes_set(squash->eps)) - centre, s, ds;
     if (squash->tanh) {
@@ -23,7 +24,7 @@ static inline lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, la
 }
 
 /* A_t = alpha A_{t-1} + b key * key */
-static inline lanes dr_map_scan_step(lanes a, lanes alpha, lanes b, lanes key) {
+DR_MAP lanes dr_map_scan_step(lanes a, lanes alpha, lanes b, lanes key) {
     return alpha * a + b * (key * key);
 }
 

@@ -6,6 +6,8 @@
 #ifndef DR_MAPS_GAIN_H
 #define DR_MAPS_GAIN_H
 
+#include "maps/map.h"
+
 #include <deltarule/rule.h>
 #include <math.h>
 
@@ -14,12 +16,12 @@ typedef struct {
 } dr_map_gain_inputs;
 
 /* (1 - exp(-x)) / x and its derivative; near 0 by their series, where the quotients would cancel */
-static inline float dr_map_decay_mean(float x) {
+DR_MAP float dr_map_decay_mean(float x) {
     if (fabsf(x) < 0.5f) return 1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5 * (1 - x / 6 * (1 - x / 7 * (1 - x / 8))))));
     return -expm1f(-x) / x;
 }
 
-static inline float dr_map_decay_mean_slope(float x) {
+DR_MAP float dr_map_decay_mean_slope(float x) {
     if (fabsf(x) < 0.5f) {
         float sum = x / 45360 - 1.0f / 5760;
         sum = sum * x + 1.0f / 840;
@@ -32,7 +34,7 @@ static inline float dr_map_decay_mean_slope(float x) {
     return ((x + 1) * expf(-x) - 1) / (x * x);
 }
 
-static inline float dr_map_base_gain(dr_gain gain, double eps, const dr_map_gain_inputs *x) {
+DR_MAP float dr_map_base_gain(dr_gain gain, double eps, const dr_map_gain_inputs *x) {
     switch (gain) {
     case DR_GAIN_ONE:
         return 1;
@@ -51,7 +53,7 @@ static inline float dr_map_base_gain(dr_gain gain, double eps, const dr_map_gain
 }
 
 /* The normalizer of a row with a preconditioned write key. */
-static inline float dr_map_normalizer(dr_normalizer normalizer, const dr_map_gain_inputs *x) {
+DR_MAP float dr_map_normalizer(dr_normalizer normalizer, const dr_map_gain_inputs *x) {
     switch (normalizer) {
     case DR_NORMALIZER_NONE:
         return 1;
@@ -66,8 +68,8 @@ static inline float dr_map_normalizer(dr_normalizer normalizer, const dr_map_gai
 }
 
 /* Adds to dx what d_base brings. */
-static inline void dr_map_base_gain_backward(dr_gain gain, const dr_map_gain_inputs *x, float base, float d_base,
-                                             dr_map_gain_inputs *dx) {
+DR_MAP void dr_map_base_gain_backward(dr_gain gain, const dr_map_gain_inputs *x, float base, float d_base,
+                                      dr_map_gain_inputs *dx) {
     switch (gain) {
     case DR_GAIN_ONE:
         break;
@@ -93,8 +95,8 @@ static inline void dr_map_base_gain_backward(dr_gain gain, const dr_map_gain_inp
     }
 }
 
-static inline void dr_map_normalizer_backward(dr_normalizer normalizer, const dr_map_gain_inputs *x, float factor,
-                                              float d_factor, dr_map_gain_inputs *dx) {
+DR_MAP void dr_map_normalizer_backward(dr_normalizer normalizer, const dr_map_gain_inputs *x, float factor, float d_factor,
+                                       dr_map_gain_inputs *dx) {
     float d_inverse = -d_factor * factor * factor;
     switch (normalizer) {
     case DR_NORMALIZER_NONE:

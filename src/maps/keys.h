@@ -4,6 +4,8 @@
 #ifndef DR_MAPS_KEYS_H
 #define DR_MAPS_KEYS_H
 
+#include "maps/map.h"
+
 #include <deltarule/rule.h>
 
 typedef struct {
@@ -13,7 +15,7 @@ typedef struct {
     float *exact;    /* the whole exact key */
 } dr_map_keys;
 
-static inline lanes dr_map_read(dr_read read, const dr_map_keys *x, float lambda, int64_t d) {
+DR_MAP lanes dr_map_read(dr_read read, const dr_map_keys *x, float lambda, int64_t d) {
     switch (read) {
     case DR_READ_KEY:
         return lanes_load(x->key + d);
@@ -33,7 +35,7 @@ static inline lanes dr_map_read(dr_read read, const dr_map_keys *x, float lambda
     return lanes_set(0.0f);
 }
 
-static inline lanes dr_map_write(dr_write write, const dr_map_keys *x, lanes read, int64_t d) {
+DR_MAP lanes dr_map_write(dr_write write, const dr_map_keys *x, lanes read, int64_t d) {
     switch (write) {
     case DR_WRITE_KEY:
         return lanes_load(x->key + d);
@@ -53,13 +55,13 @@ static inline lanes dr_map_write(dr_write write, const dr_map_keys *x, lanes rea
     return lanes_set(0.0f);
 }
 
-static inline void dr_map_add(float *to, lanes x) {
+DR_MAP void dr_map_add(float *to, lanes x) {
     lanes_store(to, lanes_load(to) + x);
 }
 
 /* Returns this lane's part of d_lambda. */
-static inline lanes dr_map_read_backward(dr_read read, const dr_map_keys *x, float lambda, lanes d_read, const dr_map_keys *dx,
-                                         int64_t d) {
+DR_MAP lanes dr_map_read_backward(dr_read read, const dr_map_keys *x, float lambda, lanes d_read, const dr_map_keys *dx,
+                                  int64_t d) {
     switch (read) {
     case DR_READ_KEY:
         dr_map_add(dx->key + d, d_read);
@@ -88,8 +90,8 @@ static inline lanes dr_map_read_backward(dr_read read, const dr_map_keys *x, flo
 }
 
 /* Returns what the write key passes on to the gradient of the read key of its row. */
-static inline lanes dr_map_write_backward(dr_write write, const dr_map_keys *x, lanes read, lanes d_write,
-                                          const dr_map_keys *dx, int64_t d) {
+DR_MAP lanes dr_map_write_backward(dr_write write, const dr_map_keys *x, lanes read, lanes d_write, const dr_map_keys *dx,
+                                   int64_t d) {
     switch (write) {
     case DR_WRITE_KEY:
         dr_map_add(dx->key + d, d_write);

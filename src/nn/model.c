@@ -75,6 +75,10 @@ static dr_status check_block(const dr_model_config *config, int64_t layer) {
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
     void *memory = NULL;
     dr_status status = DR_OK;
+    if (!backend->ops->linear_forward)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "backend %s computes recurrences only: models train, score and generate on backend cpu or reference",
+                       backend->ops->name);
     DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
     dr_model *model = memory;
     model->backend = backend;

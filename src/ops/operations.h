@@ -90,6 +90,10 @@ typedef struct dr_operations {
     void (*zero)(dr_backend *, void *memory, size_t bytes);
     dr_status (*upload)(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*download)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
+    /* with another type on the backend's side than its own; NULL: there is no other */
+    dr_status (*upload_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
+    dr_status (*download_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
+    dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
     void (*describe)(const dr_backend *, void (*line)(void *context, const char *text), void *context);
     void (*close)(dr_backend *);
 
@@ -176,18 +180,22 @@ typedef struct dr_operations {
                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
     dr_status (*recurrence_decode)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_mutable_states *states,
                                    void *o, void *workspace);
+    /* NULL where there are no pools of states */
+    dr_status (*recurrence_decode_slots)(dr_backend *, const dr_recurrence *, const dr_slots *, const dr_inputs *,
+                                         const dr_mutable_states *states, void *o, void *workspace);
     /* tokens from one saved state to the next, and the saved states; both NULL where a forward saves none */
     int64_t (*recurrence_chunk)(const dr_backend *, const dr_recurrence *);
-    void (*recurrence_boundary)(dr_backend *, const dr_recurrence *, const void *saved, int64_t sequence, int64_t boundary,
-                                const dr_mutable_states *states);
+    dr_status (*recurrence_boundary)(dr_backend *, const dr_recurrence *, const void *saved, int64_t sequence, int64_t boundary,
+                                     const dr_mutable_states *states);
     int (*recurrence_kernel)(const dr_backend *, const dr_recurrence *, bool decode, char *text, size_t size);
 } dr_operations;
 
 struct dr_backend {
     const dr_operations *ops;
-    const char *isa; /* "double", "portable", "avx2", "avx512" */
+    const char *isa; /* "double", "portable", "avx2", "avx512", "sm_90a", "sm_80" */
     int threads;
-    void *state; /* the backend's own */
+    dr_dtype storage; /* of the recurrence's vectors if ops->dtype is DR_F32: DR_F32, DR_BF16 or DR_F16 */
+    void *state;      /* the backend's own */
 };
 
 #endif

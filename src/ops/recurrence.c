@@ -47,6 +47,32 @@ static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input
     return DR_OK;
 }
 
+static bool is_vector(dr_input input) {
+    switch (input) {
+    case DR_INPUT_QUERY:
+    case DR_INPUT_KEY:
+    case DR_INPUT_VALUE:
+    case DR_INPUT_ERASE_KEY:
+    case DR_INPUT_FEEDBACK_KEY:
+    case DR_INPUT_FREE_READ:
+    case DR_INPUT_FREE_WRITE:
+    case DR_INPUT_RATE:
+    case DR_INPUT_ERASE_GATE:
+    case DR_INPUT_WRITE_GATE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+dr_dtype dr_recurrence_output_dtype(const dr_backend *backend) {
+    return backend->ops->dtype == DR_F32 ? backend->storage : backend->ops->dtype;
+}
+
+dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input) {
+    return is_vector(input) ? dr_recurrence_output_dtype(backend) : backend->ops->dtype;
+}
+
 /* Whether o and d_o have elements: every size but rows is at least 1. */
 static bool has_output(const dr_recurrence *recurrence) {
     return recurrence->layout.rows > 0;
@@ -91,6 +117,13 @@ dr_status dr_recurrence_backward(dr_backend *backend, const dr_recurrence *recur
                                              workspace);
 }
 
+static dr_status check_carried(const dr_recurrence *recurrence, const dr_mutable_states *states) {
+    for (int i = 0; i < DR_STATES; i++)
+        if (dr_rule_carries(recurrence->rule, i) && !(states && states->at[i]))
+            return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing", dr_state_name(i));
+    return DR_OK;
+}
+
 static dr_status check_one_token_each(const dr_layout *layout) {
     if (layout->rows != layout->sequences)
         return dr_fail(DR_ERROR_ARGUMENT, "decode takes one token for each sequence, not %lld for %lld",
@@ -110,11 +143,38 @@ dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *recurre
     DR_TRY(check_inputs(recurrence, inputs));
     DR_TRY(check_pointer(o, has_output(recurrence), "the output o"));
     DR_TRY(check_mutable_states(recurrence, states, "the"));
-    for (int i = 0; i < DR_STATES; i++)
-        if (dr_rule_carries(recurrence->rule, i) && !(states && states->at[i]))
-            return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing", dr_state_name(i));
+    DR_TRY(check_carried(recurrence, states));
     DR_TRY(check_pointer(workspace, memory.decode > 0, "the workspace"));
     return backend->ops->recurrence_decode(backend, recurrence, inputs, states, o, workspace);
+}
+
+static dr_status check_slots(const dr_layout *layout, const dr_slots *slots) {
+    if (!slots) return dr_fail(DR_ERROR_ARGUMENT, "the slots are missing");
+    DR_TRY(check_pointer(slots->from, true, "the list of slots that sequences start from"));
+    if (slots->slots < 1 || slots->slots > INT32_MAX)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld slots: there must be 1 to %lld", (long long)slots->slots, (long long)INT32_MAX);
+    if (slots->tokens < 1 || layout->rows % slots->tokens != 0 || layout->rows / slots->tokens != layout->sequences)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld rows are not %lld tokens of each of %lld sequences", (long long)layout->rows,
+                       (long long)slots->tokens, (long long)layout->sequences);
+    if (layout->cu_seqlens)
+        return dr_fail(DR_ERROR_ARGUMENT, "decode from slots takes equally many tokens of each sequence, not cu_seqlens");
+    return DR_OK;
+}
+
+dr_status dr_recurrence_decode_slots(dr_backend *backend, const dr_recurrence *recurrence, const dr_slots *slots,
+                                     const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace) {
+    dr_recurrence_memory memory;
+    DR_TRY(dr_recurrence_plan(backend, recurrence, &memory));
+    DR_TRY(check_slots(&recurrence->layout, slots));
+    DR_TRY(check_inputs(recurrence, inputs));
+    DR_TRY(check_pointer(o, has_output(recurrence), "the output o"));
+    DR_TRY(check_mutable_states(recurrence, states, "the"));
+    DR_TRY(check_carried(recurrence, states));
+    DR_TRY(check_pointer(workspace, memory.decode > 0, "the workspace"));
+    if (!backend->ops->recurrence_decode_slots)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s keeps no pools of states: decode with the states of each sequence",
+                       backend->ops->name);
+    return backend->ops->recurrence_decode_slots(backend, recurrence, slots, inputs, states, o, workspace);
 }
 
 dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurrence *recurrence, int64_t sequence, int64_t *chunk,
@@ -146,8 +206,7 @@ dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recur
     DR_TRY(check_pointer(saved, true, "what the forward saved"));
     DR_TRY(check_pointer(states, true, "the place for the states"));
     DR_TRY(check_mutable_states(recurrence, states, "the boundary's"));
-    backend->ops->recurrence_boundary(backend, recurrence, saved, sequence, boundary, states);
-    return DR_OK;
+    return backend->ops->recurrence_boundary(backend, recurrence, saved, sequence, boundary, states);
 }
 
 int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {

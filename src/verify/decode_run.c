@@ -73,11 +73,12 @@ static dr_status prepare_streams(decoding *d) {
         d->width[i] = width;
         if (width > widest) widest = width;
         DR_TRY(allocate_doubles(rows * width, &d->streams[i]));
-        DR_TRY(dr_backend_download(run->backend, d->streams[i], DR_F64, run->inputs.at[i], rows * width));
-        DR_TRY(dr_device_unset(&run->memory, sequences * width, &block));
+        const dr_dtype dtype = dr_recurrence_input_dtype(run->backend, (dr_input)i);
+        DR_TRY(dr_device_get_as(run->backend, dtype, run->inputs.at[i], rows * width, d->streams[i]));
+        DR_TRY(dr_device_unset_as(&run->memory, dtype, sequences * width, &block));
         d->step.at[i] = block;
     }
-    DR_TRY(dr_device_unset(&run->memory, sequences * values, &d->o));
+    DR_TRY(dr_device_unset_as(&run->memory, dr_recurrence_output_dtype(run->backend), sequences * values, &d->o));
     DR_TRY(allocate_doubles(rows * values, &d->output));
     return allocate_doubles(sequences * widest, &d->gather);
 }
@@ -120,10 +121,11 @@ static dr_status decode_token(decoding *d, const dr_recurrence *recurrence, int6
         if (width == 0) continue;
         for (int64_t s = 0; s < active; s++)
             memcpy(d->gather + s * width, d->streams[i] + (d->sequences[s].begin + t) * width, (size_t)width * sizeof(double));
-        DR_TRY(dr_backend_upload(backend, (void *)d->step.at[i], d->gather, DR_F64, active * width));
+        DR_TRY(dr_device_put_as(backend, dr_recurrence_input_dtype(backend, (dr_input)i), d->gather, active * width,
+                                (void *)d->step.at[i]));
     }
     DR_TRY(dr_recurrence_decode(backend, recurrence, &d->step, &d->states, d->o, workspace));
-    DR_TRY(dr_backend_download(backend, d->gather, DR_F64, d->o, active * values));
+    DR_TRY(dr_device_get_as(backend, dr_recurrence_output_dtype(backend), d->o, active * values, d->gather));
     for (int64_t s = 0; s < active; s++)
         memcpy(d->output + (d->sequences[s].begin + t) * values, d->gather + s * values, (size_t)values * sizeof(double));
     return DR_OK;
@@ -176,7 +178,7 @@ dr_status dr_recurrence_case_decode(const dr_recurrence_case *read, dr_backend *
     dr_recurrence_kernel(backend, &one, true, result->kernel, sizeof result->kernel);
     decoding d = {0};
     dr_status status;
-    DR_GO(dr_recurrence_run_start(read, backend, DR_PATH_BEST, &d.run));
+    DR_GO(dr_recurrence_run_start(read, backend, backend, DR_PATH_BEST, &d.run));
     DR_GO(sort_sequences(&d));
     DR_GO(prepare_streams(&d));
     DR_GO(prepare_states(&d));
@@ -187,6 +189,6 @@ done:
     dr_release(d.sequences);
     dr_release(d.gather);
     dr_release(d.output);
-    dr_device_free(&d.run.memory);
+    dr_recurrence_run_end(&d.run);
     return status;
 }

@@ -40,8 +40,11 @@ dr_status dr_recurrence_case_read(dr_vector_file *file, dr_recurrence_case *read
 dr_status dr_squash_case_read(dr_vector_file *file, dr_recurrence_case *read);
 void dr_recurrence_case_close(dr_recurrence_case *read);
 
-/* Forward, and backward if recorded, through one engine. DR_ERROR_UNSUPPORTED if the backend has none for it. */
-dr_status dr_recurrence_case_run(const dr_recurrence_case *read, dr_backend *backend, dr_path path, dr_measurement *result);
+/* Forward, and backward if recorded, through one engine. DR_ERROR_UNSUPPORTED if the backend has none for it. types: inputs and
+ * results are rounded to the element types of this backend: itself, or one for which the reference stands in as the plain loop
+ * that rounds nothing else. */
+dr_status dr_recurrence_case_run(const dr_recurrence_case *read, dr_backend *backend, const dr_backend *types, dr_path path,
+                                 dr_measurement *result);
 /* Forward only, one token a call. A sequence that has ended drops out. */
 dr_status dr_recurrence_case_decode(const dr_recurrence_case *read, dr_backend *backend, dr_measurement *result);
 

@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "formats/safetensors.h"
 #include "ops/operations.h"
+
+#include <math.h>
 
 int64_t dr_recurrence_run_inputs(const dr_recurrence *recurrence, dr_input input) {
     int64_t shape[DR_MAX_RANK], count = 0;
@@ -21,29 +24,63 @@ int64_t dr_recurrence_run_states(const dr_recurrence *recurrence, dr_state_kind 
     return count;
 }
 
-static dr_l2_norm normalisation(const dr_recurrence_run *run, dr_input input) {
-    int64_t size = run->recurrence.key_size;
-    return (dr_l2_norm){
-        .rows = dr_recurrence_run_inputs(&run->recurrence, input) / size, .dim = size, .eps = run->read->qk_l2norm};
+/* The normalisation of query and key, which stands before the recurrence and is none of its operations: in double on the host,
+ * so that a backend need not have it and every one reads the same numbers. y = x / sqrt(sum x^2 + eps). */
+static void normalise(const dr_recurrence_run *run, int64_t count, const double *x, double *y) {
+    const int64_t size = run->recurrence.key_size;
+    for (int64_t i = 0; i < count; i += size) {
+        double sum = run->read->qk_l2norm;
+        for (int64_t d = i; d < i + size; d++) sum += x[d] * x[d];
+        for (int64_t d = i; d < i + size; d++) y[d] = x[d] / sqrt(sum);
+    }
 }
 
-/* Puts the normalised input in place of the raw one, which is kept for the backward. */
-static dr_status normalise(dr_recurrence_run *run, dr_input input, void **raw) {
-    dr_l2_norm norm = normalisation(run, input);
-    void *result = NULL;
-    *raw = (void *)run->inputs.at[input];
-    DR_TRY(dr_device_unset(&run->memory, norm.rows * norm.dim, &result));
-    run->inputs.at[input] = result;
-    return run->backend->ops->l2_norm_forward(run->backend, &norm, *raw, result);
+/* gradient: from that of y to that of x, (d_y - y (y . d_y)) / sqrt(sum x^2 + eps) */
+static void normalise_back(const dr_recurrence_run *run, int64_t count, const double *x, double *gradient) {
+    const int64_t size = run->recurrence.key_size;
+    for (int64_t i = 0; i < count; i += size) {
+        double sum = run->read->qk_l2norm, dot = 0;
+        for (int64_t d = i; d < i + size; d++) sum += x[d] * x[d];
+        for (int64_t d = i; d < i + size; d++) dot += x[d] * gradient[d];
+        for (int64_t d = i; d < i + size; d++) gradient[d] = (gradient[d] - x[d] * dot / sum) / sqrt(sum);
+    }
+}
+
+static dr_status allocate_doubles(int64_t count, double **block) {
+    void *memory = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(double), "a tensor", &memory));
+    *block = memory;
+    return DR_OK;
+}
+
+static dr_status upload_normalised(dr_recurrence_run *run, dr_input input, int64_t count, void **block) {
+    const dr_dtype dtype = dr_recurrence_input_dtype(run->types, input);
+    const dr_tensor *value = &run->read->input[input].value;
+    double *normalised = NULL;
+    dr_status status;
+    DR_TRY(allocate_doubles(count, &run->raw[input]));
+    DR_TRY(allocate_doubles(count, &normalised));
+    const int64_t each = count > 0 ? count / dr_tensor_count(value) : 1;
+    for (int64_t i = 0; i < count; i++) run->raw[input][i] = dr_tensor_element(value, i / each);
+    normalise(run, count, run->raw[input], normalised);
+    DR_GO(dr_device_unset_as(&run->memory, dtype, count, block));
+    DR_GO(dr_device_put_as(run->backend, dtype, normalised, count, *block));
+done:
+    dr_release(normalised);
+    return status;
 }
 
 static dr_status upload(dr_recurrence_run *run) {
     const dr_recurrence_case *read = run->read;
     for (int i = 0; i < DR_INPUTS; i++) {
         void *block = NULL;
+        const int64_t count = dr_recurrence_run_inputs(&run->recurrence, (dr_input)i);
         if (!read->input[i].name) continue;
-        DR_TRY(dr_device_fill(&run->memory, &read->input[i].value, dr_recurrence_run_inputs(&run->recurrence, (dr_input)i),
-                              &block));
+        if (read->qk_l2norm != 0 && (i == DR_INPUT_QUERY || i == DR_INPUT_KEY))
+            DR_TRY(upload_normalised(run, (dr_input)i, count, &block));
+        else
+            DR_TRY(dr_device_fill_as(&run->memory, dr_recurrence_input_dtype(run->types, (dr_input)i), &read->input[i].value,
+                                     count, &block));
         run->inputs.at[i] = block;
     }
     for (int i = 0; i < DR_STATES; i++) {
@@ -53,9 +90,7 @@ static dr_status upload(dr_recurrence_run *run) {
                               dr_recurrence_run_states(&run->recurrence, (dr_state_kind)i), &block));
         run->initial.at[i] = block;
     }
-    if (read->qk_l2norm == 0) return DR_OK;
-    DR_TRY(normalise(run, DR_INPUT_QUERY, &run->raw_query));
-    return normalise(run, DR_INPUT_KEY, &run->raw_key);
+    return DR_OK;
 }
 
 int64_t dr_recurrence_run_outputs(const dr_recurrence *recurrence) {
@@ -66,14 +101,16 @@ static dr_status run_forward(dr_recurrence_run *run, const dr_recurrence_memory 
     const dr_recurrence_case *read = run->read;
     dr_mutable_states final = {{NULL}};
     void *o = NULL, *workspace = NULL;
-    DR_TRY(dr_device_unset(&run->memory, dr_recurrence_run_outputs(&run->recurrence), &o));
+    const dr_dtype dtype = dr_recurrence_output_dtype(run->types);
+    const int64_t count = dr_recurrence_run_outputs(&run->recurrence);
+    DR_TRY(dr_device_unset_as(&run->memory, dtype, count, &o));
     for (int i = 0; i < DR_STATES; i++)
         if (read->state[i].has_final)
             DR_TRY(dr_device_unset(&run->memory, dr_recurrence_run_states(&run->recurrence, (dr_state_kind)i), &final.at[i]));
     if (read->backward) DR_TRY(dr_device_bytes(&run->memory, bytes->saved, saved));
     DR_TRY(dr_device_bytes(&run->memory, bytes->forward, &workspace));
     DR_TRY(dr_recurrence_forward(run->backend, &run->recurrence, &run->inputs, &run->initial, o, &final, *saved, workspace));
-    if (read->has_output) DR_TRY(dr_measure_block(run->backend, o, &read->output, "out.", "o", worst));
+    if (read->has_output) DR_TRY(dr_measure_sums(run->backend, dtype, o, count, &read->output, "out.", "o", worst));
     for (int i = 0; i < DR_STATES; i++)
         if (read->state[i].has_final)
             DR_TRY(
@@ -81,20 +118,32 @@ static dr_status run_forward(dr_recurrence_run *run, const dr_recurrence_memory 
     return DR_OK;
 }
 
-/* Gradients of the inputs, those of query and key led back through the normalisation, against the recorded ones. */
+/* The gradient of a normalised input, led back through the normalisation. */
+static dr_status measure_normalised(dr_recurrence_run *run, dr_input input, const void *gradient, dr_worst *worst) {
+    const dr_case_input *read = &run->read->input[input];
+    const int64_t count = dr_recurrence_run_inputs(&run->recurrence, input);
+    double *values = NULL;
+    dr_status status;
+    DR_TRY(allocate_doubles(count, &values));
+    DR_GO(dr_device_get_as(run->backend, dr_recurrence_input_dtype(run->types, input), gradient, count, values));
+    normalise_back(run, count, run->raw[input], values);
+    dr_measure(values, &read->gradient, "grad.", read->name, worst);
+done:
+    dr_release(values);
+    return status;
+}
+
+/* Gradients of the inputs against the recorded ones. */
 static dr_status measure_input_gradients(dr_recurrence_run *run, const dr_input_gradients *d_inputs, dr_worst *worst) {
-    const dr_recurrence_case *read = run->read;
     for (int i = 0; i < DR_INPUTS; i++) {
-        if (!read->input[i].has_gradient) continue;
-        const void *raw = i == DR_INPUT_QUERY ? run->raw_query : i == DR_INPUT_KEY ? run->raw_key : NULL;
-        void *gradient = d_inputs->at[i];
-        if (raw) {
-            dr_l2_norm norm = normalisation(run, (dr_input)i);
-            DR_TRY(dr_device_unset(&run->memory, norm.rows * norm.dim, &gradient));
-            DR_TRY(run->backend->ops->l2_norm_backward(run->backend, &norm, raw, d_inputs->at[i], gradient));
-        }
-        DR_TRY(dr_measure_sums(run->backend, gradient, dr_recurrence_run_inputs(&run->recurrence, (dr_input)i),
-                               &read->input[i].gradient, "grad.", read->input[i].name, worst));
+        const dr_case_input *read = &run->read->input[i];
+        if (!read->has_gradient) continue;
+        if (run->raw[i])
+            DR_TRY(measure_normalised(run, (dr_input)i, d_inputs->at[i], worst));
+        else
+            DR_TRY(dr_measure_sums(run->backend, dr_recurrence_input_dtype(run->types, (dr_input)i), d_inputs->at[i],
+                                   dr_recurrence_run_inputs(&run->recurrence, (dr_input)i), &read->gradient, "grad.",
+                                   read->name, worst));
     }
     return DR_OK;
 }
@@ -105,10 +154,12 @@ static dr_status run_backward(dr_recurrence_run *run, const dr_recurrence_memory
     dr_mutable_states d_initial = {{NULL}};
     dr_states d_final = {{NULL}};
     void *d_o = NULL, *workspace = NULL;
-    DR_TRY(dr_device_fill(&run->memory, &read->output_cotangent, dr_recurrence_run_outputs(&run->recurrence), &d_o));
+    DR_TRY(dr_device_fill_as(&run->memory, dr_recurrence_output_dtype(run->types), &read->output_cotangent,
+                             dr_recurrence_run_outputs(&run->recurrence), &d_o));
     for (int i = 0; i < DR_INPUTS; i++)
         if (read->input[i].has_gradient)
-            DR_TRY(dr_device_unset(&run->memory, dr_recurrence_run_inputs(&run->recurrence, (dr_input)i), &d_inputs.at[i]));
+            DR_TRY(dr_device_unset_as(&run->memory, dr_recurrence_input_dtype(run->types, (dr_input)i),
+                                      dr_recurrence_run_inputs(&run->recurrence, (dr_input)i), &d_inputs.at[i]));
     for (int i = 0; i < DR_STATES; i++) {
         int64_t count = dr_recurrence_run_states(&run->recurrence, (dr_state_kind)i);
         void *cotangent = NULL;
@@ -127,14 +178,21 @@ static dr_status run_backward(dr_recurrence_run *run, const dr_recurrence_memory
     return DR_OK;
 }
 
-dr_status dr_recurrence_run_start(const dr_recurrence_case *read, dr_backend *backend, dr_path path, dr_recurrence_run *run) {
-    *run =
-        (dr_recurrence_run){.read = read, .backend = backend, .recurrence = read->recurrence, .memory = {.backend = backend}};
+dr_status dr_recurrence_run_start(const dr_recurrence_case *read, dr_backend *backend, const dr_backend *types, dr_path path,
+                                  dr_recurrence_run *run) {
+    *run = (dr_recurrence_run){
+        .read = read, .backend = backend, .types = types, .recurrence = read->recurrence, .memory = {.backend = backend}};
     run->recurrence.path = path;
     return upload(run);
 }
 
-dr_status dr_recurrence_case_run(const dr_recurrence_case *read, dr_backend *backend, dr_path path, dr_measurement *result) {
+void dr_recurrence_run_end(dr_recurrence_run *run) {
+    for (int i = 0; i < DR_INPUTS; i++) dr_release(run->raw[i]);
+    dr_device_free(&run->memory);
+}
+
+dr_status dr_recurrence_case_run(const dr_recurrence_case *read, dr_backend *backend, const dr_backend *types, dr_path path,
+                                 dr_measurement *result) {
     dr_recurrence recurrence = read->recurrence;
     recurrence.path = path;
     dr_recurrence_memory bytes;
@@ -143,10 +201,10 @@ dr_status dr_recurrence_case_run(const dr_recurrence_case *read, dr_backend *bac
     dr_recurrence_run run;
     void *saved = NULL;
     dr_status status;
-    DR_GO(dr_recurrence_run_start(read, backend, path, &run));
+    DR_GO(dr_recurrence_run_start(read, backend, types, path, &run));
     DR_GO(run_forward(&run, &bytes, &saved, &result->forward));
     if (read->backward) DR_GO(run_backward(&run, &bytes, saved, &result->backward));
 done:
-    dr_device_free(&run.memory);
+    dr_recurrence_run_end(&run);
     return status;
 }

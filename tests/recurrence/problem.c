@@ -293,25 +293,73 @@ problem *problem_part(const problem *from, int64_t sequence, int64_t sequences, 
 
 /* ---- running -------------------------------------------------------------------------------------------------------- */
 
-void *tensor_in(const dr_backend *backend, const double *from, int64_t count) {
+/* A backend that keeps its memory elsewhere has operations to get there; others, the plain loop among them, take the host's. */
+static bool is_elsewhere(const dr_backend *backend) {
+    return backend->ops->upload_as != NULL;
+}
+
+void *backend_block(const dr_backend *backend, size_t bytes) {
+    void *host = block(bytes), *memory;
+    if (!is_elsewhere(backend)) return host;
+    const int64_t count = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));
+    host = realloc(host, (size_t)count * sizeof(float) + 1);
+    if (host) memset(host, 0xff, (size_t)count * sizeof(float));
+    if (!host || dr_backend_allocate((dr_backend *)backend, (size_t)count * sizeof(float), &memory) != DR_OK ||
+        dr_backend_upload((dr_backend *)backend, memory, host, DR_F32, count) != DR_OK) {
+        fprintf(stderr, "no memory of the backend for a test's %zu bytes: %s\n", bytes, dr_last_error());
+        exit(1);
+    }
+    free(host);
+    return memory;
+}
+
+void backend_release(const dr_backend *backend, void *memory) {
+    if (is_elsewhere(backend))
+        dr_backend_free((dr_backend *)backend, memory);
+    else
+        free(memory);
+}
+
+void *tensor_in_as(const dr_backend *backend, dr_dtype dtype, const double *from, int64_t count) {
     if (!from) return NULL;
-    void *to = block((size_t)count * dr_dtype_size(backend->ops->dtype));
-    for (int64_t i = 0; i < count; i++)
-        if (backend->ops->dtype == DR_F64)
+    void *to = backend_block(backend, (size_t)count * dr_dtype_size(dtype));
+    if (is_elsewhere(backend) && dr_backend_upload_as((dr_backend *)backend, to, dtype, from, DR_F64, count) != DR_OK) {
+        fprintf(stderr, "%s\n", dr_last_error());
+        exit(1);
+    }
+    for (int64_t i = 0; i < count && !is_elsewhere(backend); i++)
+        if (dtype == DR_F64)
             ((double *)to)[i] = from[i];
         else
             ((float *)to)[i] = (float)from[i];
     return to;
 }
 
+void tensor_out_as(const dr_backend *backend, dr_dtype dtype, void *from, double *to, int64_t count) {
+    if (!from) return;
+    if (is_elsewhere(backend) && dr_backend_download_as((dr_backend *)backend, to, DR_F64, from, dtype, count) != DR_OK) {
+        fprintf(stderr, "%s\n", dr_last_error());
+        exit(1);
+    }
+    for (int64_t i = 0; i < count && !is_elsewhere(backend); i++)
+        to[i] = dtype == DR_F64 ? ((double *)from)[i] : (double)((float *)from)[i];
+    backend_release(backend, from);
+}
+
+void *tensor_in(const dr_backend *backend, const double *from, int64_t count) {
+    return tensor_in_as(backend, backend->ops->dtype, from, count);
+}
+
 void tensor_out(const dr_backend *backend, void *from, double *to, int64_t count) {
-    for (int64_t i = 0; i < count && from; i++)
-        to[i] = backend->ops->dtype == DR_F64 ? ((double *)from)[i] : (double)((float *)from)[i];
-    free(from);
+    tensor_out_as(backend, backend->ops->dtype, from, to, count);
+}
+
+void *poisoned_as(const dr_backend *backend, dr_dtype dtype, const double *like, int64_t count) {
+    return like ? backend_block(backend, (size_t)count * dr_dtype_size(dtype)) : NULL;
 }
 
 void *poisoned(const dr_backend *backend, const double *like, int64_t count) {
-    return like ? block((size_t)count * dr_dtype_size(backend->ops->dtype)) : NULL;
+    return poisoned_as(backend, backend->ops->dtype, like, count);
 }
 
 /* All tensors of one forward and backward in the backend's type. */
@@ -324,10 +372,13 @@ typedef struct {
 } operands;
 
 static operands operands_in(const dr_backend *backend, const problem *p) {
-    operands x = {.o = poisoned(backend, p->d_o, p->o_count), .d_o = tensor_in(backend, p->d_o, p->o_count)};
+    const dr_dtype output = dr_recurrence_output_dtype(backend);
+    operands x = {.o = poisoned_as(backend, output, p->d_o, p->o_count),
+                  .d_o = tensor_in_as(backend, output, p->d_o, p->o_count)};
     for (int i = 0; i < DR_INPUTS; i++) {
-        x.inputs.at[i] = tensor_in(backend, p->input[i], p->input_count[i]);
-        x.gradients.at[i] = poisoned(backend, p->input[i], p->input_count[i]);
+        const dr_dtype dtype = dr_recurrence_input_dtype(backend, (dr_input)i);
+        x.inputs.at[i] = tensor_in_as(backend, dtype, p->input[i], p->input_count[i]);
+        x.gradients.at[i] = poisoned_as(backend, dtype, p->input[i], p->input_count[i]);
     }
     for (int i = 0; i < DR_STATES; i++) {
         x.initial.at[i] = tensor_in(backend, p->initial[i], p->state_count[i]);
@@ -339,16 +390,17 @@ static operands operands_in(const dr_backend *backend, const problem *p) {
 }
 
 static void operands_out(const dr_backend *backend, const problem *p, operands *x, result *r) {
-    tensor_out(backend, x->o, r->o, p->o_count);
-    free(x->d_o);
+    tensor_out_as(backend, dr_recurrence_output_dtype(backend), x->o, r->o, p->o_count);
+    backend_release(backend, x->d_o);
     for (int i = 0; i < DR_INPUTS; i++) {
-        tensor_out(backend, x->gradients.at[i], r->gradient[i], p->input_count[i]);
-        free((void *)x->inputs.at[i]);
+        tensor_out_as(backend, dr_recurrence_input_dtype(backend, (dr_input)i), x->gradients.at[i], r->gradient[i],
+                      p->input_count[i]);
+        backend_release(backend, (void *)x->inputs.at[i]);
     }
     for (int i = 0; i < DR_STATES; i++) {
         tensor_out(backend, x->final.at[i], r->final[i], p->state_count[i]);
         tensor_out(backend, x->d_initial.at[i], r->d_initial[i], p->state_count[i]);
-        free((void *)x->initial.at[i]), free((void *)x->d_final.at[i]);
+        backend_release(backend, (void *)x->initial.at[i]), backend_release(backend, (void *)x->d_final.at[i]);
     }
 }
 
@@ -360,13 +412,14 @@ bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t ch
     dr_recurrence_memory memory;
     if (dr_recurrence_plan(backend, &recurrence, &memory) != DR_OK) return fault_is(what, "plan: %s", dr_last_error());
     operands x = operands_in(backend, p);
-    void *saved = block(memory.saved), *forward = block(memory.forward), *backward = block(memory.backward);
+    void *saved = backend_block(backend, memory.saved), *forward = backend_block(backend, memory.forward);
+    void *backward = backend_block(backend, backwards ? memory.backward : 0);
     dr_status status =
         dr_recurrence_forward(backend, &recurrence, &x.inputs, &x.initial, x.o, &x.final, backwards ? saved : NULL, forward);
     if (status == DR_OK && backwards)
         status = dr_recurrence_backward(backend, &recurrence, &x.inputs, &x.initial, saved, x.d_o, &x.d_final, &x.gradients,
                                         &x.d_initial, backward);
-    free(saved), free(forward), free(backward);
+    backend_release(backend, saved), backend_release(backend, forward), backend_release(backend, backward);
     operands_out(backend, p, &x, r);
     return status == DR_OK || fault_is(what, "%s", dr_last_error());
 }
@@ -384,7 +437,7 @@ bool problem_boundary(dr_backend *backend, const problem *p, dr_path path, int64
     if (dr_recurrence_plan(backend, &recurrence, &memory) != DR_OK) return fault_is(what, "plan: %s", dr_last_error());
     result unused = result_create(p);
     operands x = operands_in(backend, p);
-    void *saved = block(memory.saved), *workspace = block(memory.forward);
+    void *saved = backend_block(backend, memory.saved), *workspace = backend_block(backend, memory.forward);
     dr_mutable_states at = {{0}};
     dr_status status = dr_recurrence_forward(backend, &recurrence, &x.inputs, &x.initial, x.o, NULL, saved, workspace);
     if (status == DR_OK) status = dr_recurrence_boundaries(backend, &recurrence, sequence, &length, &count);
@@ -396,7 +449,7 @@ bool problem_boundary(dr_backend *backend, const problem *p, dr_path path, int64
         for (int i = 0; i < DR_STATES; i++)
             tensor_out(backend, at.at[i], states[i], p->state_count[i] / p->recurrence.layout.sequences);
     }
-    free(saved), free(workspace);
+    backend_release(backend, saved), backend_release(backend, workspace);
     operands_out(backend, p, &x, &unused);
     result_free(&unused);
     return status == DR_OK || fault_is(what, "%s", dr_last_error());
@@ -409,14 +462,15 @@ static dr_inputs token_inputs(const dr_backend *backend, const problem *p, int64
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!p->input[i]) continue;
         const int64_t width = input_width(p, (dr_input)i);
+        const dr_dtype dtype = dr_recurrence_input_dtype(backend, (dr_input)i);
         if (!is_per_token(p, (dr_input)i)) {
-            inputs.at[i] = tensor_in(backend, p->input[i], width);
+            inputs.at[i] = tensor_in_as(backend, dtype, p->input[i], width);
             continue;
         }
         double *part = numbers(sequences * width);
         for (int64_t s = 0; s < sequences; s++)
             memcpy(part + s * width, p->input[i] + (s * tokens + t) * width, (size_t)width * sizeof(double));
-        inputs.at[i] = tensor_in(backend, part, sequences * width);
+        inputs.at[i] = tensor_in_as(backend, dtype, part, sequences * width);
         free(part);
     }
     return inputs;
@@ -432,20 +486,20 @@ bool problem_decode(dr_backend *backend, const problem *p, result *r, fault *wha
     if (dr_recurrence_plan(backend, &recurrence, &memory) != DR_OK) return fault_is(what, "plan: %s", dr_last_error());
     dr_mutable_states states = {{0}};
     for (int i = 0; i < DR_STATES; i++) states.at[i] = tensor_in(backend, p->initial[i], p->state_count[i]);
-    void *workspace = block(memory.decode);
+    void *workspace = backend_block(backend, memory.decode);
     dr_status status = DR_OK;
     for (int64_t t = 0; t < tokens && status == DR_OK; t++) {
         dr_inputs inputs = token_inputs(backend, p, t);
         double *part = numbers(sequences * width);
-        void *o = poisoned(backend, part, sequences * width);
+        void *o = poisoned_as(backend, dr_recurrence_output_dtype(backend), part, sequences * width);
         status = dr_recurrence_decode(backend, &recurrence, &inputs, &states, o, workspace);
-        tensor_out(backend, o, part, sequences * width);
+        tensor_out_as(backend, dr_recurrence_output_dtype(backend), o, part, sequences * width);
         for (int64_t s = 0; s < sequences; s++)
             memcpy(r->o + (s * tokens + t) * width, part + s * width, (size_t)width * sizeof(double));
         free(part);
-        for (int i = 0; i < DR_INPUTS; i++) free((void *)inputs.at[i]);
+        for (int i = 0; i < DR_INPUTS; i++) backend_release(backend, (void *)inputs.at[i]);
     }
-    free(workspace);
+    backend_release(backend, workspace);
     for (int i = 0; i < DR_STATES; i++) tensor_out(backend, states.at[i], r->final[i], p->state_count[i]);
     return status == DR_OK || fault_is(what, "%s", dr_last_error());
 }

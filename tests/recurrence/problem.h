@@ -55,7 +55,15 @@ bool equally_long(const dr_layout *layout); /* and not empty */
 /* Every input moved by at most half a unit in the last place of float32. */
 void move_inputs(problem *p, dr_random *random);
 
-/* A tensor in the backend's type: converted in, or poisoned for what is to be written. tensor_out frees from. */
+/* Memory of the backend full of NaN in every type. The program ends if there is none. */
+void *backend_block(const dr_backend *backend, size_t bytes);
+void backend_release(const dr_backend *backend, void *memory);
+
+/* A tensor in the backend's memory and the given type, or its own: converted in, or poisoned for what is to be written.
+ * tensor_out frees from. */
+void *tensor_in_as(const dr_backend *backend, dr_dtype dtype, const double *from, int64_t count);
+void tensor_out_as(const dr_backend *backend, dr_dtype dtype, void *from, double *to, int64_t count);
+void *poisoned_as(const dr_backend *backend, dr_dtype dtype, const double *like, int64_t count);
 void *tensor_in(const dr_backend *backend, const double *from, int64_t count);
 void tensor_out(const dr_backend *backend, void *from, double *to, int64_t count);
 void *poisoned(const dr_backend *backend, const double *like, int64_t count);

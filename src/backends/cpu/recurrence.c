@@ -188,8 +188,8 @@ static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to)
     if (saved && to) memcpy(to, saved + slot * count, (size_t)count * sizeof(float));
 }
 
-void dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                int64_t boundary, const dr_mutable_states *states) {
+dr_status dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                     int64_t boundary, const dr_mutable_states *states) {
     (void)backend;
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
@@ -201,6 +201,7 @@ void dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurr
     copy_slot(call.saved_scan, slot, plan.key_heads * K, states->at[DR_STATE_A]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_K]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_P]);
+    return DR_OK;
 }
 
 int dr_cpu_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {

@@ -14,8 +14,8 @@ dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *r
 dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                    const dr_mutable_states *states, void *o, void *workspace);
 int64_t dr_cpu_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence);
-void dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                int64_t boundary, const dr_mutable_states *states);
+dr_status dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                                     int64_t boundary, const dr_mutable_states *states);
 int dr_cpu_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size);
 
 #endif

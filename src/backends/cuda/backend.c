@@ -1,0 +1,169 @@
+/* The CUDA backend's table of operations, and opening it on a device and a stream. It offers recurrences and the moves of their
+ * tensors; the operations of a network are NULL, and a model refuses a backend without them (nn/model.c). */
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/open.h"
+#include "backends/cuda/recurrence.h"
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+dr_status dr_cuda_check(cudaError_t error, const char *call) {
+    if (error == cudaSuccess) return DR_OK;
+    if (error == cudaErrorMemoryAllocation) return dr_fail(DR_ERROR_MEMORY, "the GPU has no memory left: %s", call);
+    return dr_fail(DR_ERROR_DEVICE, "the GPU failed: %s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+dr_status dr_cuda_enter(const dr_backend *backend, int *before) {
+    DR_CUDA(cudaGetDevice(before));
+    if (*before != dr_cuda_of(backend)->device) DR_CUDA(cudaSetDevice(dr_cuda_of(backend)->device));
+    return DR_OK;
+}
+
+void dr_cuda_leave(int before) {
+    int now;
+    if (cudaGetDevice(&now) == cudaSuccess && now != before) cudaSetDevice(before);
+}
+
+dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks) {
+    int64_t product;
+    if (!dr_product(sizes, count, &product) || product > INT32_MAX)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "kernel %s would need more than %d blocks: use fewer sequences a call", kernel,
+                       INT32_MAX);
+    *blocks = (unsigned)product;
+    return DR_OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+
+/* A call whose failure means that this machine has no GPU for us. */
+static dr_status check_machine(cudaError_t error) {
+    if (error == cudaSuccess) return DR_OK;
+    cudaGetLastError(); /* it is no failure of a later call */
+    if (error == cudaErrorInsufficientDriver)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "backend \"cuda\" finds no NVIDIA driver, or one older than CUDA %d.%d: install a newer driver, or use "
+                       "backend \"cpu\"",
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (error == cudaErrorNoDevice)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend \"cuda\" finds no NVIDIA GPU on this machine: use backend \"cpu\"");
+    return dr_fail(DR_ERROR_UNSUPPORTED, "backend \"cuda\" cannot use this machine's GPU: %s (%s)", cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+}
+
+static dr_status read_properties(dr_cuda *gpu) {
+    struct cudaDeviceProp properties;
+    DR_TRY(check_machine(cudaGetDeviceProperties(&properties, gpu->device)));
+    DR_TRY(check_machine(cudaDriverGetVersion(&gpu->driver)));
+    DR_TRY(check_machine(cudaRuntimeGetVersion(&gpu->runtime)));
+    snprintf(gpu->name, sizeof gpu->name, "%.*s", (int)sizeof gpu->name - 1, properties.name);
+    gpu->processors = properties.multiProcessorCount;
+    gpu->shared_limit = properties.sharedMemPerBlockOptin;
+    gpu->memory = properties.totalGlobalMem;
+    gpu->l2 = (size_t)properties.l2CacheSize;
+    gpu->major = properties.major;
+    gpu->minor = properties.minor;
+    gpu->hopper = gpu->major == 9 && gpu->minor == 0;
+    if (!gpu->hopper && gpu->major != 8)
+        return dr_fail(
+            DR_ERROR_UNSUPPORTED,
+            "the kernels of backend \"cuda\" are built for compute capability 9.0 and 8.x, and device %d (%s) has %d.%d",
+            gpu->device, gpu->name, gpu->major, gpu->minor);
+    return DR_OK;
+}
+
+static dr_status find_device(const dr_backend_options *options, dr_cuda *gpu) {
+    int count = 0, before;
+    *gpu = (dr_cuda){.device = options->device, .stream = options->stream};
+    DR_TRY(check_machine(cudaGetDeviceCount(&count)));
+    if (gpu->device < 0 || gpu->device >= count)
+        return dr_fail(DR_ERROR_ARGUMENT, "there is no GPU %d: this machine has %d, counted from 0", gpu->device, count);
+    DR_TRY(check_machine(cudaGetDevice(&before)));
+    DR_TRY(read_properties(gpu));
+    /* the context is made here, so that no later call pays for it */
+    dr_status status = check_machine(cudaSetDevice(gpu->device));
+    if (status == DR_OK) status = check_machine(cudaFree(NULL));
+    dr_cuda_leave(before);
+    return status;
+}
+
+static void close_backend(dr_backend *backend) {
+    int before;
+    if (dr_cuda_enter(backend, &before) == DR_OK) {
+        cudaStreamSynchronize(dr_cuda_of(backend)->stream);
+        dr_cuda_leave(before);
+    }
+    dr_release(backend->state);
+    dr_release(backend);
+}
+
+static dr_status wait_for_stream(dr_backend *backend) {
+    int before;
+    DR_TRY(dr_cuda_enter(backend, &before));
+    dr_status status = dr_cuda_check(cudaStreamSynchronize(dr_cuda_of(backend)->stream), "waiting for the stream");
+    dr_cuda_leave(before);
+    return status;
+}
+
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    const dr_cuda *gpu = dr_cuda_of(backend);
+    char text[256];
+    snprintf(text, sizeof text, "cuda device %d: %s, compute capability %d.%d, %d multiprocessors, %.1f GB, L2 %.0f MB",
+             gpu->device, gpu->name, gpu->major, gpu->minor, gpu->processors, (double)gpu->memory * 1e-9,
+             (double)gpu->l2 * 1e-6);
+    line(context, text);
+    snprintf(text, sizeof text, "cuda runtime %d.%d, driver for CUDA %d.%d", gpu->runtime / 1000, gpu->runtime % 1000 / 10,
+             gpu->driver / 1000, gpu->driver % 1000 / 10);
+    line(context, text);
+    snprintf(text, sizeof text, "cuda kernels chosen: %s for recurrences; vectors stored as %s, states and gates as F32",
+             backend->isa, dr_dtype_name(backend->storage));
+    line(context, text);
+    line(context, "cuda has no kernels for networks: training, scoring and generating run on backend cpu");
+}
+
+static const dr_operations operations = {
+    .name = "cuda",
+    .dtype = DR_F32,
+    .allocate = dr_cuda_allocate,
+    .free = dr_cuda_free,
+    .zero = dr_cuda_zero,
+    .upload = dr_cuda_upload,
+    .download = dr_cuda_download,
+    .upload_as = dr_cuda_upload_as,
+    .download_as = dr_cuda_download_as,
+    .wait = wait_for_stream,
+    .describe = describe,
+    .close = close_backend,
+    .rows_gather = dr_cuda_rows_gather,
+    .recurrence_plan = dr_cuda_recurrence_plan,
+    .recurrence_forward = dr_cuda_recurrence_forward,
+    .recurrence_backward = dr_cuda_recurrence_backward,
+    .recurrence_decode = dr_cuda_recurrence_decode,
+    .recurrence_decode_slots = dr_cuda_recurrence_decode_slots,
+    .recurrence_chunk = dr_cuda_recurrence_chunk,
+    .recurrence_boundary = dr_cuda_recurrence_boundary,
+    .recurrence_kernel = dr_cuda_recurrence_kernel,
+};
+
+dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) {
+    const dr_backend_options chosen = options ? *options : (dr_backend_options){0};
+    dr_cuda gpu;
+    if (chosen.dtype != DR_F32 && chosen.dtype != DR_BF16 && chosen.dtype != DR_F16)
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"cuda\" stores vectors as F32, BF16 or F16, not %s",
+                       dr_dtype_name(chosen.dtype));
+    if (chosen.isa)
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"cuda\" has no instruction set to choose, such as \"%s\"", chosen.isa);
+    DR_TRY(find_device(&chosen, &gpu));
+    void *memory = NULL, *state = NULL;
+    DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
+    dr_status status = dr_allocate(sizeof(dr_cuda), "a backend's state", &state);
+    if (status != DR_OK) {
+        dr_release(memory);
+        return status;
+    }
+    *(dr_cuda *)state = gpu;
+    dr_backend *opened = memory;
+    *opened = (dr_backend){
+        .ops = &operations, .isa = gpu.hopper ? "sm_90a" : "sm_80", .threads = 1, .storage = chosen.dtype, .state = state};
+    *backend = opened;
+    return DR_OK;
+}

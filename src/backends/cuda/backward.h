@@ -1,0 +1,69 @@
+/* The backward of the chunkwise engine on a GPU, after its prepare stage has run again (chunkwise.h):
+ *
+ *     reverse    chunk after chunk, last first    dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
+ *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T, masked and, with
+ *                                                 scalar decay, decayed      gradients of values      pairs of the scalar decay
+ *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk
+ *     decay      every chunk at once              d log decay
+ *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order
+ *
+ * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
+ * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
+#ifndef DR_CUDA_BACKWARD_H
+#define DR_CUDA_BACKWARD_H
+
+#include "backends/cuda/chunkwise.h"
+#include "backends/cuda/diagonal.h"
+
+/* [blocks][...] as in chunkwise.h. T: the storage type. */
+typedef struct {
+    void *d_exit;   /* [Vp][Kp] T dS': gradient of the state after the chunk */
+    void *d_update; /* [64][Vp] T dY */
+    void *update;   /* [64][Vp] T U */
+    void *d_score;  /* [64][64] T G */
+    void *d_erase;  /* [64][64] T M; NULL where no row reads */
+    float *d_query; /* [64][Kp] of q~ */
+    float *d_read;  /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
+    float *d_near;  /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
+    float *d_far;   /* [64][Kp] of w, from the state after the chunk; with channel decay only */
+    float *value_dot; /* [64] sum over V of (gate) value dz */
+    /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
+    float *pairs;       /* [64] */
+    float *reader_part; /* [Kp/64][64] reader . its gradient from the entry state, at the last row whose decay it has */
+    float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
+    float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */
+    /* per token */
+    float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
+    float *d_correction; /* [tokens][H] */
+} dr_cuda_backward_tensors;
+
+typedef struct {
+    dr_cuda_chunk_plan plan; /* with inputs, gradients and what the diagonal scan made */
+    dr_cuda_chunk_tensors chunk;
+    dr_cuda_backward_tensors back;
+    dr_cuda_diagonal_gradients diagonal;
+    const void *saved; /* [blocks][Vp][Kp] T states before each chunk */
+    const void *d_o;   /* [tokens][HV][V] T */
+    const float *d_final;
+    float *d_initial; /* [sequences][HV][K][V] or NULL */
+} dr_cuda_backward_call;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_backward_tensors *tensors);
+/* All stages but prepare and the diagonal scan's; call: everything filled in. */
+dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream);
+
+/* The stages. */
+dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

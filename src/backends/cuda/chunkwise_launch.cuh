@@ -1,0 +1,55 @@
+/* The chunkwise kernels of one storage type: included by one file a type, which is compiled on its own. */
+#ifndef DR_CUDA_CHUNKWISE_LAUNCH_CUH
+#define DR_CUDA_CHUNKWISE_LAUNCH_CUH
+
+#include "backends/cuda/prepare_channel.cuh"
+#include "backends/cuda/scan.cuh"
+
+template <typename F> static dr_status dr_allow_shared(F kernel, int bytes) {
+    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return DR_OK;
+}
+
+template <typename T>
+static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+    const dr_prepare_call call = {*plan, *tensors};
+    const bool channel = plan->rows.channel_decay;
+    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
+    void (*kernel)(dr_prepare_call) = channel ? prepare_channel<T> : prepare<T>;
+    const int64_t sizes[] = {plan->slots, plan->value_heads};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 2, "prepare", &blocks));
+    if (blocks == 0) return DR_OK;
+    DR_TRY(dr_allow_shared(kernel, bytes));
+    kernel<<<blocks, PREPARE_THREADS, bytes, stream>>>(call);
+    DR_CUDA_LAUNCHED("prepare");
+    return DR_OK;
+}
+
+template <typename T>
+static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                                void *o, float *final, void *saved, cudaStream_t stream) {
+    const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const dr_scan_call call = {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated)};
+    const int bytes = call.room.bytes;
+    void (*kernel)(dr_scan_call) = plan->key_width == 64 ? scan<T, 1> : plan->key_width == 128 ? scan<T, 2> : scan<T, 4>;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / DR_CUDA_COLUMNS};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 3, "scan", &blocks));
+    DR_TRY(dr_allow_shared(kernel, bytes));
+    kernel<<<blocks, SCAN_THREADS, bytes, stream>>>(call);
+    DR_CUDA_LAUNCHED("scan");
+    return DR_OK;
+}
+
+#define DR_CHUNKWISE_KERNELS(T, suffix)                                                                                        \
+    dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
+                                             cudaStream_t stream) {                                                            \
+        return dr_launch_prepare<T>(plan, tensors, stream);                                                                    \
+    }                                                                                                                          \
+    dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
+                                          const float *initial, void *o, float *final, void *saved, cudaStream_t stream) {     \
+        return dr_launch_scan<T>(plan, tensors, initial, o, final, saved, stream);                                             \
+    }
+
+#endif

@@ -1,0 +1,107 @@
+/* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
+#include "backends/cuda/chunkwise.h"
+#include "backends/cuda/chunkwise_kernels.h"
+
+static int32_t round_up(int64_t size, int32_t unit) {
+    return (int32_t)((size + unit - 1) / unit * unit);
+}
+
+static int64_t slots_of(const dr_recurrence *recurrence, int64_t chunk) {
+    const dr_layout *layout = &recurrence->layout;
+    if (layout->cu_seqlens) return layout->rows / chunk + layout->sequences;
+    const int64_t length = layout->rows / layout->sequences;
+    return layout->sequences * ((length + chunk - 1) / chunk);
+}
+
+static bool any_read(const dr_rule *rule) {
+    for (int i = 0; i < rule->rows; i++)
+        if (rule->row[i].read != DR_READ_NONE) return true;
+    return false;
+}
+
+/* Whether the rows that read do so by a vector that stands in an input, and scalars can do the rest. */
+static bool reads_directly(const dr_rule *rule) {
+    const dr_read read = rule->row[0].read;
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 &&
+           (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
+}
+
+static bool queries_directly(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
+}
+
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan) {
+    const dr_rule *rule = recurrence->rule;
+    const int steps = dr_rule_steps(rule);
+    (void)processors;
+    if (steps > DR_CUDA_CHUNK_ROWS)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "the chunkwise kernels take up to %d rows a token, not %d", DR_CUDA_CHUNK_ROWS,
+                       steps);
+    const int64_t most = DR_CUDA_CHUNK_ROWS / steps;
+    if (recurrence->chunk > most)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "a chunk of %lld tokens is too long: the kernels take up to %lld here",
+                       (long long)recurrence->chunk, (long long)most);
+    const dr_layout *layout = &recurrence->layout;
+    *plan = (dr_cuda_chunk_plan){
+        .storage = storage,
+        .chunk = (int32_t)(recurrence->chunk ? recurrence->chunk : most),
+        .key_width = recurrence->key_size <= 64    ? 64
+                     : recurrence->key_size <= 128 ? 128
+                                                   : 256,
+        .value_width = round_up(recurrence->value_size, DR_CUDA_COLUMNS),
+        .key_heads = (int32_t)recurrence->key_heads,
+        .value_heads = (int32_t)recurrence->value_heads,
+        .reads = any_read(rule),
+        .reader_direct = reads_directly(rule),
+        .query_direct = queries_directly(rule),
+        .sequences = layout->sequences,
+        .tokens = layout->rows,
+        .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
+        .segments = 1,
+    };
+    plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
+    plan->slots = slots_of(recurrence, plan->chunk);
+    plan->blocks = plan->slots * plan->value_heads;
+    return DR_OK;
+}
+
+void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
+    const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
+    const size_t readers = blocks * rows * keys * element;
+    *tensors = (dr_cuda_chunk_tensors){0};
+    tensors->exit = dr_arena_take(arena, readers);
+    tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
+    if (plan->reads && !plan->reader_direct) tensors->reader = dr_arena_take(arena, readers);
+    if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
+    if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
+    tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
+    tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+}
+
+size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
+    return (size_t)plan->blocks * (size_t)plan->value_width * (size_t)plan->key_width * dr_dtype_size(plan->storage);
+}
+
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+    switch (plan->storage) {
+    case DR_BF16:
+        return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    case DR_F16:
+        return dr_cuda_chunk_prepare_fp16(plan, tensors, stream);
+    default:
+        return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
+    }
+}
+
+dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                             void *o, float *final, void *saved, cudaStream_t stream) {
+    switch (plan->storage) {
+    case DR_BF16:
+        return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    case DR_F16:
+        return dr_cuda_chunk_scan_fp16(plan, tensors, initial, o, final, saved, stream);
+    default:
+        return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
+    }
+}

@@ -1,0 +1,76 @@
+/* What the files of the CUDA backend share on the host: the backend's own data, checked calls, and what kernels are told of the
+ * layout. C and CUDA files include it; the project's C headers come through here, so that their functions are C to both.
+ *
+ * Every call of the runtime goes through DR_CUDA, and DR_CUDA_LAUNCHED follows every launch. All work is put on the backend's
+ * stream; nothing is allocated and nothing waits outside backend.c and memory.c. Grids are one-dimensional: only x may exceed
+ * 65,535. Offsets into tensors are int64_t. */
+#ifndef DR_CUDA_CUDA_H
+#define DR_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "ops/operations.h"
+#include "ops/shapes.h"
+
+/* Sizes that kernels take: beyond them a recurrence is refused. */
+enum { DR_CUDA_MOST_KEY = 256, DR_CUDA_MOST_VALUE = 256 };
+
+typedef struct {
+    int device;
+    cudaStream_t stream;
+    int processors;      /* streaming multiprocessors */
+    size_t shared_limit; /* bytes of shared memory that a block may have */
+    size_t memory, l2;   /* bytes */
+    int major, minor;    /* compute capability */
+    bool hopper;         /* the kernels for sm_90a run; else those for sm_80 */
+    int driver, runtime; /* versions, 1000 major + 10 minor */
+    char name[128];
+} dr_cuda;
+
+static inline const dr_cuda *dr_cuda_of(const dr_backend *backend) {
+    return (const dr_cuda *)backend->state;
+}
+
+/* DR_OK, or a status and a sentence about the call: DR_ERROR_MEMORY, else DR_ERROR_DEVICE. */
+dr_status dr_cuda_check(cudaError_t error, const char *call);
+
+#define DR_CUDA(call) DR_TRY(dr_cuda_check((call), #call))
+/* After a launch; kernel: its name as a string literal. */
+#define DR_CUDA_LAUNCHED(kernel) DR_TRY(dr_cuda_check(cudaGetLastError(), "launching " kernel))
+
+/* The calling thread's device is the caller's affair: every entry of the backend's table sets its own and puts back what was.
+ */
+dr_status dr_cuda_enter(const dr_backend *backend, int *before);
+void dr_cuda_leave(int before);
+
+/* DR_ERROR_UNSUPPORTED unless so many blocks, a product of sizes, can be launched; *blocks is their number. */
+dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks);
+
+/* How rows fall into sequences, for kernels. */
+typedef struct {
+    int64_t sequences, rows;
+    int64_t tokens;         /* of each sequence, where they are equally long */
+    const int64_t *offsets; /* [sequences + 1] on the device; NULL: equally long */
+} dr_cuda_layout;
+
+/* Bytes of the workspace that a layout needs on the device (0 without cu_seqlens), and the layout there: memory is written by
+ * kernels whose arguments hold the numbers, so that nothing waits, no host memory has to stay, and a graph may capture it. */
+size_t dr_cuda_layout_bytes(const dr_layout *layout);
+dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, void *memory, dr_cuda_layout *put);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,557 @@
+/* The diagonal scan on a GPU, see diagonal.h. One warp takes a chunk of a key head, a lane E neighbouring channels, so that sums
+ * over channels stay in the warp. */
+#include "backends/cuda/device.cuh"
+#include "backends/cuda/diagonal.h"
+#include "backends/cuda/places.cuh"
+#include "backends/cuda/rows.cuh"
+#include "maps/diagonal.h"
+
+enum { WARPS = 4 };
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+static size_t chunk_floats(const dr_cuda_chunk_plan *plan) {
+    return (size_t)plan->slots * (size_t)plan->key_heads * (size_t)plan->rows.key_size;
+}
+
+static size_t token_elements(const dr_cuda_chunk_plan *plan) {
+    return (size_t)plan->tokens * (size_t)plan->key_heads * (size_t)plan->rows.key_size;
+}
+
+static bool writes(const dr_cuda_chunk_plan *plan, dr_write write) {
+    const int rows = plan->rows.step_axis ? 1 : plan->rows.steps;
+    for (int i = 0; i < rows; i++)
+        if (plan->rows.row[i].write == write) return true;
+    return false;
+}
+
+void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_tensors *tensors) {
+    *tensors = dr_cuda_diagonal_tensors{};
+    if (!plan->rows.diagonal_scan) return;
+    tensors->end = (float *)dr_arena_take(arena, chunk_floats(plan) * sizeof(float));
+    tensors->product = (float *)dr_arena_take(arena, (size_t)plan->slots * (size_t)plan->key_heads * sizeof(float));
+}
+
+size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
+    return plan->rows.diagonal_scan ? chunk_floats(plan) * sizeof(float) : 0;
+}
+
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    if (!plan->rows.diagonal_scan) return;
+    const size_t bytes = token_elements(plan) * dr_dtype_size(plan->storage);
+    if (writes(plan, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = dr_arena_take(arena, bytes);
+    if (writes(plan, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = dr_arena_take(arena, bytes);
+    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = dr_arena_take(arena, bytes);
+    if (plan->rows.normalizer != DR_NORMALIZER_NONE)
+        plan->rows.key_dot =
+            (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+}
+
+void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients) {
+    *gradients = dr_cuda_diagonal_gradients{};
+    if (!plan->rows.diagonal_scan) return;
+    const size_t bytes = token_elements(plan) * sizeof(float);
+    const bool squashes = writes(plan, DR_WRITE_PRECONDITIONED), morrison = writes(plan, DR_WRITE_SHERMAN_MORRISON);
+    const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
+    gradients->key = (float *)dr_arena_take(arena, bytes);
+    gradients->query = (float *)dr_arena_take(arena, bytes);
+    if (squashes) gradients->squashed = (float *)dr_arena_take(arena, bytes);
+    if (morrison) gradients->morrison = (float *)dr_arena_take(arena, bytes);
+    if (ridge_query) gradients->read_query = (float *)dr_arena_take(arena, bytes);
+    gradients->end = (float *)dr_arena_take(arena, chunk_floats(plan) * sizeof(float));
+    gradients->exit = (float *)dr_arena_take(arena, chunk_floats(plan) * sizeof(float));
+    if (morrison || ridge_query) gradients->ridge = (float *)dr_arena_take(arena, chunk_floats(plan) * sizeof(float));
+    if (squashes)
+        gradients->centre = (float *)dr_arena_take(arena, (size_t)plan->slots * (size_t)plan->key_heads * sizeof(float));
+}
+
+/* ---- what both directions share -------------------------------------------------------------------------------------- */
+
+static __device__ inline dr_input decay_input(const dr_cuda_rows &rows) {
+    return rows.tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY;
+}
+
+static __device__ inline dr_input gain_input(const dr_cuda_rows &rows) {
+    return rows.tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN;
+}
+
+static __device__ inline float scan_alpha(const dr_cuda_rows &rows, int64_t token, int head) {
+    return expf(dr_input_scalar(rows, decay_input(rows), token, 0, head));
+}
+
+/* A value of this lane's channels in [..][H][K] float. */
+template <int E>
+static __device__ inline float *channels(const dr_cuda_rows &rows, float *at, int64_t index, int head) {
+    return at + (index * rows.key_heads + head) * rows.key_size + dr_lane_first<E>();
+}
+
+template <int E>
+static __device__ inline void load_channels(const dr_cuda_rows &rows, float *at, int64_t index, int head, float (&to)[E]) {
+    dr_load_lane<float, E>(channels<E>(rows, at, index, head), rows.key_size - dr_lane_first<E>(), rows.aligned, to);
+}
+
+template <int E>
+static __device__ inline void store_channels(const dr_cuda_rows &rows, float *at, int64_t index, int head,
+                                             const float (&from)[E]) {
+    dr_store_lane<float, E>(channels<E>(rows, at, index, head), rows.key_size - dr_lane_first<E>(), rows.aligned, from);
+}
+
+/* The ridge is 1 behind the true size, where A and the keys are 0. */
+template <int E>
+static __device__ inline void load_ridge(const dr_cuda_rows &rows, int head, float (&ridge)[E]) {
+    if (!rows.input[DR_INPUT_RIDGE].at) {
+#pragma unroll
+        for (int e = 0; e < E; e++) ridge[e] = 1;
+        return;
+    }
+    const int first = dr_lane_first<E>();
+    dr_input_vector<float, E>(rows, DR_INPUT_RIDGE, 0, 0, head, rows.key_size, first, ridge);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        if (first + e >= rows.key_size) ridge[e] = 1;
+}
+
+template <typename T, int E>
+static __device__ inline void scan_key(const dr_cuda_rows &rows, int64_t token, int head, float (&key)[E]) {
+    dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, head, rows.key_size, dr_lane_first<E>(), key);
+}
+
+/* The chunk and key head of this warp; false: there is none. */
+static __device__ inline bool own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t *slot, int *head,
+                                        dr_chunk_place *place) {
+    const int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (task >= plan.slots * plan.key_heads) return false;
+    *slot = task / plan.key_heads;
+    *head = (int)(task % plan.key_heads);
+    *place = dr_find_chunk(plan, cu, *slot);
+    return true;
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS)
+    scan_ends(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+              const __grid_constant__ dr_cuda_diagonal_tensors tensors) {
+    int64_t slot;
+    int head;
+    dr_chunk_place place;
+    if (!own_chunk(plan, cu, &slot, &head, &place)) return;
+    const dr_cuda_rows &rows = plan.rows;
+    float a[E], product = 1;
+#pragma unroll
+    for (int e = 0; e < E; e++) a[e] = 0;
+#pragma unroll 4
+    for (int t = 0; t < place.tokens; t++) {
+        float key[E];
+        scan_key<T, E>(rows, place.first + t, head, key);
+        const float alpha = scan_alpha(rows, place.first + t, head);
+        const float b = dr_input_scalar(rows, gain_input(rows), place.first + t, 0, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, b, key[e]);
+        product *= alpha;
+    }
+    store_channels<E>(rows, tensors.end, slot, head, a);
+    if (threadIdx.x % 32 == 0) tensors.product[slot * plan.key_heads + head] = product;
+}
+
+/* One thread takes a channel of a sequence's key head. Forward: entry and final; backward: exit and d_initial, from the last
+ * chunk on. */
+static __global__ void scan_carry(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu, const float *end,
+                                  const float *product, const float *from, bool backward, float *carried, float *to) {
+    const int64_t K = plan.rows.key_size, H = plan.key_heads;
+    const int64_t channel = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (channel >= plan.sequences * H * K) return;
+    const int64_t sequence = channel / (H * K), head = channel / K % H, d = channel % K;
+    const int64_t first = dr_sequence_slot(plan, cu, sequence), chunks = dr_sequence_chunks(plan, cu, sequence);
+    float a = from ? from[channel] : 0;
+#pragma unroll 8
+    for (int64_t i = 0; i < chunks; i++) {
+        const int64_t at = (first + (backward ? chunks - 1 - i : i)) * H + head;
+        carried[at * K + d] = a;
+        a = fmaf(product[at], a, end[at * K + d]);
+    }
+    if (to) to[channel] = a;
+}
+
+/* B, and the write key B * key; *sum is key . (B * key). */
+template <int E>
+static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (&a)[E], const float (&key)[E], float centre,
+                                         float (&b)[E], float (&write)[E], float (&slope)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        b[e] = dr_map_squash_value(&rows.squash, a[e], centre, &slope[e]);
+        write[e] = b[e] * key[e];
+    }
+}
+
+template <typename T, int E>
+static __device__ inline void store_made(const dr_cuda_rows &rows, void *made, int64_t token, int head, const float (&from)[E]) {
+    const int first = dr_lane_first<E>();
+    dr_store_lane<T, E>((T *)made + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned,
+                        from);
+}
+
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS)
+    scan_replay(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                const __grid_constant__ dr_cuda_diagonal_tensors tensors) {
+    int64_t slot;
+    int head;
+    dr_chunk_place place;
+    if (!own_chunk(plan, cu, &slot, &head, &place)) return;
+    const dr_cuda_rows &rows = plan.rows;
+    const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
+    float a[E], ridge[E];
+    load_ridge<E>(rows, head, ridge);
+    load_channels<E>(rows, tensors.entry, slot, head, a);
+#pragma unroll 2
+    for (int t = 0; t < place.tokens; t++) {
+        const int64_t token = place.first + t;
+        float key[E], made[E], b[E], slope[E];
+        scan_key<T, E>(rows, token, head, key);
+        if (rows.morrison) { /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] = key[e] / (a[e] + ridge[e]);
+            const float factor = 1 / (1 + dr_lane_dot<E>(key, made));
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] *= factor;
+            store_made<T, E>(rows, rows.morrison, token, head, made);
+        }
+        const float alpha = scan_alpha(rows, token, head);
+        const float gain = dr_input_scalar(rows, gain_input(rows), token, 0, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        if (rows.squashed) {
+            squash_key<E>(rows, a, key, centre, b, made, slope);
+            store_made<T, E>(rows, rows.squashed, token, head, made);
+            if (rows.key_dot) {
+                const float dot = dr_lane_dot<E>(key, made);
+                if (threadIdx.x % 32 == 0) rows.key_dot[token * plan.key_heads + head] = dot;
+            }
+        }
+        if (rows.ridge_query) {
+            dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, dr_lane_first<E>(), made);
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] /= a[e] + ridge[e];
+            store_made<T, E>(rows, rows.ridge_query, token, head, made);
+        }
+    }
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------- */
+
+/* What the gradients of this token's keys and query add to that of A_t (after) and of A_{t-1} (before). */
+template <typename T, int E>
+static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cuda_diagonal_gradients &gradients, int64_t token,
+                                           int head, const float (&key)[E], const float (&ridge)[E], float centre,
+                                           const float (&a_before)[E], const float (&a_after)[E], float (&d_before)[E],
+                                           float (&d_after)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) d_before[e] = d_after[e] = 0;
+    float d[E];
+    if (gradients.read_query) {
+        float query[E];
+        load_channels<E>(rows, gradients.read_query, token, head, d);
+        dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, dr_lane_first<E>(), query);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            const float sum = a_after[e] + ridge[e];
+            d_after[e] -= query[e] / sum * (d[e] / sum);
+        }
+    }
+    if (gradients.squashed) {
+        load_channels<E>(rows, gradients.squashed, token, head, d);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            float slope;
+            dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
+            d_after[e] += slope * (key[e] * d[e]) / (a_after[e] + rows.squash.eps);
+        }
+    }
+    if (gradients.morrison) { /* w = f m: dm = f dw - f (w . dw) key */
+        float m[E];
+        load_channels<E>(rows, gradients.morrison, token, head, d);
+#pragma unroll
+        for (int e = 0; e < E; e++) m[e] = key[e] / (a_before[e] + ridge[e]);
+        const float f = 1 / (1 + dr_lane_dot<E>(key, m)), d_dot = -f * f * dr_lane_dot<E>(m, d);
+#pragma unroll
+        for (int e = 0; e < E; e++) d_before[e] -= m[e] * fmaf(d_dot, key[e], f * d[e]) / (a_before[e] + ridge[e]);
+    }
+}
+
+/* Gradient of A before a chunk, if that after it were zero. In the order of the tokens: a source at A_t comes back to the entry
+ * through the alphas of the tokens up to t. */
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS)
+    scan_ends_back(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                   const __grid_constant__ dr_cuda_diagonal_tensors tensors,
+                   const __grid_constant__ dr_cuda_diagonal_gradients gradients) {
+    int64_t slot;
+    int head;
+    dr_chunk_place place;
+    if (!own_chunk(plan, cu, &slot, &head, &place)) return;
+    const dr_cuda_rows &rows = plan.rows;
+    const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
+    float a[E], ridge[E], sum[E], product = 1;
+    load_ridge<E>(rows, head, ridge);
+    load_channels<E>(rows, tensors.entry, slot, head, a);
+#pragma unroll
+    for (int e = 0; e < E; e++) sum[e] = 0;
+    for (int t = 0; t < place.tokens; t++) {
+        const int64_t token = place.first + t;
+        float key[E], after[E], d_before[E], d_after[E];
+        scan_key<T, E>(rows, token, head, key);
+        const float alpha = scan_alpha(rows, token, head);
+        const float gain = dr_input_scalar(rows, gain_input(rows), token, 0, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) after[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        scan_sources<T, E>(rows, gradients, token, head, key, ridge, centre, a, after, d_before, d_after);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            sum[e] = fmaf(product, d_before[e], sum[e]);
+            sum[e] = fmaf(product * alpha, d_after[e], sum[e]);
+            a[e] = after[e];
+        }
+        product *= alpha;
+    }
+    store_channels<E>(rows, gradients.end, slot, head, sum);
+    if (threadIdx.x % 32 == 0) tensors.product[slot * plan.key_heads + head] = product;
+}
+
+/* One warp a block: A before every token of the chunk stays in shared memory, [chunk][32 E] floats. */
+template <typename T, int E>
+static __global__ void __launch_bounds__(32)
+    scan_replay_back(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                     const __grid_constant__ dr_cuda_diagonal_tensors tensors,
+                     const __grid_constant__ dr_cuda_diagonal_gradients gradients) {
+    extern __shared__ float kept[];
+    const dr_cuda_rows &rows = plan.rows;
+    const int64_t slot = blockIdx.x / plan.key_heads;
+    const int head = (int)(blockIdx.x % plan.key_heads), lane = (int)threadIdx.x, first = dr_lane_first<E>();
+    const int left = rows.key_size - first;
+    const dr_chunk_place place = dr_find_chunk(plan, cu, slot);
+    const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
+    float a[E], ridge[E], d_a[E], d_ridge[E], d_centre = 0;
+    load_ridge<E>(rows, head, ridge);
+    load_channels<E>(rows, tensors.entry, slot, head, a);
+    for (int t = 0; t < place.tokens; t++) {
+        float key[E];
+        scan_key<T, E>(rows, place.first + t, head, key);
+        const float alpha = scan_alpha(rows, place.first + t, head);
+        const float gain = dr_input_scalar(rows, gain_input(rows), place.first + t, 0, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            kept[(t * E + e) * 32 + lane] = a[e];
+            a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        }
+    }
+    load_channels<E>(rows, gradients.exit, slot, head, d_a);
+#pragma unroll
+    for (int e = 0; e < E; e++) d_ridge[e] = 0;
+    for (int t = place.tokens - 1; t >= 0; t--) {
+        const int64_t token = place.first + t;
+        float key[E], before[E], d_key[E], d[E];
+        scan_key<T, E>(rows, token, head, key);
+        load_channels<E>(rows, gradients.key, token, head, d_key);
+#pragma unroll
+        for (int e = 0; e < E; e++) before[e] = kept[(t * E + e) * 32 + lane];
+        const float alpha = scan_alpha(rows, token, head);
+        const float gain = dr_input_scalar(rows, gain_input(rows), token, 0, head);
+        T *to_query = (T *)rows.input[DR_INPUT_QUERY].gradient;
+        if (to_query) to_query += dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first;
+        if (gradients.read_query) { /* q~ = q / (A_t + ridge) */
+            float query[E], d_query[E];
+            load_channels<E>(rows, gradients.read_query, token, head, d);
+            load_channels<E>(rows, gradients.query, token, head, d_query);
+            dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, query);
+#pragma unroll
+            for (int e = 0; e < E; e++) {
+                const float sum = a[e] + ridge[e], d_q = d[e] / sum, d_sum = -(query[e] / sum) * d_q;
+                d_query[e] += d_q;
+                d_ridge[e] += d_sum;
+                d_a[e] += d_sum;
+            }
+            if (to_query) dr_store_lane<T, E>(to_query, left, rows.aligned, d_query);
+        } else if (to_query) {
+            load_channels<E>(rows, gradients.query, token, head, d);
+            dr_store_lane<T, E>(to_query, left, rows.aligned, d);
+        }
+        if (gradients.squashed) { /* w = B * key */
+            load_channels<E>(rows, gradients.squashed, token, head, d);
+#pragma unroll
+            for (int e = 0; e < E; e++) {
+                float slope;
+                const float b = dr_map_squash_value(&rows.squash, a[e], centre, &slope);
+                const float d_position = slope * (key[e] * d[e]);
+                if (e < left) d_centre -= d_position;
+                d_key[e] = fmaf(b, d[e], d_key[e]);
+                d_a[e] += d_position / (a[e] + rows.squash.eps);
+            }
+        }
+        float d_gain = 0, d_alpha = 0; /* A_t = alpha A_{t-1} + gain key * key */
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            d_gain = fmaf(key[e] * key[e], d_a[e], d_gain);
+            d_alpha = fmaf(before[e], d_a[e], d_alpha);
+            d_key[e] = fmaf(2 * gain * key[e], d_a[e], d_key[e]);
+            d_a[e] *= alpha;
+        }
+        d_gain = dr_warp_sum(d_gain);
+        d_alpha = dr_warp_sum(d_alpha);
+        if (lane == 0) {
+            const dr_cuda_input &gains = rows.input[gain_input(rows)], &decays = rows.input[decay_input(rows)];
+            float *to_gain = (float *)gains.gradient, *to_decay = (float *)decays.gradient;
+            if (to_gain) {
+                to_gain += dr_input_index(gains, token, 0, head);
+                *to_gain = rows.tied_scan ? *to_gain + d_gain : d_gain;
+            }
+            if (to_decay) {
+                to_decay += dr_input_index(decays, token, 0, head);
+                const float d_decay = alpha == 0 ? 0 : alpha * d_alpha;
+                *to_decay = rows.tied_scan ? *to_decay + d_decay : d_decay;
+            }
+        }
+        if (gradients.morrison) {
+            float m[E];
+            load_channels<E>(rows, gradients.morrison, token, head, d);
+#pragma unroll
+            for (int e = 0; e < E; e++) m[e] = key[e] / (before[e] + ridge[e]);
+            const float f = 1 / (1 + dr_lane_dot<E>(key, m)), d_dot = -f * f * dr_lane_dot<E>(m, d);
+#pragma unroll
+            for (int e = 0; e < E; e++) {
+                const float d_m = fmaf(d_dot, key[e], f * d[e]) / (before[e] + ridge[e]), d_sum = -(m[e] * d_m);
+                d_key[e] += fmaf(d_dot, m[e], d_m);
+                d_ridge[e] += d_sum;
+                d_a[e] += d_sum;
+            }
+        }
+        T *to_key = (T *)rows.input[DR_INPUT_KEY].gradient;
+        if (to_key)
+            dr_store_lane<T, E>(to_key + dr_input_index(rows.input[DR_INPUT_KEY], token, 0, head) + first, left, rows.aligned,
+                                d_key);
+#pragma unroll
+        for (int e = 0; e < E; e++) a[e] = before[e];
+    }
+    if (gradients.ridge) store_channels<E>(rows, gradients.ridge, slot, head, d_ridge);
+    if (gradients.centre) {
+        d_centre = dr_warp_sum(d_centre);
+        if (lane == 0) gradients.centre[slot * plan.key_heads + head] = d_centre;
+    }
+}
+
+/* ---- sums over chunks or tokens ---------------------------------------------------------------------------------------- */
+
+enum { SUM_THREADS = 256 };
+
+static __global__ void sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to) {
+    __shared__ double sums[SUM_THREADS];
+    const int64_t column = blockIdx.x;
+    double sum = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += SUM_THREADS) sum += partial[row * columns + column];
+    sums[threadIdx.x] = sum;
+    for (int half = SUM_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) to[column] = zero_at && zero_at[column] == -INFINITY ? 0 : (float)sums[0];
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------------- */
+
+#define FOR_LANES(K, E, ...)                                                                                                   \
+    if ((K) <= 64) {                                                                                                           \
+        constexpr int E = 2;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    } else if ((K) <= 128) {                                                                                                   \
+        constexpr int E = 4;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    } else {                                                                                                                   \
+        constexpr int E = 8;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    }
+
+dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
+                           cudaStream_t stream) {
+    if (columns == 0) return DR_OK;
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&columns, 1, "sum_rows", &grid));
+    sum_rows<<<grid, SUM_THREADS, 0, stream>>>(partial, rows, columns, zero_at, to);
+    DR_CUDA_LAUNCHED("sum_rows");
+    return DR_OK;
+}
+
+static dr_status carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
+                       const float *from, bool backward, float *carried, float *to, cudaStream_t stream) {
+    enum { THREADS = 64 };
+    const int64_t channels = plan->sequences * plan->key_heads * plan->rows.key_size;
+    const int64_t blocks = (channels + THREADS - 1) / THREADS;
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&blocks, 1, "scan_carry", &grid));
+    scan_carry<<<grid, THREADS, 0, stream>>>(*plan, cu, end, product, from, backward, carried, to);
+    DR_CUDA_LAUNCHED("scan_carry");
+    return DR_OK;
+}
+
+/* Blocks of kernels with a warp for each chunk and key head. */
+static dr_status warp_grid(const dr_cuda_chunk_plan *plan, int warps, const char *kernel, unsigned *grid) {
+    const int64_t blocks = (plan->slots * plan->key_heads + warps - 1) / warps;
+    return dr_cuda_grid(&blocks, 1, kernel, grid);
+}
+
+dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+                                   const float *initial, float *final, bool replay_only, cudaStream_t stream) {
+    unsigned grid = 0;
+    if (plan->slots > 0) DR_TRY(warp_grid(plan, WARPS, "scan_ends", &grid));
+    if (!replay_only) {
+        if (grid > 0)
+            DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                                scan_ends<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
+                            }));
+        DR_CUDA_LAUNCHED("scan_ends");
+        DR_TRY(carry(plan, cu, tensors->end, tensors->product, initial, false, tensors->entry, final, stream));
+    }
+    if (grid == 0) return DR_OK;
+    DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                        scan_replay<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
+                    }));
+    DR_CUDA_LAUNCHED("scan_replay");
+    return DR_OK;
+}
+
+template <typename T, int E>
+static dr_status replay_back(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+                             const dr_cuda_diagonal_gradients *gradients, cudaStream_t stream) {
+    unsigned grid;
+    DR_TRY(warp_grid(plan, 1, "scan_replay_back", &grid));
+    const int bytes = plan->chunk * 32 * E * (int)sizeof(float);
+    DR_CUDA(cudaFuncSetAttribute(scan_replay_back<T, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    scan_replay_back<T, E><<<grid, 32, (size_t)bytes, stream>>>(*plan, cu, *tensors, *gradients);
+    DR_CUDA_LAUNCHED("scan_replay_back");
+    return DR_OK;
+}
+
+dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+                                    const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                    cudaStream_t stream) {
+    if (plan->slots > 0) {
+        unsigned grid;
+        DR_TRY(warp_grid(plan, WARPS, "scan_ends_back", &grid));
+        DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                            scan_ends_back<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors, *gradients);
+                        }));
+        DR_CUDA_LAUNCHED("scan_ends_back");
+    }
+    DR_TRY(carry(plan, cu, gradients->end, tensors->product, d_final, true, gradients->exit, d_initial, stream));
+    if (plan->slots > 0)
+        DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                            DR_TRY((replay_back<T, E>(plan, cu, tensors, gradients, stream)));
+                        }));
+    const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
+    const int64_t H = plan->key_heads;
+    if (gradients->ridge && ridge->gradient)
+        DR_TRY(dr_cuda_sum_rows(gradients->ridge, plan->slots, H * plan->rows.key_size, NULL, (float *)ridge->gradient, stream));
+    if (gradients->centre && centre->gradient)
+        DR_TRY(dr_cuda_sum_rows(gradients->centre, plan->slots, H, NULL, (float *)centre->gradient, stream));
+    return DR_OK;
+}

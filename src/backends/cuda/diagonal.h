@@ -1,0 +1,57 @@
+/* The diagonal scan A_t = alpha A_{t-1} + b key * key on a GPU, what it makes of keys and queries, and back.
+ *
+ *     ends      every chunk from zero: its A at the end, the product of its alphas      parallel over chunks
+ *     entries   A before every chunk, and after the last                                 chunk after chunk
+ *     replay    every chunk from its entry: write keys, q~                               parallel over chunks
+ *
+ * and the same three steps for the gradient of A, last chunk first. Chunks are those of chunkwise.h. All of A is float. */
+#ifndef DR_CUDA_DIAGONAL_H
+#define DR_CUDA_DIAGONAL_H
+
+#include "backends/cuda/chunkwise.h"
+
+typedef struct {
+    float *end;     /* [slots][H][K] */
+    float *product; /* [slots][H] */
+    float *entry;   /* [slots][H][K] A before each chunk */
+} dr_cuda_diagonal_tensors;
+
+/* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
+ * scan's backward needs beside it. Those that the rule does not need are NULL. */
+typedef struct {
+    float *key, *query;                     /* gradients of the inputs as far as they do not come through the scan */
+    float *squashed, *morrison, *read_query; /* of what the scan made */
+    float *end, *exit;                      /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
+    float *ridge;                           /* [slots][H][K] partial sums */
+    float *centre;                          /* [slots][H] partial sums */
+} dr_cuda_diagonal_gradients;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Scratch of the forward, without entry: that may be saved; dr_cuda_diagonal_entry_bytes. */
+void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_tensors *tensors);
+size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
+/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. */
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
+void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
+
+/* cu: as dr_cuda_chunk_tensors has it; initial, final [sequences][H][K] or NULL. replay_only: entry is there already. */
+dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+                                   const float *initial, float *final, bool replay_only, cudaStream_t stream);
+
+/* Adds to what the rows' backward gave: gradients of key, query, scan gain, scan log decay (tied: beta, log decay, which are
+ * added to), partial sums of ridge and centre, and of the initial A. */
+dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+                                    const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                    cudaStream_t stream);
+
+/* to[i] = sum over rows of partial[row][i], in a fixed order; 0 where zero_at[i] is -infinity (zero_at NULL: nowhere). */
+dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
+                           cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,11 @@
+/* The CUDA backend: recurrences, their gradients and decoding on an NVIDIA GPU. */
+#ifndef DR_CUDA_OPEN_H
+#define DR_CUDA_OPEN_H
+
+#include <deltarule/backend.h>
+
+/* options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the machine has no driver, no such device, or one that the
+ * kernels were not built for. */
+dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend);
+
+#endif

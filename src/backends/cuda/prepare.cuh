@@ -1,0 +1,343 @@
+/* Prepare without decay or with a scalar one: scores, inverse, X and P' of every chunk and value head.
+ *
+ *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
+ *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
+ *                 row j to row i: within a block of 16 rows from a table, between blocks head * totals * tail
+ *     inverse     A = (I + L)^-1 (triangle.cuh)
+ *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
+ *
+ * The last two products are tf32 (three of them for float): A must not be rounded to bf16. */
+#ifndef DR_CUDA_PREPARE_CUH
+#define DR_CUDA_PREPARE_CUH
+
+#include "backends/cuda/prepare_load.cuh"
+#include "backends/cuda/triangle.cuh"
+
+typedef struct {
+    int writer, reader, query, matrix, small, bytes;
+} dr_prepare_room;
+
+/* What a chunk keeps beside tiles and matrix. */
+typedef struct {
+    float dot[64], gain[64];
+    float alpha[64];          /* of a row: its token's in the token's first row, else 1 */
+    float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
+    float tail[64];           /* from after row i to the end of its block */
+    float leave[64];          /* from after row i to the end of the chunk */
+    float total[4];           /* of a block */
+    float near[64][17];       /* (i, j % 16): from after row j to after row i of the same block */
+} dr_prepare_small;
+
+static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
+    dr_prepare_room room;
+    const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
+    const bool reader = plan.reads && !dr_rows_tied(plan.rows);
+    room.writer = 0;
+    room.query = tile;
+    room.reader = reader ? room.query + tile : 0;
+    room.matrix = room.query; /* once the products are made */
+    int end = room.query + tile + (reader ? tile : 0);
+    if (end < room.matrix + matrix) end = room.matrix + matrix;
+    room.small = end;
+    room.bytes = end + (int)sizeof(dr_prepare_small);
+    return room;
+}
+
+/* R W^T and Q W^T: rows 16 warp .. of both, columns up to there. */
+template <typename T>
+static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader, unsigned query, int width, bool reads,
+                                                float (&l)[8][4], float (&p)[8][4]) {
+    const int warp = (int)(threadIdx.x / 32);
+    for (int k = 0; k < width; k += 16) {
+        dr_operand_a<T> r, q;
+        if (reads) dr_load_a<T>(r, reader, 64, warp * 16, k);
+        dr_load_a<T>(q, query, 64, warp * 16, k);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n <= warp) {
+                dr_operand_b<T> w[2];
+                dr_load_b<T>(w, writer, 64, n * 16, k);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    if (reads) dr_product<T>(l[2 * n + h], r, w[h]);
+                    dr_product<T>(p[2 * n + h], q, w[h]);
+                }
+            }
+    }
+}
+
+/* Decays of the chunk's rows, by the first 64 threads. */
+static __device__ inline void dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+    const int i = (int)threadIdx.x;
+    if (i >= 64) return;
+    const int token = dr_row_token(rows, i);
+    const bool decays = i < x.alive && i == token * rows.steps;
+    small.alpha[i] = decays ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+}
+
+/* Needs alpha. A thread runs down from its row. */
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_prepare_small &small) {
+    const int i = (int)threadIdx.x;
+    if (i >= 64) return;
+    const int begin = i & ~15;
+    float head = 1, product = 1, last = 1;
+    for (int m = begin; m <= i; m++) {
+        last = head;
+        head *= small.alpha[m];
+    }
+    for (int m = i; m < begin + 16; m++) { /* product: from after row i to after row m */
+        if (m > i) product *= small.alpha[m];
+        small.near[m][i - begin] = product;
+    }
+    const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
+    small.head[i] = head;
+    small.read[i] = undecayed ? last : head;
+    small.tail[i] = product;
+    if (i == begin + 15) small.total[i / 16] = head;
+}
+
+/* f(i, j) for accumulator element (i, j), tile n of columns; reads: of an erase row, else of a query. */
+static __device__ inline float dr_prepare_factor(const dr_prepare_small &small, int i, int j, bool undecayed, float head) {
+    const int from = i / 16, to = j / 16;
+    if (from == to) return undecayed ? (i > 0 ? small.near[i - 1][j % 16] : 1.0f) : small.near[i][j % 16];
+    float f = head * small.tail[j];
+    for (int b = to + 1; b < from; b++) f *= small.total[b];
+    return f;
+}
+
+/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. */
+static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
+                                              float *matrix, float (&l)[8][4], float (&p)[8][4]) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = warp * 16 + g + 8 * h;
+        const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
+        const float gain = small.gain[i], read = small.read[i], head = small.head[i];
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = n * 8 + 2 * t + e;
+                float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
+                float f = 1, f_read = 1;
+                if (rows.scalar_decay && j <= i) {
+                    f = dr_prepare_factor(small, i, j, false, head);
+                    f_read = undecayed && j < i ? dr_prepare_factor(small, i, j, true, read) : f;
+                }
+                score = j <= i ? rows.scale * f * score : 0.0f;
+                lower = j < i ? gain * f_read * lower : 0.0f;
+            }
+        if (reads) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+                *(float2 *)(matrix + i * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+        }
+    }
+}
+
+/* P' = P A: the warp's rows of P from registers. */
+template <bool precise>
+static __device__ inline void dr_prepare_combine(const float *matrix, const float (&p)[8][4], float (&c)[8][4]) {
+    const int warp = (int)(threadIdx.x / 32);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
+            dr_eight_a<precise> a;
+            dr_accumulator_a<precise>(a, p[k]);
+#pragma unroll
+            for (int n = 0; n <= k; n++) {
+                dr_eight_b<precise> b;
+                dr_matrix_b<precise>(b, matrix, k * 8, n * 8);
+                dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
+            }
+        }
+}
+
+/* Rows of P' that belong to a query, and zeros behind them. */
+template <typename T>
+static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, const float (&c)[8][4]) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = warp * 16 + g + 8 * h, token = dr_row_token(rows, i);
+        if (token >= plan.chunk || i - token * rows.steps != rows.steps - 1) continue;
+        T *row = to + token * 64 + 2 * t;
+#pragma unroll
+        for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
+    }
+    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+        to[i] = dr_from_float<T>(0.0f);
+}
+
+/* Two operands B of eight contracted rows each, two times eight columns: rows row .. row + 15, columns column .. column + 15 of
+ * a tile, as tf32. w[k][n] */
+template <typename T>
+static __device__ inline void dr_load_rounded(dr_eight_b<false> (&w)[2][2], unsigned tile, int row, int column) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices_transposed(x, dr_tile_at<T>(tile, 64, row + lane % 16, column + lane / 16 * 8));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const T *pair = (const T *)&x[i];
+        w[i % 2][i / 2].high[0] = __float_as_uint(dr_to_float(pair[0]));
+        w[i % 2][i / 2].high[1] = __float_as_uint(dr_to_float(pair[1]));
+    }
+}
+
+template <> __device__ inline void dr_load_rounded<float>(dr_eight_b<false> (&w)[2][2], unsigned tile, int row, int column) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int k = i / 4, n = i / 2 % 2, j = i % 2;
+        w[k][n].high[j] =
+            dr_round_tf32(dr_load_shared(dr_tile_at<float>(tile, 64, row + 8 * k + 2 * t + j, column + 8 * n + g)));
+    }
+}
+
+/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type. leave NULL: 1. */
+template <typename T, typename from_type>
+static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan, const float *matrix, const float *leave,
+                                                  unsigned writer, T *to) {
+    constexpr bool precise = sizeof(T) == 4;
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
+#pragma unroll
+        for (int m = 0; m < 4; m++) { /* rows 16 m .. of X; A^T is zero left of them */
+            float x[4][4] = {};
+#pragma unroll
+            for (int k = 16 * m; k < 64; k += 16) {
+                dr_eight_a<precise> a[2];
+                dr_matrix_a_transposed<precise>(a[0], matrix + 16 * m, k, leave);
+                dr_matrix_a_transposed<precise>(a[1], matrix + 16 * m, k + 8, leave);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    if constexpr (precise) {
+                        dr_operand_b<float> w[2];
+                        dr_load_b_straight<float>(w, writer, 64, k, column + 16 * n);
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+#pragma unroll
+                            for (int h = 0; h < 2; h++)
+                                dr_product_rounded<true>(x[2 * n + h], a[i].high, a[i].low, w[h].high[i], w[h].low[i]);
+                    } else {
+                        dr_eight_b<false> w[2][2];
+                        dr_load_rounded<from_type>(w, writer, k, column + 16 * n);
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+#pragma unroll
+                            for (int h = 0; h < 2; h++)
+                                dr_product_rounded<false>(x[2 * n + h], a[i].high, a[i].low, w[i][h].high, w[i][h].low);
+                    }
+                }
+            }
+            T *row = to + (16 * m + g) * plan.key_width + column + 2 * t;
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
+        }
+    }
+}
+
+static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors &tensors, const dr_prepare_block &x,
+                                                     const float *matrix) {
+    if (!tensors.inverse) return;
+    for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS)
+        tensors.inverse[x.block * 64 * 64 + e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+}
+
+/* X = diag(leave) W: no row reads, A = I. */
+template <typename T>
+static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &plan, const float *leave, const char *writer,
+                                                     T *to) {
+    constexpr int unit = 16 / (int)sizeof(T);
+    const int units = plan.key_width / unit;
+    for (int i = (int)threadIdx.x; i < 64 * units; i += PREPARE_THREADS) {
+        const int row = i / units, column = i % units * unit;
+        union {
+            uint4 words;
+            T element[unit];
+        } pack;
+        pack.words = *(const uint4 *)(writer + dr_tile_at<T>(0, 64, row, column));
+#pragma unroll
+        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(leave[row] * dr_to_float(pack.element[e]));
+        *(uint4 *)(to + row * plan.key_width + column) = pack.words;
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __grid_constant__ dr_prepare_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr bool precise = sizeof(T) == 4;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_prepare_block x = dr_prepare_find(call);
+    if (x.place.tokens <= 0) return;
+    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
+    dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
+    float *matrix = (float *)(shared + room.matrix);
+    void *reader = room.reader ? shared + room.reader : NULL;
+    const int64_t tile = x.block * 64 * plan.key_width;
+
+    if (dr_rows_plain(rows) && !tensors.reader && !tensors.query) {
+        dr_load_plain_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+        dr_copy_commit();
+    } else {
+        T *query_to = (T *)tensors.query;
+        dr_map_rows<T>(plan, x, shared + room.writer, reader, shared + room.query, small.dot,
+                       tensors.reader ? (T *)tensors.reader + tile : NULL,
+                       query_to ? query_to + x.block * plan.query_rows * plan.key_width : NULL);
+    }
+    dr_prepare_alpha(rows, x, small);
+    dr_copy_wait<0>();
+    __syncthreads();
+
+    float l[8][4] = {}, p[8][4] = {};
+    dr_prepare_scores<T>(dr_shared_address(shared + room.writer),
+                         dr_shared_address(shared + (reader ? room.reader : room.writer)),
+                         dr_shared_address(shared + room.query), plan.key_width, plan.reads, l, p);
+    dr_prepare_decays(rows, small);
+    const int i = (int)threadIdx.x;
+    dr_cuda_row_factors factors = {0, 0, 0, 0};
+    if (i < 64) {
+        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, small.dot[i]));
+        small.gain[i] = factors.gain;
+    }
+    __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
+    if (i < 64) {
+        float before = 1, after = 1;
+        for (int b = 0; b < i / 16; b++) before *= small.total[b];
+        for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
+        small.leave[i] = small.tail[i] * after;
+        const bool turned = plan.reader_direct && rows.row[0].read == DR_READ_FREE;
+        factors.reader = (turned ? -1.0f : 1.0f) * before * small.read[i];
+        if (i < x.place.tokens) {
+            const int last = (i + 1) * rows.steps - 1;
+            factors.query = rows.scale * small.head[last];
+            for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
+        }
+        tensors.factors[x.block * 64 + i] = factors;
+    }
+    const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+    for (int k = i; k < plan.key_width; k += PREPARE_THREADS) tensors.keep[x.block * plan.key_width + k] = kept;
+    dr_prepare_mask(rows, small, plan.reads, matrix, l, p);
+    __syncthreads();
+    T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    if (!plan.reads) {
+        dr_prepare_put_score<T>(plan, score, p);
+        dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
+        return;
+    }
+    dr_triangle_invert<precise>(matrix);
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, p, c);
+    dr_prepare_put_score<T>(plan, score, c);
+    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, dr_shared_address(shared + room.writer), exit);
+    dr_prepare_put_inverse(tensors, x, matrix);
+}
+
+#endif

@@ -1,0 +1,245 @@
+/* rows: from the gradients of q~, r, w, c and z to those of the inputs. One warp takes one token and key head and goes through its
+ * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
+#include "backends/cuda/device.cuh"
+#include "backends/cuda/row_tiles.cuh"
+
+enum { WARPS = 4 };
+
+/* A lane's part of the gradients that belong to the key head. */
+template <int E>
+struct key_sums {
+    float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], squashed[E], morrison[E],
+        read_query[E];
+};
+
+/* Sums over the steps of a token and value head. */
+template <int E>
+struct value_sums {
+    float erase_gate[E], beta, erase_gain, lambda, alpha;
+};
+
+template <int E>
+static __device__ inline void clear(float (&x)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) x[e] = 0;
+}
+
+template <int E>
+static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) to[e] += x[e];
+}
+
+template <typename T, int E>
+static __device__ inline void store_gradient(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head,
+                                             const float (&x)[E]) {
+    const dr_cuda_input &input = rows.input[i];
+    if (!input.at || !input.gradient) return;
+    const int first = dr_lane_first<E>();
+    dr_store_lane<T, E>((T *)input.gradient + dr_input_index(input, token, step, head) + first, rows.key_size - first,
+                        rows.aligned, x);
+}
+
+/* One value per warp: x is the same in all lanes. */
+static __device__ inline void store_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
+    const dr_cuda_input &input = rows.input[i];
+    if (threadIdx.x % 32 == 0 && input.at && input.gradient)
+        ((float *)input.gradient)[dr_input_index(input, token, step, head)] = x;
+}
+
+/* A row of a block, [64][Kp] floats. */
+template <int E>
+static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row, float (&to)[E]) {
+    dr_load_lane<float, E>(from + (block * 64 + row) * plan.key_width + dr_lane_first<E>(), E, true, to);
+}
+
+template <typename T, int E>
+static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_t token, int step, int key_head, int head,
+                                       int64_t block, int row, key_sums<E> &sums, value_sums<E> &own) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row &spec = dr_rule_row(rows, step);
+    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, head);
+    float r[E], w[E], d_r[E], d_w[E];
+    dr_key_lanes<E> x;
+    dr_load_key_lanes<T, E>(rows, spec, token, step, key_head, head, dr_lane_first<E>(), x);
+    dr_map_key_lanes<E>(spec, lambda, x, r, w);
+    const float dot = dr_row_needs_dot(rows, step) ? dr_lane_dot<E>(r, w) : 0;
+    const dr_map_gain_inputs scalars = dr_row_gain_inputs(rows, token, step, key_head, head, dot);
+    const dr_row_gains gains = dr_row_gain(rows, token, step, key_head, head, dot);
+
+    load_row<E>(plan, call.back.d_near, block, row, d_w);
+    if (rows.channel_decay) {
+        float far[E];
+        load_row<E>(plan, call.back.d_far, block, row, far);
+        add<E>(d_w, far);
+    }
+    float d_gain = 0, d_factor = 0;
+    clear<E>(d_r);
+    if (spec.read != DR_READ_NONE) {
+        load_row<E>(plan, call.back.d_read, block, row, d_r);
+        d_gain = -dr_lane_dot<E>(r, d_r);
+#pragma unroll
+        for (int e = 0; e < E; e++) d_r[e] *= -gains.gain;
+    }
+    if (spec.value != DR_VALUE_NONE) {
+        const float value = call.back.value_dot[block * 64 + row];
+        if (spec.value == DR_VALUE_GAIN)
+            d_gain += value;
+        else
+            d_factor += value;
+    }
+    dr_map_gain_inputs d = {};
+    const dr_normalizer normalizer = dr_row_normalizer(rows, step);
+    dr_map_base_gain_backward(spec.gain, &scalars, gains.base, d_gain * gains.factor, &d);
+    dr_map_normalizer_backward(normalizer, &scalars, gains.factor, d_factor + d_gain * gains.base, &d);
+    own.beta += d.beta;
+    own.erase_gain += d.erase_gain;
+    own.alpha += d.alpha * scalars.alpha;
+
+    /* what this row adds to the tensors of its keys */
+    dr_key_lanes<E> dx;
+    clear<E>(dx.query), clear<E>(dx.key), clear<E>(dx.erase_key), clear<E>(dx.feedback_key), clear<E>(dx.free_read);
+    clear<E>(dx.free_write), clear<E>(dx.rate), clear<E>(dx.erase_gate), clear<E>(dx.made);
+    const dr_map_keys from = dr_key_pointers(x), to = dr_key_pointers(dx);
+    float d_lambda = 0;
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        d_r[e] = fmaf(d.dot, w[e], d_r[e]);
+        d_w[e] = fmaf(d.dot, r[e], d_w[e]);
+        if (normalizer != DR_NORMALIZER_NONE) {
+            float key[E];
+            dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+            d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
+            dx.key[e] += d.key_dot * w[e];
+        }
+        d_r[e] += dr_map_write_backward(dr_lane_write(spec.write), &from, r[e], d_w[e], &to, e);
+        d_lambda += dr_map_read_backward(spec.read, &from, lambda, d_r[e], &to, e);
+    }
+    add<E>(sums.query, dx.query), add<E>(sums.key, dx.key), add<E>(sums.erase_key, dx.erase_key);
+    add<E>(sums.feedback_key, dx.feedback_key), add<E>(sums.free_read, dx.free_read), add<E>(sums.free_write, dx.free_write);
+    add<E>(sums.rate, dx.rate), add<E>(own.erase_gate, dx.erase_gate);
+    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, dx.made);
+    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, dx.made);
+    if (spec.read == DR_READ_KEY_PLUS_QUERY) own.lambda += dr_warp_sum(d_lambda);
+}
+
+template <int E>
+static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head, const float (&x)[E]) {
+    if (!at) return;
+    const int first = dr_lane_first<E>();
+    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned, x);
+}
+
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    /* tasks are slot, token of the chunk, key head */
+    const int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (task >= plan.slots * plan.chunk * plan.key_heads) return;
+    const int key_head = (int)(task % plan.key_heads), t = (int)(task / plan.key_heads % plan.chunk);
+    const int64_t slot = task / plan.key_heads / plan.chunk;
+    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, slot);
+    if (t >= place.tokens) return;
+    const int64_t token = place.first + t;
+
+    key_sums<E> sums;
+    clear<E>(sums.query), clear<E>(sums.key), clear<E>(sums.erase_key), clear<E>(sums.feedback_key);
+    clear<E>(sums.free_read), clear<E>(sums.free_write), clear<E>(sums.rate), clear<E>(sums.squashed);
+    clear<E>(sums.morrison), clear<E>(sums.read_query);
+    if (rows.step_axis) { /* key and beta have a row for each step */
+        for (int step = 0; step < rows.steps; step++) {
+            clear<E>(sums.key);
+            for (int i = 0; i < rows.group; i++) {
+                const int head = key_head * rows.group + i;
+                value_sums<E> own = {};
+                row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
+                               own);
+                store_scalar(rows, DR_INPUT_BETA, token, step, head, own.beta);
+            }
+            store_gradient<T, E>(rows, DR_INPUT_KEY, token, step, key_head, sums.key);
+        }
+    } else {
+        for (int i = 0; i < rows.group; i++) {
+            const int head = key_head * rows.group + i;
+            value_sums<E> own = {};
+            for (int step = 0; step < rows.steps; step++)
+                row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
+                               own);
+            store_scalar(rows, DR_INPUT_BETA, token, 0, head, own.beta);
+            store_scalar(rows, DR_INPUT_ERASE_GAIN, token, 0, head, own.erase_gain);
+            store_scalar(rows, DR_INPUT_LAMBDA, token, 0, head, own.lambda);
+            store_gradient<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, head, own.erase_gate);
+            const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+            if (rows.normalizer == DR_NORMALIZER_DISCOUNTED && decay.gradient && threadIdx.x % 32 == 0) {
+                const int64_t at = dr_input_index(decay, token, 0, head);
+                if (((const float *)decay.at)[at] != -INFINITY) ((float *)decay.gradient)[at] += own.alpha;
+            }
+        }
+    }
+    for (int i = 0; i < rows.group; i++) {
+        float d[E];
+        load_row<E>(plan, call.back.d_query, slot * plan.value_heads + key_head * rows.group + i,
+                    t * rows.steps + rows.steps - 1, d);
+        add<E>(sums.read_query, d);
+    }
+    if (rows.query != DR_QUERY_RIDGE) add<E>(sums.query, sums.read_query);
+    if (rows.query == DR_QUERY_CORRECTED) {
+        const float correction = dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head);
+        float key[E];
+        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+#pragma unroll
+        for (int e = 0; e < E; e++) sums.key[e] -= correction * sums.read_query[e];
+        const float dot = dr_lane_dot<E>(key, sums.read_query);
+        if (threadIdx.x % 32 == 0) call.back.d_correction[token * rows.key_heads + key_head] = -dot;
+    }
+    if (rows.diagonal_scan) {
+        store_for_scan<E>(rows, call.diagonal.key, token, key_head, sums.key);
+        store_for_scan<E>(rows, call.diagonal.query, token, key_head, sums.query);
+        store_for_scan<E>(rows, call.diagonal.squashed, token, key_head, sums.squashed);
+        store_for_scan<E>(rows, call.diagonal.morrison, token, key_head, sums.morrison);
+        store_for_scan<E>(rows, call.diagonal.read_query, token, key_head, sums.read_query);
+    } else {
+        if (!rows.step_axis) store_gradient<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, sums.key);
+        store_gradient<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, sums.query);
+    }
+    store_gradient<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, sums.erase_key);
+    store_gradient<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, sums.feedback_key);
+    store_gradient<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, sums.free_read);
+    store_gradient<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, sums.free_write);
+    store_gradient<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, sums.rate);
+}
+
+template <typename T, int E>
+static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const int64_t blocks = (plan->slots * plan->chunk * plan->key_heads + WARPS - 1) / WARPS;
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&blocks, 1, "row_gradients", &grid));
+    row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("row_gradients");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->slots > 0) {
+        DR_CUDA_STORAGE(plan->storage, T, {
+            if (plan->key_width == 64)
+                DR_TRY((launch<T, 2>(call, stream)));
+            else if (plan->key_width == 128)
+                DR_TRY((launch<T, 4>(call, stream)));
+            else
+                DR_TRY((launch<T, 8>(call, stream)));
+        });
+    }
+    const dr_cuda_input *correction = &plan->rows.input[DR_INPUT_CORRECTION], *decay = &plan->rows.input[DR_INPUT_LOG_DECAY];
+    if (correction->at && correction->gradient)
+        DR_TRY(dr_cuda_sum_rows(call->back.d_correction, plan->tokens, plan->key_heads, NULL, (float *)correction->gradient,
+                                stream));
+    if (plan->rows.constant_decay && decay->gradient)
+        DR_TRY(dr_cuda_sum_rows(call->back.d_log_decay, plan->tokens, plan->value_heads, (const float *)decay->at,
+                                (float *)decay->gradient, stream));
+    return DR_OK;
+}

@@ -1,0 +1,388 @@
+/* updates: from the states before the chunks and dY, for every chunk and value head
+ *
+ *     Y = Z - diag(c) R~ S      U = A Y      G = scale dO U^T      M = s dY U^T      gradients of values and write gates
+ *
+ * and, with scalar decay, what the pairs of a chunk bring to the gradient of the decays that they span: with the scores P, L
+ * before their decay, E_ij = f_ij (P_ij dO_i . U_j - L_ij dY_i . U_j), the sum of E over the readers behind a row and the
+ * writers before it. Every term has the decay of the row as a factor, so that even a gradient of 1e-20 is right.
+ *
+ * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. */
+#include "backends/cuda/device.cuh"
+#include "backends/cuda/row_tiles.cuh"
+#include "backends/cuda/scan.cuh"
+
+/* ---- shared memory ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int reader, state, output, d_update, update, rest, inverse, small, bytes;
+} updates_room;
+
+enum { FLOAT_TILE = 64 * 64 * (int)sizeof(float), FACTORS = 65 };
+
+static __host__ __device__ inline updates_room lay_room(int element) {
+    const int tile = 64 * 64 * element;
+    updates_room room;
+    room.reader = 0;
+    room.state = tile;
+    room.output = 2 * tile;
+    room.d_update = 3 * tile;
+    room.update = 4 * tile;
+    room.rest = 5 * tile; /* Y, then the decay factors */
+    room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
+    room.small = room.inverse + FLOAT_TILE;
+    room.bytes = room.small + 4 * 64 * (int)sizeof(float);
+    return room;
+}
+
+/* ---- stages ---------------------------------------------------------------------------------------------------------------- */
+
+/* 64 channels of R~, or of the input that it is a multiple of. */
+template <typename T>
+static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, void *tile) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    if (!plan.reader_direct) {
+        dr_load_columns<T>(tile, (const T *)call.chunk.reader + x.block * 64 * plan.key_width, plan.key_width, first);
+        return;
+    }
+    const dr_source source = dr_reader_source(plan.rows);
+    const int steps = plan.rows.steps, alive = x.rows;
+    const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
+    dr_load_tile<T>(tile, 64, 64, plan.rows.key_size - first, plan.rows.aligned, [=](int row) {
+        const int token = steps == 1 ? row : row / steps;
+        return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
+    });
+}
+
+/* Y of this warp's rows from Z in the tile `rest` and R~ S; there and in u. gain: c times what R~ lacks. */
+static __device__ inline void finish_rest(char *rest, const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
+    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = mine + g + 8 * h;
+            float2 *at = (float2 *)(rest + dr_tile_at<float>(0, 64, row, 8 * n + 2 * t));
+            float2 y = *at;
+            y.x -= gain[row] * read[n][2 * h];
+            y.y -= gain[row] * read[n][2 * h + 1];
+            *at = y;
+            u[n][2 * h] = y.x;
+            u[n][2 * h + 1] = y.y;
+        }
+}
+
+/* U += (A - I) Y. tf32 is enough for 16-bit types: A - I is small beside the identity, which is not in it. */
+template <typename T>
+static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
+    const int warp = (int)(threadIdx.x / 32);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (k <= warp) {
+            dr_operand_a<float> a;
+            dr_load_a<float>(a, inverse, 64, warp * 16, k * 16);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                dr_operand_b<float> b[2];
+                dr_load_b_straight<float>(b, rest, 64, k * 16, n * 16);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    if constexpr (sizeof(T) == 4) {
+                        dr_product<float>(u[2 * n + i], a, b[i]);
+                    } else {
+                        dr_multiply_tf32(u[2 * n + i], a.high[0], b[i].high[0][0], b[i].high[0][1]);
+                        dr_multiply_tf32(u[2 * n + i], a.high[1], b[i].high[1][0], b[i].high[1][1]);
+                    }
+                }
+            }
+        }
+}
+
+/* C [16 of this warp x 64] += rows of one tile times the transpose of another, columns up to this warp's rows */
+template <typename T>
+static __device__ inline void add_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
+    const int warp = (int)(threadIdx.x / 32);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_operand_a<T> a;
+        dr_load_a<T>(a, a_tile, 64, warp * 16, k * 16);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n <= warp) {
+                dr_operand_b<T> b[2];
+                dr_load_b<T>(b, b_tile, 64, n * 16, k * 16);
+                dr_product<T>(c[2 * n], a, b[0]);
+                dr_product<T>(c[2 * n + 1], a, b[1]);
+            }
+    }
+}
+
+/* Values, as floats, to the tile `rest`: a warp its own rows. */
+template <typename T>
+static __device__ inline void load_values(const dr_cuda_rows &rows, const dr_row_block &x, const dr_cuda_row_factors *factors,
+                                          int column, char *rest) {
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16;
+#pragma unroll 4
+    for (int row = mine; row < mine + 16; row++) {
+        const int token = rows.steps == 1 ? row : row / rows.steps, step = row - token * rows.steps;
+        float z[2] = {};
+        if (row < x.rows) {
+            const float factor = factors[row].value;
+            const dr_row_gains gains = {factor, factor, factor};
+            dr_row_value<T, 2>(rows, x.place.first + token, step, x.head, gains, column + 2 * lane, z);
+        }
+        *(float2 *)(rest + dr_tile_at<float>(0, 64, row, 2 * lane)) = make_float2(z[0], z[1]);
+    }
+}
+
+/* Gradients of the values and write gates of 64 columns from dZ = dY; dots[row] += (gate) value dz, of which gain and factor
+ * get theirs. A warp takes whole tokens: two rows of one may have the same value. */
+template <typename T>
+static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr_row_block &x,
+                                              const dr_cuda_row_factors *factors, int column, const char *d_update,
+                                              float *dots) {
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
+    const int lane = (int)(threadIdx.x % 32), first = column + 2 * lane, left = rows.value_size - first;
+    for (int token = (int)(threadIdx.x / 32); token < x.place.tokens; token += BLOCK_THREADS / 32) {
+        float d_value[2] = {}, d_gate[2] = {};
+        for (int step = 0; step < rows.steps; step++) {
+            const int row = token * rows.steps + step;
+            const dr_row &spec = dr_rule_row(rows, step);
+            if (spec.value != DR_VALUE_NONE) {
+                const T *d_z = (const T *)(d_update + dr_tile_at<T>(0, 64, row, 2 * lane));
+                const float factor = factors[row].value;
+                float v[2], w[2] = {1, 1}, sum = 0;
+                dr_load_lane<T, 2>((const T *)value.at + first +
+                                       dr_input_index(value, x.place.first + token, dr_step_index(rows, step), x.head),
+                                   left, rows.aligned, v);
+                if (spec.value == DR_VALUE_GATED)
+                    dr_load_lane<T, 2>((const T *)gate.at + first + dr_input_index(gate, x.place.first + token, 0, x.head),
+                                       left, rows.aligned, w);
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float d = dr_to_float(d_z[e]);
+                    sum = fmaf(w[e] * v[e], d, sum);
+                    d_value[e] = fmaf(factor * w[e], d, d_value[e]);
+                    if (spec.value == DR_VALUE_GATED) d_gate[e] = fmaf(factor * v[e], d, d_gate[e]);
+                }
+                sum = dr_warp_sum(sum);
+                if (lane == 0) dots[row] += sum;
+            }
+            if (value.gradient && (rows.step_axis || step == rows.steps - 1)) {
+                T *to = (T *)value.gradient + first +
+                        dr_input_index(value, x.place.first + token, dr_step_index(rows, step), x.head);
+                dr_store_lane<T, 2>(to, left, rows.aligned, d_value);
+                d_value[0] = d_value[1] = 0;
+            }
+        }
+        if (gate.at && gate.gradient)
+            dr_store_lane<T, 2>((T *)gate.gradient + first + dr_input_index(gate, x.place.first + token, 0, x.head), left,
+                                rows.aligned, d_gate);
+    }
+}
+
+/* The inverse without its diagonal. */
+static __device__ inline void load_inverse(char *tile, const float *from) {
+    for (int i = (int)threadIdx.x; i < 64 * 32; i += BLOCK_THREADS) {
+        const int row = i / 32, column = i % 32 * 2;
+        float2 x = *(const float2 *)(from + row * 64 + column);
+        if (column >= row) x.x = 0;
+        if (column + 1 >= row) x.y = 0;
+        *(float2 *)(tile + dr_tile_at<float>(0, 64, row, column)) = x;
+    }
+}
+
+/* f(b, j + 1) for boundaries b = 0 .. 64, in [65][64]; 0 for b <= j */
+static __device__ inline void spread_factors(const float *alpha, float *factors) {
+    const int j = (int)threadIdx.x;
+    if (j >= 64) return;
+    float f = 0;
+    for (int b = 0; b <= 64; b++) {
+        if (b > j + 1) f *= alpha[b - 1];
+        if (b == j + 1) f = 1;
+        factors[b * 64 + j] = f;
+    }
+}
+
+/* ---- the pairs of the scalar decay --------------------------------------------------------------------------------------- */
+
+/* scores[i][j] holds E, a tile of floats: to[m] = sum over readers i behind row m's decay and writers j < m. An undecayed read
+ * counts as one of the row before. */
+static __device__ inline void span_pairs(char *scores, float *to) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
+        float2 *at = (float2 *)(scores + dr_tile_at<float>(0, 64, row, 2 * lane));
+        const float2 pair = *at;
+        float sum = pair.x + pair.y;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const float other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane >= step) sum += other;
+        }
+        float before = __shfl_up_sync(0xffffffffu, sum, 1);
+        if (lane == 0) before = 0;
+        *at = make_float2(before, before + pair.x); /* sums over j < column */
+    }
+    __syncthreads();
+    const int m = (int)threadIdx.x;
+    if (m >= 64) return;
+    float sum = 0;
+    for (int row = 63; row >= m; row--) sum += *(const float *)(scores + dr_tile_at<float>(0, 64, row, m));
+    to[m] = sum;
+}
+
+/* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_constant__ dr_cuda_backward_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
+    if (x.rows == 0) return;
+    const updates_room room = lay_room(sizeof(T));
+    const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
+    const int64_t block = x.block;
+    const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
+    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64;
+    if (thread < 64) {
+        gain[thread] = factors[thread].gain;
+        read_gain[thread] = factors[thread].gain * factors[thread].reader;
+        const bool decays = thread < x.rows && thread % rows.steps == 0;
+        alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
+        dots[thread] = 0;
+    }
+    const unsigned base = dr_shared_address(shared);
+    if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
+
+    float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
+    for (int column = 0; column < plan.value_width; column += 64) {
+        float read[8][4] = {}, u[8][4];
+        const int64_t rows_at = block * 64 * plan.value_width;
+        for (int k = 0; k < plan.key_width; k += 64) {
+            __syncthreads();
+            if (k == 0) {
+                dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
+                dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
+            }
+            if (plan.reads) {
+                load_readers<T>(call, x, k, shared + room.reader);
+                dr_load_columns<T>(shared + room.state,
+                                   (const T *)call.saved + (block * plan.value_width + column) * plan.key_width, plan.key_width,
+                                   k);
+            }
+            dr_copy_commit();
+            dr_copy_wait<0>();
+            __syncthreads();
+            if (!plan.reads) break;
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+        }
+        load_values<T>(rows, x, factors, column, shared + room.rest);
+        __syncwarp();
+        finish_rest(shared + room.rest, read_gain, read, u);
+        __syncthreads();
+        if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
+        T *to = (T *)call.back.update + rows_at + column;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = mine + g + 8 * h;
+                dr_store_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+                T *pair = to + (int64_t)row * plan.value_width + 8 * n + 2 * t;
+                pair[0] = dr_from_float<T>(u[n][2 * h]);
+                pair[1] = dr_from_float<T>(u[n][2 * h + 1]);
+            }
+        __syncthreads();
+        add_scores<T>(scores, base + room.output, base + room.update);
+        if (plan.reads) add_scores<T>(erases, base + room.d_update, base + room.update);
+        value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
+    }
+    __syncthreads();
+    if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
+    float *fade = (float *)(shared + room.rest);
+    char *pairs = shared + room.inverse;
+    if (rows.scalar_decay) spread_factors(alpha, fade);
+
+    /* products of keys, for the pairs of the scalar decay */
+    float seen[8][4] = {}, erased[8][4] = {};
+    if (rows.scalar_decay) {
+        if (thread < 64) dots[thread] = 1;
+        for (int k = 0; k < plan.key_width; k += 64) {
+            __syncthreads();
+            dr_load_row_keys<T>(rows, x, k, dots, plan.reads ? shared + room.reader : NULL, shared + room.state,
+                                shared + room.output);
+            __syncthreads();
+            add_scores<T>(seen, base + room.output, base + room.state);
+            if (plan.reads) add_scores<T>(erased, base + room.reader, base + room.state);
+        }
+    }
+    __syncthreads();
+    T *to_score = (T *)call.back.d_score + block * 64 * 64, *to_erase = (T *)call.back.d_erase + block * 64 * 64;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = mine + g + 8 * h;
+            const bool undecayed = dr_undecayed(rows, i);
+            float score[2], erase[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = 8 * n + 2 * t + e;
+                float query_fade = 1, read_fade = 1;
+                if (rows.scalar_decay) {
+                    query_fade = fade[(i + 1) * 64 + j];
+                    read_fade = fade[(undecayed ? i : i + 1) * 64 + j];
+                }
+                const float d_score = j <= i ? rows.scale * scores[n][2 * h + e] * query_fade : 0;
+                const float d_erase = j < i ? erases[n][2 * h + e] * read_fade : 0;
+                score[e] = d_score;
+                erase[e] = dr_score_gain(gain[i]) * d_erase;
+                if (rows.scalar_decay) {
+                    const float read_pair = j < i ? -gain[i] * erased[n][2 * h + e] * d_erase : 0;
+                    const float query_pair = j <= i ? seen[n][2 * h + e] * d_score : 0;
+                    /* an undecayed read moves up a row; that row's own pairs are added by another warp or lane: see below */
+                    *(float *)(pairs + dr_tile_at<float>(0, 64, i, j)) = query_pair + (undecayed ? 0 : read_pair);
+                    erased[n][2 * h + e] = undecayed ? read_pair : 0;
+                }
+            }
+            T *pair = to_score + i * 64 + 8 * n + 2 * t;
+            pair[0] = dr_from_float<T>(score[0]);
+            pair[1] = dr_from_float<T>(score[1]);
+            if (plan.reads) {
+                pair = to_erase + i * 64 + 8 * n + 2 * t;
+                pair[0] = dr_from_float<T>(erase[0]);
+                pair[1] = dr_from_float<T>(erase[1]);
+            }
+        }
+    if (!rows.scalar_decay) return;
+    __syncthreads();
+    if (rows.row[0].undecayed) { /* pairs of undecayed reads, one row up: every element has one writer */
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = mine + g + 8 * (i / 2);
+                if (row > 0 && dr_undecayed(rows, row))
+                    *(float *)(pairs + dr_tile_at<float>(0, 64, row - 1, 8 * n + 2 * t + i % 2)) += erased[n][i];
+            }
+        __syncthreads();
+    }
+    span_pairs(pairs, call.back.pairs + block * 64);
+}
+
+template <typename T>
+static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T)).bytes;
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
+    DR_CUDA(cudaFuncSetAttribute(updates<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    updates<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("updates");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (call->plan.blocks == 0) return DR_OK;
+    DR_CUDA_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    return DR_OK;
+}

@@ -1,0 +1,92 @@
+/* cuda_tests: what must hold of backend cuda, on the GPU of this machine; tools/test-cuda runs it.
+ *
+ *     cuda_tests                       every suite, 240 random compositions
+ *     cuda_tests --suite NAME          one of them
+ *     cuda_tests --seeds A..B          random compositions only, these
+ *     cuda_tests --device N            another GPU
+ *
+ * Exit status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
+#include "suites.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int usage(const char *wrong) {
+    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--suite NAME | --seeds A..B] [--device N]\n", wrong);
+    return 2;
+}
+
+static bool read_number(const char *text, char **end, uint64_t *number) {
+    errno = 0;
+    *number = strtoull(text, end, 10);
+    return *end != text && errno == 0 && *text != '-';
+}
+
+static dr_backend *opened(const char *name, const dr_backend_options *options) {
+    dr_backend *backend;
+    if (dr_backend_open(name, options, &backend) == DR_OK) return backend;
+    printf("cuda_tests: skipped: %s\n", dr_last_error());
+    exit(77);
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        bool (*run)(gpu *g, fault *what);
+    } suites[] = {{"refusals", suite_refusals},
+                  {"slots", suite_slots},
+                  {"shapes", suite_shapes},
+                  {"large", suite_large},
+                  {"trials", suite_trials}};
+    gpu g = {.first = 1, .last = 240};
+    uint64_t device = 0;
+    const char *only = NULL;
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        char *end;
+        if (strcmp(argv[i], "--device") == 0) {
+            if (!read_number(value, &end, &device) || *end || device > 1023) return usage("--device takes a number");
+        } else if (strcmp(argv[i], "--seeds") == 0) {
+            if (!read_number(value, &end, &g.first) || strncmp(end, "..", 2) != 0 || !read_number(end + 2, &end, &g.last) ||
+                *end || g.last < g.first)
+                return usage("--seeds takes two numbers A..B, A not above B");
+            only = "trials";
+        } else if (strcmp(argv[i], "--suite") == 0) {
+            only = value;
+        } else {
+            return usage("unknown argument");
+        }
+    }
+    static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
+    for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = (int)device});
+    g.reference = opened("reference", NULL);
+    g.cpu = opened("cpu", NULL);
+    int status = 0;
+    bool ran = false;
+    for (size_t i = 0; i < sizeof suites / sizeof *suites && !status; i++) {
+        if (only && strcmp(only, suites[i].name) != 0) continue;
+        ran = true;
+        fault what = {""};
+        const double start = seconds();
+        const long before = g.checks;
+        status = !suites[i].run(&g, &what) || dr_backend_wait(g.cuda[0]) != DR_OK;
+        printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g.checks - before, seconds() - start,
+               status ? "FAIL: " : "all right", status ? (what.text[0] ? what.text : dr_last_error()) : "");
+        fflush(stdout);
+    }
+    if (!ran) return usage("there is no such suite");
+    printf("largest error over what is allowed: float32 %.2f, bf16 %.2f, fp16 %.2f; %ld compositions refused\n", g.worst[0],
+           g.worst[1], g.worst[2], g.refused);
+    for (int i = 0; i < 3; i++) dr_backend_close(g.cuda[i]);
+    dr_backend_close(g.reference);
+    dr_backend_close(g.cpu);
+    return status;
+}

@@ -1,0 +1,211 @@
+/* Many blocks, and offsets that do not fit in 32 bits. */
+#include "suites.h"
+
+#include "ops/shapes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The tensors of a gdn call: only what has to be told apart is random, the rest is zero. */
+typedef struct {
+    dr_backend *backend;
+    dr_recurrence recurrence;
+    dr_recurrence_memory memory;
+    void *input[DR_INPUTS], *gradient[DR_INPUTS], *o, *d_o, *saved, *forward, *backward;
+} call;
+
+static bool take(const call *c, size_t bytes, void **memory, fault *what) {
+    return dr_backend_allocate(c->backend, bytes, memory) == DR_OK || fault_is(what, "%s", dr_last_error());
+}
+
+static int64_t o_count(const dr_recurrence *r) {
+    return r->layout.rows * r->value_heads * r->value_size;
+}
+
+static void call_free(call *c) {
+    for (int i = 0; i < DR_INPUTS; i++) dr_backend_free(c->backend, c->input[i]), dr_backend_free(c->backend, c->gradient[i]);
+    dr_backend_free(c->backend, c->o), dr_backend_free(c->backend, c->d_o), dr_backend_free(c->backend, c->saved);
+    dr_backend_free(c->backend, c->forward), dr_backend_free(c->backend, c->backward);
+}
+
+/* Everything allocated, inputs and d_o zero, results poisoned where `poisons`. */
+static bool call_create(dr_backend *backend, const dr_recurrence *recurrence, bool backward, call *c, fault *what) {
+    *c = (call){.backend = backend, .recurrence = *recurrence};
+    if (dr_recurrence_plan(backend, recurrence, &c->memory) != DR_OK) return fault_is(what, "%s", dr_last_error());
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!dr_rule_uses(recurrence->rule, (dr_input)i)) continue;
+        const size_t bytes = (size_t)dr_recurrence_input_count(recurrence, (dr_input)i) *
+                             dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i));
+        if (!take(c, bytes, &c->input[i], what) || (backward && !take(c, bytes, &c->gradient[i], what))) return false;
+        dr_backend_zero(backend, c->input[i], bytes);
+    }
+    const size_t bytes = (size_t)o_count(recurrence) * dr_dtype_size(dr_recurrence_output_dtype(backend));
+    if (!take(c, bytes, &c->o, what) || !take(c, c->memory.forward, &c->forward, what)) return false;
+    if (!backward) return true;
+    if (!take(c, bytes, &c->d_o, what) || !take(c, c->memory.saved, &c->saved, what) ||
+        !take(c, c->memory.backward, &c->backward, what))
+        return false;
+    dr_backend_zero(backend, c->d_o, bytes);
+    return true;
+}
+
+static bool call_run(const call *c, fault *what) {
+    dr_inputs inputs;
+    dr_input_gradients gradients;
+    for (int i = 0; i < DR_INPUTS; i++) inputs.at[i] = c->input[i], gradients.at[i] = c->gradient[i];
+    dr_status status = dr_recurrence_forward(c->backend, &c->recurrence, &inputs, NULL, c->o, NULL, c->saved, c->forward);
+    if (status == DR_OK && c->backward)
+        status = dr_recurrence_backward(c->backend, &c->recurrence, &inputs, NULL, c->saved, c->d_o, NULL, &gradients, NULL,
+                                        c->backward);
+    if (status == DR_OK) status = dr_backend_wait(c->backend);
+    return status == DR_OK || fault_is(what, "%s", dr_last_error());
+}
+
+/* Values of an input: keys of length one half or so, decays below 0, gains within 0 and 1. */
+static double draw(dr_random *random, int input, int64_t size) {
+    if (input == DR_INPUT_LOG_DECAY) return -0.2 * dr_random_uniform(random);
+    if (input == DR_INPUT_BETA) return dr_random_uniform(random);
+    return dr_random_normal(random) / (input == DR_INPUT_VALUE ? 1 : 2 * (double)size);
+}
+
+static double *drawn(dr_random *random, int input, int64_t count, int64_t size) {
+    double *x = numbers(count);
+    for (int64_t i = 0; i < count; i++) x[i] = (float)draw(random, input, size);
+    return x;
+}
+
+/* Elements of the last tokens of a tensor: rows of width. */
+static bool put_last(const call *c, void *to, dr_dtype dtype, int64_t rows, int64_t width, const double *x, int64_t last,
+                     fault *what) {
+    char *at = (char *)to + (size_t)((rows - last) * width) * dr_dtype_size(dtype);
+    return dr_backend_upload_as(c->backend, at, dtype, x, DR_F64, last * width) == DR_OK ||
+           fault_is(what, "%s", dr_last_error());
+}
+
+static bool get_last(const call *c, const void *from, dr_dtype dtype, int64_t rows, int64_t width, double *x, int64_t last,
+                     fault *what) {
+    const char *at = (const char *)from + (size_t)((rows - last) * width) * dr_dtype_size(dtype);
+    return dr_backend_download_as(c->backend, x, DR_F64, at, dtype, last * width) == DR_OK ||
+           fault_is(what, "%s", dr_last_error());
+}
+
+/* The same last tokens into a long call and a short one. */
+static bool fill(call *calls[2], int64_t last, fault *what) {
+    dr_random random = dr_random_start(11, 1);
+    for (int i = 0; i <= DR_INPUTS; i++) { /* behind the inputs, d_o */
+        const dr_recurrence *r = &calls[1]->recurrence;
+        const bool output = i == DR_INPUTS;
+        if (output ? !calls[1]->d_o : !calls[1]->input[i]) continue;
+        const int64_t width = (output ? o_count(r) : dr_recurrence_input_count(r, (dr_input)i)) / r->layout.rows;
+        double *x = drawn(&random, i, last * width, r->key_size);
+        bool holds = true;
+        for (int n = 0; n < 2 && holds; n++) {
+            const dr_backend *backend = calls[n]->backend;
+            const dr_dtype dtype =
+                output ? dr_recurrence_output_dtype(backend) : dr_recurrence_input_dtype(backend, (dr_input)i);
+            holds = put_last(calls[n], output ? calls[n]->d_o : calls[n]->input[i], dtype, calls[n]->recurrence.layout.rows,
+                             width, x, last, what);
+        }
+        free(x);
+        if (!holds) return false;
+    }
+    return true;
+}
+
+/* Output and gradients of the last tokens are the same bits in both calls. */
+static bool last_are_same(gpu *g, call *calls[2], int64_t last, fault *what) {
+    for (int i = 0; i <= DR_INPUTS; i++) {
+        const dr_recurrence *r = &calls[1]->recurrence;
+        const bool output = i == DR_INPUTS;
+        if (!output && !calls[1]->gradient[i]) continue;
+        const int64_t width = (output ? o_count(r) : dr_recurrence_input_count(r, (dr_input)i)) / r->layout.rows;
+        double *x[2] = {numbers(last * width), numbers(last * width)};
+        bool holds = true;
+        for (int n = 0; n < 2 && holds; n++) {
+            const dr_backend *backend = calls[n]->backend;
+            const dr_dtype dtype =
+                output ? dr_recurrence_output_dtype(backend) : dr_recurrence_input_dtype(backend, (dr_input)i);
+            holds = get_last(calls[n], output ? calls[n]->o : calls[n]->gradient[i], dtype, calls[n]->recurrence.layout.rows,
+                             width, x[n], last, what);
+        }
+        for (int64_t j = 0; j < last * width && holds; j++)
+            if (x[1][j] != x[1][j]) holds = fault_is(what, "behind a long sequence: a NaN");
+        holds = holds && numbers_same("behind a long sequence", output ? "o" : dr_input_name((dr_input)i), x[0], x[1],
+                                      last * width, what);
+        free(x[0]), free(x[1]);
+        g->checks++;
+        if (!holds) return false;
+    }
+    return true;
+}
+
+/* A sequence of 100 tokens behind one of 2^17, 64 value heads of 256 channels: its values begin 2^31 elements into theirs. */
+static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *what) {
+    enum { LAST = 100, LONG = 1 << 17 };
+    const int64_t long_seqlens[] = {0, LONG, LONG + LAST}, last_seqlens[] = {0, LAST};
+    dr_recurrence together = {
+        .rule = dr_rule_find("gdn"),
+        .layout = {.sequences = 2, .rows = LONG + LAST, .cu_seqlens = long_seqlens},
+        .key_heads = 1,
+        .value_heads = 64,
+        .key_size = 16,
+        .value_size = 256,
+        .path = path,
+    };
+    dr_recurrence alone = together;
+    alone.layout = (dr_layout){.sequences = 1, .rows = LAST, .cu_seqlens = last_seqlens};
+    call c[2] = {{0}};
+    call *calls[2] = {&c[0], &c[1]};
+    bool holds = call_create(g->cuda[1], &together, backward, &c[0], what) &&
+                 call_create(g->cuda[1], &alone, backward, &c[1], what) && fill(calls, LAST, what) && call_run(&c[0], what) &&
+                 call_run(&c[1], what) && last_are_same(g, calls, LAST, what);
+    for (int n = 0; n < 2; n++)
+        if (c[n].backend) call_free(&c[n]);
+    return holds;
+}
+
+/* 70,000 sequences of 1 to 3 tokens, forward and backward, against the CPU. */
+static bool many_sequences_are_right(gpu *g, dr_path path, fault *what) {
+    enum { SEQUENCES = 70000 };
+    int64_t *cu_seqlens = block((SEQUENCES + 1) * sizeof *cu_seqlens);
+    cu_seqlens[0] = 0;
+    for (int i = 0; i < SEQUENCES; i++) cu_seqlens[i + 1] = cu_seqlens[i] + 1 + i % 3;
+    const int64_t rows = cu_seqlens[SEQUENCES];
+    const dr_recurrence r = {
+        .rule = dr_rule_find("gdn"),
+        .layout = {.sequences = SEQUENCES, .rows = rows, .cu_seqlens = cu_seqlens},
+        .key_heads = 1,
+        .value_heads = 1,
+        .key_size = 8,
+        .value_size = 8,
+        .path = path,
+    };
+    call c[2] = {{0}};
+    call *calls[2] = {&c[0], &c[1]};
+    bool holds = call_create(g->cuda[0], &r, true, &c[0], what) && call_create(g->cpu, &r, true, &c[1], what) &&
+                 fill(calls, rows, what) && call_run(&c[0], what) && call_run(&c[1], what);
+    for (int i = 0; i <= DR_INPUTS && holds; i++) {
+        const bool output = i == DR_INPUTS;
+        if (!output && !c[1].gradient[i]) continue;
+        const int64_t count = output ? o_count(&r) : dr_recurrence_input_count(&r, (dr_input)i);
+        double *x[2] = {numbers(count), numbers(count)};
+        for (int n = 0; n < 2 && holds; n++)
+            holds = get_last(calls[n], output ? c[n].o : c[n].gradient[i], DR_F32, rows, count / rows, x[n], rows, what);
+        const double error = holds ? error_of(x[0], x[1], count, least_size_chunkwise) : 0;
+        if (holds && !(error <= tolerance_backward))
+            holds =
+                fault_is(what, "%d sequences: %s has error %.3g", SEQUENCES, output ? "o" : dr_input_name((dr_input)i), error);
+        free(x[0]), free(x[1]);
+        g->checks++;
+    }
+    for (int n = 0; n < 2; n++)
+        if (c[n].backend) call_free(&c[n]);
+    free(cu_seqlens);
+    return holds;
+}
+
+bool suite_large(gpu *g, fault *what) {
+    return many_sequences_are_right(g, DR_PATH_RECURRENT, what) && many_sequences_are_right(g, DR_PATH_CHUNKWISE, what) &&
+           long_offsets_are_right(g, DR_PATH_CHUNKWISE, true, what) &&
+           long_offsets_are_right(g, DR_PATH_RECURRENT, false, what);
+}

@@ -1,0 +1,74 @@
+/* Fixed shapes against the CPU backend: sequences of 1, 63, 64 and 65 tokens in one call, head sizes that the kernels have and
+ * some between them. */
+#include "suites.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "delta_net",     "gdn",  "kda", "comba", "eda",
+                                    "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla"};
+enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
+static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}};
+
+static bool is_near(gpu *g, int type, const char *name, const char *of, const double *got, const double *want, int64_t count,
+                    double allowed, fault *what) {
+    if (!want || count == 0) return true;
+    const double error = error_of(got, want, count, least_size_chunkwise);
+    g->worst[type] = fmax(g->worst[type], error / allowed);
+    g->checks++;
+    return error <= allowed || fault_is(what, "%s: %s has error %.3g, at most %.2g is right", name, of, error, allowed);
+}
+
+static bool run_is_near(gpu *g, int type, const problem *p, dr_path path, const result *want, fault *what) {
+    static const double forward[3] = {2e-5, 5e-2, 1e-2}, backward[3] = {1e-4, 1e-1, 2e-2};
+    char name[160], kernel[96];
+    dr_recurrence recurrence = p->recurrence;
+    recurrence.path = path;
+    dr_recurrence_kernel(g->cuda[type], &recurrence, false, kernel, sizeof kernel);
+    snprintf(name, sizeof name, "%s %s K %lld V %lld", p->rule.name, kernel, (long long)recurrence.key_size,
+             (long long)recurrence.value_size);
+    result got = {0};
+    bool holds = problem_run(g->cuda[type], p, path, 0, true, &got, what) &&
+                 is_near(g, type, name, "o", got.o, want->o, p->o_count, forward[type], what);
+    for (int i = 0; i < DR_STATES && holds; i++)
+        holds = is_near(g, type, name, "a final state", got.final[i], want->final[i], p->state_count[i], forward[type], what) &&
+                is_near(g, type, name, "a gradient of an initial state", got.d_initial[i], want->d_initial[i],
+                        p->state_count[i], backward[type], what);
+    for (int i = 0; i < DR_INPUTS && holds; i++)
+        holds = is_near(g, type, name, dr_input_name((dr_input)i), got.gradient[i], want->gradient[i], p->input_count[i],
+                        backward[type], what);
+    result_free(&got);
+    return holds;
+}
+
+/* repeat of delta_product is a layer's choice: three here. */
+static bool rule_is_right(gpu *g, const char *name, int64_t K, int64_t V, uint64_t seed, fault *what) {
+    dr_rule rule = *dr_rule_find(name);
+    if (rule.repeat > 1) rule.repeat = 3;
+    const int64_t cu_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
+    const dr_recurrence shape = {
+        .rule = &rule,
+        .layout = {.sequences = MOST_SEQUENCES, .rows = 193, .cu_seqlens = cu_seqlens},
+        .key_heads = 1,
+        .value_heads = rule.tied_scan ? 1 : 2,
+        .key_size = K,
+        .value_size = V,
+    };
+    if (K < least_key_size(&rule)) return true;
+    dr_random random = dr_random_start(seed, 7);
+    problem *p = problem_create(&rule, &shape, false, &random);
+    result want = {0};
+    bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, true, &want, what) &&
+                 run_is_near(g, 0, p, DR_PATH_CHUNKWISE, &want, what) && run_is_near(g, 0, p, DR_PATH_RECURRENT, &want, what) &&
+                 run_is_near(g, 1, p, DR_PATH_CHUNKWISE, &want, what) && run_is_near(g, 2, p, DR_PATH_CHUNKWISE, &want, what);
+    result_free(&want);
+    problem_free(p);
+    return holds;
+}
+
+bool suite_shapes(gpu *g, fault *what) {
+    for (int r = 0; r < RULES; r++)
+        for (int s = 0; s < SIZES; s++)
+            if (!rule_is_right(g, rules[r], sizes[s][0], sizes[s][1], (uint64_t)(r * SIZES + s), what)) return false;
+    return true;
+}

@@ -1,0 +1,201 @@
+/* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits. */
+#include "suites.h"
+
+#include "ops/shapes.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQUENCES = 5, TOKENS = 3, SLOTS = 20, REPLAYS = 2 };
+
+/* Sequence 1 is skipped; a negative number keeps no state. */
+static const int32_t from_slots[SEQUENCES] = {3, -1, 7, 0, 12};
+static const int32_t to_slots[SEQUENCES][TOKENS] = {{4, 5, 3}, {6, 6, 6}, {8, -1, 9}, {-1, -1, -1}, {13, 14, 15}};
+
+typedef struct {
+    gpu *g;
+    dr_backend *backend;
+    problem *pool, *tokens; /* SLOTS sequences of no token, for their states; SEQUENCES of TOKENS tokens */
+    dr_inputs inputs;
+    int64_t width, state[DR_STATES]; /* of o for a token, of the states for a slot */
+    fault *what;
+} fixture;
+
+static double *states_of(const fixture *f, int kind) {
+    return f->pool->initial[kind];
+}
+
+/* Expected: o [SEQUENCES, TOKENS, width] and states [SEQUENCES, TOKENS, ..] by decoding one sequence after the other. */
+static bool expect(const fixture *f, double *o, double *states[DR_STATES]) {
+    dr_recurrence one = f->tokens->recurrence;
+    one.layout = (dr_layout){.sequences = 1, .rows = 1};
+    const dr_dtype output = dr_recurrence_output_dtype(f->backend);
+    for (int s = 0; s < SEQUENCES; s++) {
+        if (from_slots[s] < 0) continue;
+        dr_mutable_states own = {{0}};
+        for (int i = 0; i < DR_STATES; i++)
+            if (states[i]) own.at[i] = tensor_in(f->backend, states_of(f, i) + from_slots[s] * f->state[i], f->state[i]);
+        for (int t = 0; t < TOKENS; t++) {
+            dr_inputs inputs = {{0}};
+            for (int i = 0; i < DR_INPUTS; i++) {
+                if (!f->inputs.at[i]) continue;
+                const size_t row = (size_t)input_width(f->tokens, (dr_input)i) *
+                                   dr_dtype_size(dr_recurrence_input_dtype(f->backend, (dr_input)i));
+                const bool per_token = is_per_token(f->tokens, (dr_input)i);
+                inputs.at[i] = (const char *)f->inputs.at[i] + (per_token ? (size_t)(s * TOKENS + t) * row : 0);
+            }
+            double *to = o + (s * TOKENS + t) * f->width;
+            void *got = poisoned_as(f->backend, output, to, f->width);
+            if (dr_recurrence_decode(f->backend, &one, &inputs, &own, got, NULL) != DR_OK)
+                return fault_is(f->what, "%s", dr_last_error());
+            tensor_out_as(f->backend, output, got, to, f->width);
+            for (int i = 0; i < DR_STATES; i++)
+                if (states[i])
+                    dr_backend_download(f->backend, states[i] + (s * TOKENS + t) * f->state[i], DR_F64, own.at[i], f->state[i]);
+        }
+        for (int i = 0; i < DR_STATES; i++) backend_release(f->backend, own.at[i]);
+    }
+    return true;
+}
+
+/* The pool and o after a call are what they must be: written where a token's state goes, untouched elsewhere. */
+static bool pool_is_right(const fixture *f, const char *name, bool in_place, void *o, dr_mutable_states *pool,
+                          const double *want_o, double *const want[DR_STATES]) {
+    double *got = numbers(SEQUENCES * TOKENS * f->width);
+    tensor_out_as(f->backend, dr_recurrence_output_dtype(f->backend), o, got, SEQUENCES * TOKENS * f->width);
+    bool holds = true;
+    for (int s = 0; s < SEQUENCES && holds; s++) {
+        const int64_t at = s * TOKENS * f->width;
+        if (from_slots[s] < 0)
+            for (int64_t j = 0; j < TOKENS * f->width && holds; j++)
+                holds =
+                    got[at + j] != got[at + j] || fault_is(f->what, "%s: the output of a skipped sequence was written", name);
+        else
+            holds = numbers_same(name, "o", got + at, want_o + at, TOKENS * f->width, f->what);
+    }
+    free(got);
+    for (int i = 0; i < DR_STATES; i++) {
+        if (!want[i]) continue;
+        double *expected = numbers(SLOTS * f->state[i]), *found = numbers(SLOTS * f->state[i]);
+        memcpy(expected, states_of(f, i), (size_t)(SLOTS * f->state[i]) * sizeof(double));
+        for (int s = 0; s < SEQUENCES; s++)
+            for (int t = 0; t < TOKENS; t++) {
+                const int32_t slot = in_place ? t == TOKENS - 1 ? from_slots[s] : -1 : to_slots[s][t];
+                if (from_slots[s] >= 0 && slot >= 0)
+                    memcpy(expected + slot * f->state[i], want[i] + (s * TOKENS + t) * f->state[i],
+                           (size_t)f->state[i] * sizeof(double));
+            }
+        tensor_out(f->backend, pool->at[i], found, SLOTS * f->state[i]);
+        holds = holds && numbers_same(name, "the pool", found, expected, SLOTS * f->state[i], f->what);
+        free(expected), free(found);
+    }
+    f->g->checks += 2;
+    return holds;
+}
+
+static void *slots_in(const fixture *f, const int32_t *slots, int64_t count) {
+    void *memory = backend_block(f->backend, (size_t)count * sizeof *slots);
+    dr_backend_upload(f->backend, memory, slots, DR_F32, count); /* four bytes each, copied as they are */
+    return memory;
+}
+
+typedef struct {
+    void *o;
+    dr_mutable_states pool;
+} operands;
+
+static operands fresh(const fixture *f) {
+    operands x = {.o = backend_block(f->backend, (size_t)(SEQUENCES * TOKENS * f->width) *
+                                                     dr_dtype_size(dr_recurrence_output_dtype(f->backend)))};
+    for (int i = 0; i < DR_STATES; i++) x.pool.at[i] = tensor_in(f->backend, states_of(f, i), SLOTS * f->state[i]);
+    return x;
+}
+
+/* Captured once; before each replay the pool and o are as at first, so each must give the same. */
+static bool graph_is_right(const fixture *f, cudaStream_t stream, const dr_slots *slots, const double *o,
+                           double *const states[DR_STATES]) {
+    operands x = fresh(f);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t run = NULL;
+    bool holds = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    const dr_status status =
+        dr_recurrence_decode_slots(f->backend, &f->tokens->recurrence, slots, &f->inputs, &x.pool, x.o, NULL);
+    holds = cudaStreamEndCapture(stream, &graph) == cudaSuccess && holds && status == DR_OK &&
+            cudaGraphInstantiate(&run, graph, 0) == cudaSuccess && cudaGraphLaunch(run, stream) == cudaSuccess &&
+            dr_backend_wait(f->backend) == DR_OK;
+    if (!holds) fault_is(f->what, "a CUDA graph of decoding: %s; %s", cudaGetErrorString(cudaGetLastError()), dr_last_error());
+    if (run) cudaGraphExecDestroy(run);
+    if (graph) cudaGraphDestroy(graph);
+    return holds && pool_is_right(f, "a replayed graph", false, x.o, &x.pool, o, states);
+}
+
+static bool fixture_is_right(const fixture *f, cudaStream_t stream) {
+    double *o = numbers(SEQUENCES * TOKENS * f->width), *states[DR_STATES] = {0};
+    for (int i = 0; i < DR_STATES; i++)
+        if (f->state[i]) states[i] = numbers(SEQUENCES * TOKENS * f->state[i]);
+    void *from = slots_in(f, from_slots, SEQUENCES), *to = slots_in(f, to_slots[0], SEQUENCES * TOKENS);
+    bool holds = expect(f, o, states);
+    for (int in_place = 0; in_place < 2 && holds; in_place++) {
+        const dr_slots slots = {.slots = SLOTS, .tokens = TOKENS, .from = from, .to = in_place ? NULL : to};
+        operands x = fresh(f);
+        holds = dr_recurrence_decode_slots(f->backend, &f->tokens->recurrence, &slots, &f->inputs, &x.pool, x.o, NULL) == DR_OK
+                    ? pool_is_right(f, in_place ? "in place" : "to slots", in_place, x.o, &x.pool, o, states)
+                    : fault_is(f->what, "%s", dr_last_error());
+    }
+    if (holds)
+        holds = graph_is_right(f, stream, &(dr_slots){.slots = SLOTS, .tokens = TOKENS, .from = from, .to = to}, o, states);
+    backend_release(f->backend, from), backend_release(f->backend, to);
+    for (int i = 0; i < DR_STATES; i++) free(states[i]);
+    free(o);
+    return holds;
+}
+
+/* A problem of so many sequences, each of so many tokens. Sequences are more than problem_create's. */
+static problem *drawn(const dr_rule *rule, int64_t sequences, int64_t tokens, uint64_t seed) {
+    const dr_recurrence sizes = {
+        .rule = rule,
+        .layout = {.sequences = 1, .rows = sequences * tokens},
+        .key_heads = 2,
+        .value_heads = rule->tied_scan ? 2 : 4,
+        .key_size = 72,
+        .value_size = 40,
+    };
+    dr_random random = dr_random_start(seed, 5);
+    problem *p = problem_create(rule, &sizes, false, &random);
+    p->recurrence.layout = (dr_layout){.sequences = sequences, .rows = sequences * tokens};
+    for (int i = 0; i < DR_STATES; i++) { /* states of all sequences */
+        if (!p->initial[i]) continue;
+        const int64_t count = p->state_count[i] * sequences;
+        free(p->initial[i]);
+        p->initial[i] = numbers(count);
+        for (int64_t j = 0; j < count; j++) p->initial[i][j] = (float)uniform(&random, 0, 0.5);
+    }
+    return p;
+}
+
+bool suite_slots(gpu *g, fault *what) {
+    static const char *const rules[] = {"gdn", "kda", "eda", "rwkv7", "pkda", "pdn_unstable", "mamba2", "delta_product"};
+    cudaStream_t stream;
+    if (cudaStreamCreate(&stream) != cudaSuccess) return fault_is(what, "no stream");
+    bool holds = true;
+    for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++) {
+        const dr_backend_options options = {.dtype = n % 2 ? DR_BF16 : DR_F32, .stream = stream};
+        fixture f = {.g = g, .what = what};
+        if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
+        const dr_rule *rule = dr_rule_find(rules[n / 2]);
+        f.pool = drawn(rule, SLOTS, 1, n);
+        f.tokens = drawn(rule, SEQUENCES, TOKENS, 100 + n);
+        f.width = f.tokens->recurrence.value_heads * f.tokens->recurrence.value_size;
+        for (int i = 0; i < DR_STATES; i++) f.state[i] = f.pool->state_count[i];
+        for (int i = 0; i < DR_INPUTS; i++)
+            f.inputs.at[i] = tensor_in_as(f.backend, dr_recurrence_input_dtype(f.backend, (dr_input)i), f.tokens->input[i],
+                                          f.tokens->input_count[i]);
+        holds = fixture_is_right(&f, stream);
+        for (int i = 0; i < DR_INPUTS; i++) backend_release(f.backend, (void *)f.inputs.at[i]);
+        problem_free(f.pool), problem_free(f.tokens);
+        dr_backend_close(f.backend);
+    }
+    cudaStreamDestroy(stream);
+    return holds;
+}

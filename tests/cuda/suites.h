@@ -1,0 +1,29 @@
+/* What is tested of backend cuda on a GPU. Each suite adds to a count of checks and ends at the first that does not hold, with
+ * a sentence. */
+#ifndef DR_TESTS_CUDA_SUITES_H
+#define DR_TESTS_CUDA_SUITES_H
+
+#include "../recurrence/trial.h"
+
+typedef struct {
+    dr_backend *reference, *cpu;
+    dr_backend *cuda[3];  /* float32, bf16, fp16 */
+    uint64_t first, last; /* seeds of random compositions */
+    long checks, refused; /* refused: compositions that no engine of the GPU takes */
+    double worst[3];      /* error over what is allowed, by type */
+} gpu;
+
+/* Random compositions and shapes. float32, against the reference: token by token, chunkwise with its own chunk and another,
+ * decoding; a second run gives the same bits, as does each sequence alone, and resuming from a state between chunks. 16 bits:
+ * no gross error against the plain loop that rounds as much. */
+bool suite_trials(gpu *g, fault *what);
+/* Lengths around a chunk's and head sizes around the kernels', for rules of every kind. */
+bool suite_shapes(gpu *g, fault *what);
+/* More than 65,535 sequences and heads; offsets beyond 2^31 elements, as sequence behind one that long. */
+bool suite_large(gpu *g, fault *what);
+/* Decoding from slots: in place, to new ones, skipped; several tokens with the state after each; in a CUDA graph. */
+bool suite_slots(gpu *g, fault *what);
+/* Refusals: each a sentence, nothing written. */
+bool suite_refusals(gpu *g, fault *what);
+
+#endif

@@ -1,0 +1,250 @@
+#include "suites.h"
+
+#include "base/half.h"
+#include "ops/operations.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_taken(const dr_rule *rule) {
+    return rule->scan == DR_SCAN_NONE || rule->scan == DR_SCAN_DIAGONAL;
+}
+
+static int64_t chunk_of(const trial *t) {
+    const int64_t most = 64 / dr_rule_steps(&t->rule);
+    return t->chunk < most ? t->chunk : most;
+}
+
+/* ---- float32 ---------------------------------------------------------------------------------------------------------- */
+
+static bool engine_is_near(gpu *g, const problem *p, const standard *s, dr_path path, int64_t chunk, fault *what) {
+    char kernel[96];
+    dr_recurrence recurrence = p->recurrence;
+    recurrence.path = path;
+    recurrence.chunk = chunk;
+    dr_recurrence_kernel(g->cuda[0], &recurrence, false, kernel, sizeof kernel);
+    result got = {0}, again = {0};
+    bool holds = problem_run(g->cuda[0], p, path, chunk, true, &got, what) &&
+                 results_near(kernel, p, &got, s, true, path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size,
+                              &g->worst[0], what) &&
+                 dead_decays(kernel, p, &got, what) && problem_run(g->cuda[0], p, path, chunk, true, &again, what) &&
+                 results_same("the same call again", p, &got, &again, what);
+    result_free(&got), result_free(&again);
+    g->checks += 2;
+    return holds;
+}
+
+static bool decode_is_near(gpu *g, const problem *p, const standard *s, fault *what) {
+    if (!equally_long(&p->recurrence.layout)) return true;
+    result got = {0};
+    bool holds = problem_decode(g->cuda[0], p, &got, what) &&
+                 results_near("cuda decode", p, &got, s, false, least_size, &g->worst[0], what);
+    result_free(&got);
+    g->checks++;
+    return holds;
+}
+
+/* A sequence alone has the bits that it has among the others. */
+static bool sequence_is_same(const problem *p, const problem *own, int64_t sequence, const result *packed, const result *alone,
+                             fault *what) {
+    const int64_t row = p->cu_seqlens[sequence], width = p->recurrence.value_heads * p->recurrence.value_size;
+    if (!numbers_same("packed", "o", packed->o + row * width, alone->o, own->o_count, what)) return false;
+    for (int i = 0; i < DR_INPUTS; i++) /* a parameter's gradient is a sum over sequences */
+        if (own->input[i] && is_per_token(own, (dr_input)i) &&
+            !numbers_same("packed: gradient of", dr_input_name((dr_input)i),
+                          packed->gradient[i] + row * input_width(own, (dr_input)i), alone->gradient[i], own->input_count[i],
+                          what))
+            return false;
+    for (int i = 0; i < DR_STATES; i++) {
+        const int64_t count = own->state_count[i];
+        if (own->initial[i] && (!numbers_same("packed: final", dr_state_name((dr_state_kind)i),
+                                              packed->final[i] + sequence * count, alone->final[i], count, what) ||
+                                !numbers_same("packed: gradient of", dr_state_name((dr_state_kind)i),
+                                              packed->d_initial[i] + sequence * count, alone->d_initial[i], count, what)))
+            return false;
+    }
+    return true;
+}
+
+static bool packed_is_separate(gpu *g, const trial *t, const problem *p, dr_backend *cuda, dr_path path, fault *what) {
+    result packed = {0};
+    bool holds = problem_run(cuda, p, path, chunk_of(t), true, &packed, what);
+    for (int64_t i = 0; i < t->sequences && holds && t->sequences > 1; i++) {
+        problem *own = problem_part(p, i, 1, (int64_t[]){0}, &t->length[i], NULL);
+        result alone = {0};
+        holds =
+            problem_run(cuda, own, path, chunk_of(t), true, &alone, what) && sequence_is_same(p, own, i, &packed, &alone, what);
+        result_free(&alone);
+        problem_free(own);
+        g->checks++;
+    }
+    result_free(&packed);
+    return holds;
+}
+
+/* The rest of the last sequence from its last boundary. */
+static bool resumed_is_whole(gpu *g, const trial *t, const problem *p, dr_path path, fault *what) {
+    const int64_t sequence = t->sequences - 1, width = p->recurrence.value_heads * p->recurrence.value_size;
+    int64_t token = -1;
+    double *states[DR_STATES] = {0};
+    result whole = {0}, resumed = {0};
+    bool holds = problem_boundary(g->cuda[0], p, path, chunk_of(t), sequence, 0, &token, states, what) &&
+                 problem_run(g->cuda[0], p, path, chunk_of(t), false, &whole, what);
+    if (holds && token >= 0) {
+        const int64_t rest = t->length[sequence] - token;
+        problem *tail = problem_part(p, sequence, 1, &token, &rest, states);
+        holds =
+            problem_run(g->cuda[0], tail, path, chunk_of(t), false, &resumed, what) &&
+            numbers_same("resumed", "o", resumed.o, whole.o + (p->cu_seqlens[sequence] + token) * width, tail->o_count, what);
+        problem_free(tail);
+        g->checks++;
+    }
+    for (int i = 0; i < DR_STATES; i++) free(states[i]);
+    result_free(&whole), result_free(&resumed);
+    return holds;
+}
+
+/* ---- 16 bits ---------------------------------------------------------------------------------------------------------- */
+
+static double rounded(double x, dr_dtype dtype) {
+    return dtype == DR_BF16 ? (double)dr_bf16_to_float(dr_bf16_from_float((float)x))
+                            : (double)dr_f16_to_float(dr_f16_from_float((float)x));
+}
+
+static void round_numbers(double *x, int64_t count, dr_dtype dtype) {
+    for (int64_t i = 0; x && i < count; i++) x[i] = rounded(x[i], dtype);
+}
+
+static bool is_rounded(const dr_backend *cuda, int input) {
+    return dr_recurrence_input_dtype(cuda, (dr_input)input) != DR_F32;
+}
+
+/* Vectors by up to a unit in the last place of the type. */
+static void move_vectors(const dr_backend *cuda, problem *p, double unit, dr_random *random) {
+    for (int i = 0; i < DR_INPUTS; i++)
+        for (int64_t j = 0; j < p->input_count[i] && is_rounded(cuda, i); j++)
+            p->input[i][j] = (float)(p->input[i][j] * (1 + uniform(random, -unit, unit)));
+}
+
+static void round_inputs(const dr_backend *cuda, problem *p) {
+    const dr_dtype dtype = dr_recurrence_output_dtype(cuda);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (is_rounded(cuda, i)) round_numbers(p->input[i], p->input_count[i], dtype);
+    round_numbers(p->d_o, p->o_count, dtype);
+}
+
+static void round_results(const dr_backend *cuda, const problem *p, result *r) {
+    const dr_dtype dtype = dr_recurrence_output_dtype(cuda);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (is_rounded(cuda, i)) round_numbers(r->gradient[i], p->input_count[i], dtype);
+    round_numbers(r->o, p->o_count, dtype);
+}
+
+enum { TENSORS = 1 + 2 * DR_STATES + DR_INPUTS };
+
+/* Tensor n of a result: o, final and initial states, inputs. */
+static const double *tensor_of(const problem *p, const result *r, int n, int64_t *count, char name[64]) {
+    if (n == 0) {
+        *count = p->o_count;
+        snprintf(name, 64, "o");
+        return r->o;
+    }
+    if (n <= 2 * DR_STATES) {
+        const int i = (n - 1) / 2;
+        *count = p->state_count[i];
+        snprintf(name, 64, "%s %s", n % 2 ? "final" : "gradient of initial", dr_state_name((dr_state_kind)i));
+        return n % 2 ? r->final[i] : r->d_initial[i];
+    }
+    const int i = n - 1 - 2 * DR_STATES;
+    *count = p->input_count[i];
+    snprintf(name, 64, "gradient of %s", dr_input_name((dr_input)i));
+    return r->gradient[i];
+}
+
+/* The errors of the plain loop with rounded inputs and results, the worst of some neighbours of the problem. */
+static bool plain_errors(gpu *g, const dr_backend *cuda, const problem *p, dr_random *random, double errors[TENSORS],
+                         fault *what) {
+    const double unit = dr_recurrence_output_dtype(cuda) == DR_BF16 ? 0x1p-8 : 0x1p-11;
+    for (int n = 0; n < TENSORS; n++) errors[n] = unit / 2;
+    bool holds = true;
+    for (int i = 0; i < MOVES && holds; i++) {
+        problem *exact = problem_copy(p);
+        if (i > 0) move_vectors(cuda, exact, unit, random);
+        problem *coarse = problem_copy(exact);
+        round_inputs(cuda, coarse);
+        result want = {0}, got = {0};
+        holds = problem_run(g->reference, exact, DR_PATH_BEST, 0, true, &want, what) &&
+                problem_run(g->reference, coarse, DR_PATH_BEST, 0, true, &got, what);
+        if (holds) round_results(cuda, p, &got);
+        for (int n = 0; n < TENSORS && holds; n++) {
+            int64_t count;
+            char name[64];
+            const double *of_want = tensor_of(p, &want, n, &count, name), *of_got = tensor_of(p, &got, n, &count, name);
+            if (of_want && count > 0) errors[n] = fmax(errors[n], error_of(of_got, of_want, count, least_size_chunkwise));
+        }
+        result_free(&want), result_free(&got);
+        problem_free(exact), problem_free(coarse);
+    }
+    return holds;
+}
+
+/* Chunkwise sums round more often than the plain loop; these compositions are of every kind, not the rules that are held to
+ * twice its error by verify. */
+static const double GROSS = 10;
+
+static bool short_type_is_near(gpu *g, int type, const problem *p, dr_path path, dr_random *random, fault *what) {
+    const char *names[3] = {"float32", "bf16", "fp16"};
+    double errors[TENSORS];
+    result want = {0}, got = {0};
+    bool holds = plain_errors(g, g->cuda[type], p, random, errors, what) &&
+                 problem_run(g->reference, p, DR_PATH_BEST, 0, true, &want, what) &&
+                 problem_run(g->cuda[type], p, path, 0, true, &got, what) && dead_decays(names[type], p, &got, what);
+    for (int n = 0; n < TENSORS && holds; n++) {
+        int64_t count;
+        char name[64];
+        const double *of_want = tensor_of(p, &want, n, &count, name), *of_got = tensor_of(p, &got, n, &count, name);
+        if (!of_want || count == 0) continue;
+        const double error = error_of(of_got, of_want, count, least_size_chunkwise), ratio = error / (GROSS * errors[n]);
+        g->worst[type] = fmax(g->worst[type], ratio);
+        if (!(ratio <= 1))
+            holds = fault_is(what, "%s %s: %s has error %.3g, the plain loop %.2g", names[type],
+                             path == DR_PATH_CHUNKWISE ? "chunkwise" : "recurrent", name, error, errors[n]);
+    }
+    result_free(&want), result_free(&got);
+    g->checks++;
+    return holds;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------------------------- */
+
+static bool trial_is_right(gpu *g, const trial *t, fault *what) {
+    problem *p = trial_problem(t);
+    standard s = {0};
+    dr_random random = dr_random_start(t->seed, 3);
+    const dr_path path = t->seed % 4 ? DR_PATH_CHUNKWISE : DR_PATH_RECURRENT;
+    const int type = 1 + (int)(t->seed % 2);
+    bool holds = standard_create(g->reference, p, &random, &s, what) && engine_is_near(g, p, &s, DR_PATH_RECURRENT, 0, what) &&
+                 engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, 0, what) &&
+                 engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, chunk_of(t), what) && decode_is_near(g, p, &s, what) &&
+                 packed_is_separate(g, t, p, g->cuda[t->seed % 3], path, what) && resumed_is_whole(g, t, p, path, what);
+    if (holds && t->values == VALUES_MILD) holds = short_type_is_near(g, type, p, path, &random, what);
+    standard_free(&s);
+    problem_free(p);
+    return holds;
+}
+
+bool suite_trials(gpu *g, fault *what) {
+    for (uint64_t seed = g->first; seed <= g->last; seed++) {
+        const trial t = trial_draw(seed);
+        if (!is_taken(&t.rule)) {
+            g->refused++;
+            continue;
+        }
+        if (trial_is_right(g, &t, what)) continue;
+        printf("seed %llu:\n", (unsigned long long)seed);
+        trial_print(&t, stdout);
+        return false;
+    }
+    return true;
+}
