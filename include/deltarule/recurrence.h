@@ -98,12 +98,11 @@ DR_API dr_status dr_recurrence_decode_slots(dr_backend *backend, const dr_recurr
                                             const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace);
 
 /* States between the chunks of a forward, read out of what it saved: for caches of prefixes and for passing states from device
- * to device. Boundary i of a sequence lies before its token i chunk; i counts from 0, where it is the initial state, and there
- * are as many as the sequence has chunks, none if it has no token. A forward that starts at one with the same path and chunk
- * gives the rest of the outputs, bit for bit.
- *
- * *chunk: tokens from one boundary to the next; *count: boundaries of the sequence. DR_ERROR_UNSUPPORTED if the backend saves
- * no states: the reference. */
+ * to device. They lie *chunk tokens apart: the recurrence's chunk if the caller set one, else what the backend planned, which
+ * may be several chunks, since it makes the states within such a stretch again when it needs them. Boundary i of a sequence
+ * lies before its token i *chunk; i counts from 0, where it is the initial state, and there are *count, enough for all its
+ * tokens, none if it has none. A forward that starts at one with the same path and chunk gives the rest of the outputs, bit for
+ * bit. DR_ERROR_UNSUPPORTED if the backend saves no states: the reference. */
 DR_API dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurrence *recurrence, int64_t sequence,
                                           int64_t *chunk, int64_t *count);
 /* The states of that one sequence, shaped as if layout.sequences were 1, in the backend's memory and type. recurrence and saved

@@ -21,16 +21,17 @@ extern "C" {
 
 typedef struct dr_state dr_state;
 
-/* The state before any token, of recurrence->layout.sequences sequences, in the backend's memory and type, or with S in bfloat16
- * if the recurrence says so. Rule, heads, sizes, sequences and that count; the recurrence's rows, scale, path and chunk do not. The backend must outlive the state. */
+/* The state before any token, of recurrence->layout.sequences sequences, in the backend's memory and type, or with S in
+ * bfloat16 if the recurrence says so. Rule, heads, sizes, sequences and that count; the recurrence's rows, scale, path and
+ * chunk do not. The backend must outlive the state. */
 DR_API dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state);
 DR_API dr_status dr_state_clone(const dr_state *state, dr_state **copy);
 /* Back to the state before any token: zero, which stands for a missing initial state in every rule. */
 DR_API void dr_state_reset(dr_state *state);
 DR_API void dr_state_destroy(dr_state *state); /* NULL is allowed */
 
-/* Rule (its name, title and source are NULL), heads, sizes and type, and a layout of one row a sequence, for dr_recurrence_decode.
- * Valid as long as the state. */
+/* Rule (its name, title and source are NULL), heads, sizes and type, and a layout of one row a sequence, for
+ * dr_recurrence_decode. Valid as long as the state. */
 DR_API const dr_recurrence *dr_state_recurrence(const dr_state *state);
 DR_API dr_backend *dr_state_backend(const dr_state *state);
 

@@ -23,8 +23,8 @@ dr_dtype dr_state_dtype(const dr_state *state, dr_state_kind kind);
 /* Elements of the backend's type that hold one sequence: what its operations copy. */
 int64_t dr_state_words(const dr_state *state, dr_state_kind kind);
 
-/* DR_ERROR_ARGUMENT unless rule, heads, sizes, element type and, if asked, sequences are the same. what names the first, other the second:
- * "the state", "the recurrence". */
+/* DR_ERROR_ARGUMENT unless rule, heads, sizes, element type and, if asked, sequences are the same. what names the first, other
+ * the second: "the state", "the recurrence". */
 dr_status dr_state_compare(const dr_recurrence *one, const char *what, const dr_recurrence *two, const char *other,
                            bool sequences);
 

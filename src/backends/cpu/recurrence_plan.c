@@ -128,6 +128,9 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     plan_reads(plan);
     plan_inputs(recurrence, plan);
     plan_keys(plan);
+    /* a corrected query is no longer needed itself, unless a read key has it too */
+    plan->query_in_place =
+        rule->query == DR_QUERY_PLAIN || (rule->query == DR_QUERY_CORRECTED && !plan->input[DR_INPUT_LAMBDA].used);
     plan_replay(plan);
 }
 
@@ -151,7 +154,7 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         /* scalars are read as whole vectors */
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
         bool is_row = i == plan->read_input || i == plan->write_input;
-        bool is_query = i == DR_INPUT_QUERY && plan->rule->query == DR_QUERY_PLAIN;
+        bool is_query = i == DR_INPUT_QUERY && plan->query_in_place;
         if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
         if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
@@ -195,9 +198,9 @@ static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
                             plan->rule->normalizer == DR_NORMALIZER_NONE;
     if (!backward) return;
-    chunk->d_read_query = plan->rule->query == DR_QUERY_PLAIN ? chunk->d_input[DR_INPUT_QUERY]
-                          : plan->solved_query                ? chunk->d_solved
-                                                              : take(arena, C, Kp);
+    chunk->d_read_query = plan->query_in_place ? chunk->d_input[DR_INPUT_QUERY]
+                          : plan->solved_query ? chunk->d_solved
+                                               : take(arena, C, Kp);
 }
 
 static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {

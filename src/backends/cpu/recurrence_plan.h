@@ -41,6 +41,7 @@ typedef struct {
     bool matrix;                           /* the scan is a matrix of each value head, */
     dr_state_kind matrix_state;            /* this state, */
     bool solved_query;                     /* and gives the query, not a write key */
+    bool query_in_place;                   /* q~ takes the place of the query, and its gradient that of the query's */
     bool bf16_state;                       /* S outside of a call */
     int64_t decode_heads;                  /* whose rows are made before the first of their states is read */
     float scale;
@@ -190,7 +191,7 @@ static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chun
     chunk->erases = tokens * plan->erases;
     chunk->readers = chunk->erases + tokens;
     if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
-    if (plan->rule->query == DR_QUERY_PLAIN) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
+    if (plan->query_in_place) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
 }
 
 /* Which chunk of its segment the scan is about. */

@@ -121,18 +121,19 @@ static void add_to(float *to, lanes x) {
 }
 
 static void correct_query_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    lanes correction = lanes_set(chunk->input[DR_INPUT_CORRECTION][0]);
-    float d_correction = 0;
+    const lanes correction = lanes_set(chunk->input[DR_INPUT_CORRECTION][0]);
+    lanes d_correction = lanes_zero();
     for (int64_t t = 0; t < chunk->tokens; t++) {
         const int64_t row = t * plan->key_pitch;
-        const float *key = key_of(plan, chunk, t), *d_read = chunk->d_read_query + row;
+        const float *key = key_of(plan, chunk, t);
         for (int64_t d = 0; d < plan->key_width; d += LANES) {
-            add_to(chunk->d_input[DR_INPUT_QUERY] + row + d, lanes_load(d_read + d));
-            add_to(chunk->d_input[DR_INPUT_KEY] + row + d, -(correction * lanes_load(d_read + d)));
+            lanes d_read = lanes_load(chunk->d_read_query + row + d);
+            if (!plan->query_in_place) add_to(chunk->d_input[DR_INPUT_QUERY] + row + d, d_read);
+            add_to(chunk->d_input[DR_INPUT_KEY] + row + d, -(correction * d_read));
+            d_correction = lanes_fnma(lanes_load(key + d), d_read, d_correction);
         }
-        d_correction -= dot_rows(plan->key_width, key, d_read);
     }
-    chunk->d_input[DR_INPUT_CORRECTION][0] += d_correction;
+    chunk->d_input[DR_INPUT_CORRECTION][0] += lanes_sum(d_correction);
 }
 
 /* q~ = q / (A_t + ridge): the gradient of A_t is returned in d_scan */
@@ -148,8 +149,8 @@ static void ridge_query_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64
     }
 }
 
-/* from dB, gradients of A_t and of the centre */
-static void precondition_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
+/* from dB, the gradient of A_t; returns that of the centre, in lanes */
+static lanes precondition_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t) {
     const int64_t row = t * plan->key_pitch;
     const float *a = chunk->scan + row + plan->key_pitch, *d_squash = chunk->d_squash + row;
     const lanes eps = lanes_set(plan->squash.eps);
@@ -159,7 +160,7 @@ static void precondition_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int6
         d_centre = d_centre - d_position;
         add_to(chunk->d_scan + d, d_position / (lanes_load(a + d) + eps));
     }
-    chunk->d_input[DR_INPUT_SCAN_CENTRE][0] += lanes_sum(d_centre);
+    return d_centre;
 }
 
 /* A_t = alpha A_{t-1} + b key * key: from d_scan of A_t to that of A_{t-1} */
@@ -199,10 +200,12 @@ static void sherman_morrison_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, 
 void dr_chunk_scan_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (plan->rule->query == DR_QUERY_CORRECTED) correct_query_back(plan, chunk);
     if (plan->rule->scan != DR_SCAN_DIAGONAL) return;
+    lanes d_centre = lanes_zero();
     for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
         if (plan->rule->query == DR_QUERY_RIDGE) ridge_query_back(plan, chunk, t);
-        if (plan->preconditioned) precondition_back(plan, chunk, t);
+        if (plan->preconditioned) d_centre = d_centre + precondition_back(plan, chunk, t);
         scan_step_back(plan, chunk, t);
         if (plan->sherman_morrison) sherman_morrison_back(plan, chunk, t);
     }
+    if (plan->preconditioned) chunk->d_input[DR_INPUT_SCAN_CENTRE][0] += lanes_sum(d_centre);
 }

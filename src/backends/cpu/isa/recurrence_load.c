@@ -101,7 +101,7 @@ void dr_chunk_clear_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     size_t bytes = (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float);
     if (plan->preconditioned) memset(chunk->d_squash, 0, bytes);
     if (plan->sherman_morrison) memset(chunk->d_morrison, 0, bytes);
-    if (plan->rule->query != DR_QUERY_PLAIN && !plan->solved_query) memset(chunk->d_read_query, 0, bytes);
+    if (!plan->query_in_place && !plan->solved_query) memset(chunk->d_read_query, 0, bytes);
 }
 
 void dr_chunk_clear_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
