@@ -19,12 +19,12 @@ enum { SLICE = 32, SLICE_PITCH = 40 /* rows of 8 bytes from 4 rows lie in differ
 
 /* Tables of one slice of channels, and what follows them once all slices are done. */
 typedef struct {
-    float alpha[64][SLICE_PITCH];
-    float head[64][SLICE_PITCH];   /* from the start of row i's quarter to after row i */
-    float writer[64][SLICE_PITCH]; /* w times the decay from after row i to the end of its quarter */
-    float quarter[16][SLICE];      /* decay of a quarter */
-    float rest[16][SLICE];         /* from the end of a quarter to the end of its block */
-    float total[4][SLICE];         /* of a block */
+    float alpha[64][SLICE + 4];  /* narrower: two thread blocks have room on a Hopper multiprocessor with K = 128 */
+    float head[64][SLICE_PITCH]; /* from the start of row i's quarter to after row i */
+    float writer[64][SLICE + 4]; /* w times the decay from after row i to the end of its quarter */
+    float quarter[16][SLICE];    /* decay of a quarter */
+    float rest[16][SLICE];       /* from the end of a quarter to the end of its block */
+    float total[4][SLICE];       /* of a block */
 } dr_slice_tables;
 
 typedef struct {
