@@ -26,7 +26,7 @@ set(cuda_flags -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,co
   -diag-suppress=177 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti)
 
 # dr_cuda_component(NAME FOLDER [dependencies...]): the C and CUDA files of a folder. What ptxas says of each CUDA file is kept
-# beside its object as .log; spills and warnings of serialised matrix products end the build.
+# beside its object as .log; spills are told, and matrix products that ptxas had to serialise end the build.
 function(dr_cuda_component name folder)
   dr_component(${name} ${folder} ${ARGN})
   file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu)

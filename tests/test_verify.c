@@ -142,7 +142,7 @@ static void test_choices(void **state) {
 
     dr_verify_counts none = {0};
     assert_int_equal(dr_verify(path, &(dr_verify_options){.backend = "gpu"}, take_line, &t, &none), DR_ERROR_ARGUMENT);
-    assert_says(dr_last_error(), "'gpu' does not exist; there are reference and cpu");
+    assert_says(dr_last_error(), "'gpu' does not exist; there are reference, cpu and cuda");
     assert_int_equal(dr_verify(path, &(dr_verify_options){.path = "fast"}, take_line, &t, &none), DR_ERROR_ARGUMENT);
     assert_int_not_equal(dr_verify(path, &(dr_verify_options){.isa = "mmx"}, take_line, &t, &none), DR_OK);
     assert_says(dr_last_error(), "mmx");

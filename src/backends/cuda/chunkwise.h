@@ -25,7 +25,12 @@
 extern "C" {
 #endif
 
-enum { DR_CUDA_CHUNK_ROWS = 64, DR_CUDA_TILE = 16, DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */ };
+enum {
+    DR_CUDA_CHUNK_ROWS = 64,
+    DR_CUDA_TILE = 16,
+    DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
+    DR_CUDA_PART_CHUNKS = 16
+};
 
 typedef struct {
     dr_cuda_rows rows;
@@ -39,11 +44,13 @@ typedef struct {
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
     int64_t sequences, tokens;
-    int64_t length;         /* tokens of every sequence; 0: packed, see cu */
-    int64_t slots;          /* of chunks */
-    int64_t blocks;         /* slots * HV */
-    int32_t segments;       /* parts of a sequence that the scan takes at once; 1: the whole */
-    int32_t segment_chunks; /* chunks of a part */
+    int64_t length; /* tokens of every sequence; 0: packed, see cu */
+    int64_t slots;  /* of chunks */
+    int64_t blocks; /* slots * HV */
+    /* A long sequence of few heads is cut into parts that the scan takes at once: as many as `parts_wanted`, but none shorter
+     * than DR_CUDA_PART_CHUNKS, and none if fewer than three came of it. */
+    int32_t parts_wanted;
+    int32_t parts; /* of the sequence that has most */
 } dr_cuda_chunk_plan;
 
 /* What the factors of a row are. Row i of a block, token t. */
@@ -65,9 +72,25 @@ typedef struct {
     float *inverse;               /* [blocks][64][64] A; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
-    void *entry;                  /* [sequences][HV][segments][Vp][Kp] float: states before each part, if split */
-    void *passage;                /* [sequences][HV][segments][Kp][Kp] float: M of each part, if split and reads */
+    /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
+    float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
+    float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
+    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes */
 } dr_cuda_chunk_tensors;
+
+/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    dr_cuda_parts(const dr_cuda_chunk_plan *plan, int64_t chunks, int32_t *length) {
+    int64_t parts = chunks / DR_CUDA_PART_CHUNKS;
+    if (parts > plan->parts_wanted) parts = plan->parts_wanted;
+    if (parts < 3) parts = 1;
+    const int64_t each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
+    if (length) *length = (int32_t)each;
+    return each > 0 ? (int32_t)((chunks + each - 1) / each) : 1;
+}
 
 /* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
  * the engine has no kernel. */

@@ -2,6 +2,7 @@
 #ifndef DR_CUDA_CHUNKWISE_LAUNCH_CUH
 #define DR_CUDA_CHUNKWISE_LAUNCH_CUH
 
+#include "backends/cuda/parts.cuh"
 #include "backends/cuda/prepare_channel.cuh"
 #include "backends/cuda/scan.cuh"
 
@@ -26,20 +27,42 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     return DR_OK;
 }
 
+template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const int boxes = plan->key_width / 64, units = call->summary && plan->reads ? boxes : 0;
+    void (*kernel)(dr_scan_call) = boxes == 1 ? scan<T, 1> : boxes == 2 ? scan<T, 2> : scan<T, 4>;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS + units};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 4, "scan", &blocks));
+    DR_TRY(dr_allow_shared(kernel, call->room.bytes));
+    kernel<<<blocks, SCAN_THREADS, call->room.bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("scan");
+    return DR_OK;
+}
+
+static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
+    const dr_parts_call parts = {call->plan, call->tensors};
+    const int64_t sizes[] = {call->plan.sequences, call->plan.value_heads, call->plan.value_width / PARTS_COLUMNS};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 3, "join_parts", &blocks));
+    join_parts<<<blocks, (unsigned)call->plan.key_width, 0, stream>>>(parts);
+    DR_CUDA_LAUNCHED("join_parts");
+    return DR_OK;
+}
+
 template <typename T>
 static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                                 void *o, float *final, void *saved, cudaStream_t stream) {
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const dr_scan_call call = {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated)};
-    const int bytes = call.room.bytes;
-    void (*kernel)(dr_scan_call) = plan->key_width == 64 ? scan<T, 1> : plan->key_width == 128 ? scan<T, 2> : scan<T, 4>;
-    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / DR_CUDA_COLUMNS};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 3, "scan", &blocks));
-    DR_TRY(dr_allow_shared(kernel, bytes));
-    kernel<<<blocks, SCAN_THREADS, bytes, stream>>>(call);
-    DR_CUDA_LAUNCHED("scan");
-    return DR_OK;
+    const dr_scan_call call = {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated), false};
+    if (plan->parts > 1) {
+        dr_scan_call summary = call;
+        summary.summary = true;
+        summary.o = summary.saved = NULL;
+        DR_TRY(dr_launch_scan_kernel<T>(&summary, stream));
+        DR_TRY(dr_launch_join(&call, stream));
+    }
+    return dr_launch_scan_kernel<T>(&call, stream);
 }
 
 #define DR_CHUNKWISE_KERNELS(T, suffix)                                                                                        \

@@ -30,10 +30,28 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
+static int64_t longest_of(const dr_layout *layout) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < layout->sequences; i++) {
+        const int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+/* Two thread blocks a multiprocessor are wanted. Parts cost the scan's work once more, so fewer than four do not pay. What is
+ * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+static void plan_parts(const dr_layout *layout, int processors, dr_cuda_chunk_plan *plan) {
+    const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
+    const int64_t wanted = 2 * (int64_t)processors / chains;
+    plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
+    const int64_t chunks = (longest_of(layout) + plan->chunk - 1) / plan->chunk;
+    plan->parts = dr_cuda_parts(plan, chunks, NULL);
+}
+
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     const int steps = dr_rule_steps(rule);
-    (void)processors;
     if (steps > DR_CUDA_CHUNK_ROWS)
         return dr_fail(DR_ERROR_UNSUPPORTED, "the chunkwise kernels take up to %d rows a token, not %d", DR_CUDA_CHUNK_ROWS,
                        steps);
@@ -57,11 +75,11 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         .sequences = layout->sequences,
         .tokens = layout->rows,
         .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
-        .segments = 1,
     };
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
+    plan_parts(layout, processors, plan);
     return DR_OK;
 }
 
@@ -77,6 +95,12 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (plan->parts == 1) return;
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    const size_t states = parts * (size_t)plan->value_width * keys * sizeof(float);
+    tensors->local = dr_arena_take(arena, states);
+    tensors->entry = dr_arena_take(arena, states);
+    if (plan->reads) tensors->passage = dr_arena_take(arena, parts * keys * keys * sizeof(float));
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {

@@ -51,7 +51,8 @@ static __device__ inline float2 dr_load_shared2(unsigned address) {
 /* C [16 x 8] += A [16 x 16] B [16 x 8] and, for tf32, A [16 x 8] B [8 x 8]. Lane l, g = l / 4, t = l % 4:
  *     C    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
  *     A    (g, 2t..) (g+8, 2t..) (g, 2t+8..) (g+8, 2t+8..) in pairs; tf32: (g, t) (g+8, t) (g, t+4) (g+8, t+4)
- *     B    (2t.., g) (2t+8.., g); tf32: (t, g) (t+4, g) */
+ *     B    (2t.., g) (2t+8.., g); tf32: (t, g) (t+4, g)
+ * Of a tf32 operand the last 13 bits of a float are not read. */
 static __device__ inline void dr_multiply(__nv_bfloat16, float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
                  "%2, %3};"
@@ -71,13 +72,6 @@ static __device__ inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a
                  "%2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Rounded to the 11 bits of tf32, to nearest. */
-static __device__ inline unsigned dr_round_tf32(float x) {
-    unsigned y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
 }
 
 /* The same number, of which the compiler does not know where it came from: so it computes anew, in each turn of a loop, what

@@ -25,7 +25,7 @@ typedef struct {
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
     float total[4];           /* of a block */
-    float near[64][17];       /* (i, j % 16): from after row j to after row i of the same block */
+    float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
 } dr_prepare_small;
 
 static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
@@ -66,6 +66,15 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
     }
 }
 
+/* r . w of every row, which is on the diagonal of R W^T. */
+static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    if (g / 2 != t) return;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
+}
+
 /* Decays of the chunk's rows, by the first 64 threads. */
 static __device__ inline void dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
     const int i = (int)threadIdx.x;
@@ -96,16 +105,8 @@ static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_pre
     if (i == begin + 15) small.total[i / 16] = head;
 }
 
-/* f(i, j) for accumulator element (i, j), tile n of columns; reads: of an erase row, else of a query. */
-static __device__ inline float dr_prepare_factor(const dr_prepare_small &small, int i, int j, bool undecayed, float head) {
-    const int from = i / 16, to = j / 16;
-    if (from == to) return undecayed ? (i > 0 ? small.near[i - 1][j % 16] : 1.0f) : small.near[i][j % 16];
-    float f = head * small.tail[j];
-    for (int b = to + 1; b < from; b++) f *= small.total[b];
-    return f;
-}
-
-/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. */
+/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
+ * the row's part times the column's; within it, from the table. */
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
@@ -113,25 +114,27 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h;
         const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
-        const float gain = small.gain[i], read = small.read[i], head = small.head[i];
+        const float gain = small.gain[i];
+        float asked = rows.scale * small.head[i], read = gain * small.read[i]; /* times the blocks between */
+        const float *near = small.near[i], *near_read = undecayed && i > 0 ? small.near[i - 1] : near;
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int j = n * 8 + 2 * t + e;
-                float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
-                float f = 1, f_read = 1;
-                if (rows.scalar_decay && j <= i) {
-                    f = dr_prepare_factor(small, i, j, false, head);
-                    f_read = undecayed && j < i ? dr_prepare_factor(small, i, j, true, read) : f;
-                }
-                score = j <= i ? rows.scale * f * score : 0.0f;
-                lower = j < i ? gain * f_read * lower : 0.0f;
+        for (int n = 7; n >= 0; n--) {
+            float &score = p[n][2 * h], &score_right = p[n][2 * h + 1], &lower = l[n][2 * h], &lower_right = l[n][2 * h + 1];
+            if (n / 2 < warp) {
+                const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
+                score *= asked * tail.x, score_right *= asked * tail.y;
+                lower *= read * tail.x, lower_right *= read * tail.y;
+                if (n % 2 == 0) asked *= small.total[n / 2], read *= small.total[n / 2];
+            } else if (n / 2 == warp) {
+                const int j = n % 2 * 8 + 2 * t, row = g + 8 * h;
+                score = j <= row ? rows.scale * near[j] * score : 0.0f;
+                score_right = j + 1 <= row ? rows.scale * near[j + 1] * score_right : 0.0f;
+                lower = j < row ? gain * near_read[j] * lower : 0.0f;
+                lower_right = j + 1 < row ? gain * near_read[j + 1] * lower_right : 0.0f;
+            } else {
+                score = score_right = lower = lower_right = 0;
             }
-        if (reads) {
-#pragma unroll
-            for (int n = 0; n < 8; n++)
-                *(float2 *)(matrix + i * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+            if (reads) *(float2 *)(matrix + i * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(lower, lower_right);
         }
     }
 }
@@ -280,18 +283,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
     const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
     float *matrix = (float *)(shared + room.matrix);
-    void *reader = room.reader ? shared + room.reader : NULL;
+    char *reader = room.reader ? shared + room.reader : NULL;
     const int64_t tile = x.block * 64 * plan.key_width;
 
-    if (dr_rows_plain(rows) && !tensors.reader && !tensors.query) {
-        dr_load_plain_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
-        dr_copy_commit();
-    } else {
-        T *query_to = (T *)tensors.query;
-        dr_map_rows<T>(plan, x, shared + room.writer, reader, shared + room.query, small.dot,
-                       tensors.reader ? (T *)tensors.reader + tile : NULL,
-                       query_to ? query_to + x.block * plan.query_rows * plan.key_width : NULL);
-    }
+    dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     dr_prepare_alpha(rows, x, small);
     dr_copy_wait<0>();
     __syncthreads();
@@ -301,6 +296,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
                          dr_shared_address(shared + (reader ? room.reader : room.writer)),
                          dr_shared_address(shared + room.query), plan.key_width, plan.reads, l, p);
     dr_prepare_decays(rows, small);
+    dr_prepare_dots(l, small.dot);
+    if (tensors.reader)
+        dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
+    if (tensors.query)
+        dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
+                       plan.query_rows, rows.steps - 1, rows.steps);
+    __syncthreads();
     const int i = (int)threadIdx.x;
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {

@@ -19,12 +19,12 @@ enum { SLICE = 32, SLICE_PITCH = 40 /* rows of 8 bytes from 4 rows lie in differ
 
 /* Tables of one slice of channels, and what follows them once all slices are done. */
 typedef struct {
-    float alpha[64][SLICE_PITCH];
-    float head[64][SLICE_PITCH];   /* from the start of row i's quarter to after row i */
-    float writer[64][SLICE_PITCH]; /* w times the decay from after row i to the end of its quarter */
-    float quarter[16][SLICE];      /* decay of a quarter */
-    float rest[16][SLICE];         /* from the end of a quarter to the end of its block */
-    float total[4][SLICE];         /* of a block */
+    float alpha[64][SLICE + 4];  /* narrower: two thread blocks have room on a Hopper multiprocessor with K = 128 */
+    float head[64][SLICE_PITCH]; /* from the start of row i's quarter to after row i */
+    float writer[64][SLICE + 4]; /* w times the decay from after row i to the end of its quarter */
+    float quarter[16][SLICE];    /* decay of a quarter */
+    float rest[16][SLICE];       /* from the end of a quarter to the end of its block */
+    float total[4][SLICE];       /* of a block */
 } dr_slice_tables;
 
 typedef struct {
@@ -237,6 +237,7 @@ static __device__ inline void dr_slice_near(const dr_cuda_rows &rows, const dr_s
         dr_tile_four<T>(writer, i, slice + k, w);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
+            read[0] = fmaf(r[e], w[e], read[0]); /* for the gain */
             asked[0] = fmaf(q[e], w[e], asked[0]);
             f_read[e] = 1;
         }
@@ -333,21 +334,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
 
     float g[16];
     dr_slice_fetch(rows, x, i % 32, g);
-    if (dr_rows_plain(rows)) {
-        dr_load_plain_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
-        dr_copy_commit();
-        dr_copy_wait<0>();
-    } else {
-        dr_map_rows<T>(plan, x, writer, room.reader ? reader : NULL, query, dot, (T *)NULL, (T *)NULL);
-    }
+    dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    dr_copy_wait<0>();
     __syncthreads();
-    if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, dot[i]));
-        gain[i] = factors.gain;
-        factors.reader = 1;
-        factors.query = i < x.place.tokens ? rows.scale : 0.0f;
-        tensors.factors[x.block * 64 + i] = factors;
-    }
 
     float l[8][4] = {}, p[8][4] = {}, near_read[4] = {}, near_query[4] = {};
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
@@ -372,6 +361,15 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
             results.near_read[i / 2][d] = near_read[d];
             results.near_query[i / 2][d] = near_query[d];
         }
+    }
+    if (i % 2 == 0) dot[i / 2] = near_read[0];
+    __syncthreads();
+    if (i < 64) {
+        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, dot[i]));
+        gain[i] = factors.gain;
+        factors.reader = 1;
+        factors.query = i < x.place.tokens ? rows.scale : 0.0f;
+        tensors.factors[x.block * 64 + i] = factors;
     }
     __syncthreads();
     dr_channel_mask(rows, results, gain, l, p);

@@ -1,8 +1,8 @@
 /* The load stage of prepare: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
  *
- * Keys that stand in a tensor as they are come by asynchronous copies; for the others a warp maps a row at a time (rows.cuh). A
- * query stands in the last row of its token, other rows of its tile are zero: so scores of erase rows and of queries have the
- * same decay factors and the same shape. */
+ * Keys that stand in a tensor as they are come by asynchronous copies; the others are made of two tensors, eight channels at
+ * a time, a warp-uniform switch for each tile. A query stands in the last row of its token, other rows of its tile are zero: so
+ * scores of erase rows and of queries have the same decay factors and the same shape. */
 #ifndef DR_CUDA_PREPARE_LOAD_CUH
 #define DR_CUDA_PREPARE_LOAD_CUH
 
@@ -53,123 +53,159 @@ static __host__ __device__ inline bool dr_rows_tied(const dr_cuda_rows &rows) {
     return true;
 }
 
-/* Whether keys and queries all stand in tensors, and no gain needs an inner product of them. */
-static __device__ inline bool dr_rows_plain(const dr_cuda_rows &rows) {
-    const int count = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < count; i++) {
-        const dr_row &row = rows.row[i];
-        if (row.read == DR_READ_GATED_KEY || row.read == DR_READ_KEY_PLUS_QUERY || row.read == DR_READ_FREE ||
-            row.write == DR_WRITE_RATE_READ || dr_row_needs_dot(rows, i))
-            return false;
-    }
-    return rows.query != DR_QUERY_CORRECTED;
-}
-
-static __device__ inline dr_source dr_read_source(const dr_cuda_rows &rows, dr_read read) {
-    const dr_source none = {NULL, 0, 0, 0};
-    if (read == DR_READ_NONE) return none;
-    return dr_source_of(rows.input[read == DR_READ_ERASE_KEY  ? DR_INPUT_ERASE_KEY
-                                   : read == DR_READ_FEEDBACK ? DR_INPUT_FEEDBACK_KEY
-                                                              : DR_INPUT_KEY]);
-}
-
-static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, dr_write write) {
-    if (write == DR_WRITE_PRECONDITIONED) return dr_source_made(rows, rows.squashed);
-    if (write == DR_WRITE_SHERMAN_MORRISON) return dr_source_made(rows, rows.morrison);
-    return dr_source_of(rows.input[write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY
-                                   : write == DR_WRITE_FREE    ? DR_INPUT_FREE_WRITE
-                                                               : DR_INPUT_KEY]);
-}
-
-/* Rows of a tile from two sources in turn, or from one with an axis of steps. */
 template <typename T>
-static __device__ inline void dr_load_plain(void *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
-                                            const dr_source &first, const dr_source &second) {
-    const dr_cuda_rows &rows = plan.rows;
-    const int steps = rows.steps, alive = x.alive;
-    const bool axis = rows.step_axis;
-    const T *one = (const T *)first.at, *two = (const T *)second.at;
-    if (one) one += x.place.first * first.token + x.key_head * first.head;
-    if (two) two += x.place.first * second.token + x.key_head * second.head;
-    dr_load_tile<T>(tile, 64, plan.key_width, rows.key_size, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps, step = row - token * steps;
-        if (row >= alive) return (const T *)NULL;
-        if (axis || step == 0) return one ? one + token * first.token + step * first.step : one;
-        return two ? two + token * second.token : two;
-    });
+static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input, bool per_value,
+                                                  bool axis) {
+    dr_strided<T> rows;
+    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head;
+    rows.stride = axis ? input.step : input.token; /* a token's steps lie one after another */
+    rows.alive = axis ? x.alive : x.place.tokens;
+    return rows;
 }
 
+/* A vector that the scan made, [tokens, H, K]. */
 template <typename T>
-static __device__ inline void dr_load_plain_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, void *writer,
-                                                 void *reader, void *query) {
-    const dr_cuda_rows &rows = plan.rows;
-    const dr_row &last = rows.row[rows.step_axis || rows.steps == 1 ? 0 : 1];
-    dr_load_plain<T>(writer, plan, x, dr_write_source(rows, rows.row[0].write), dr_write_source(rows, last.write));
-    if (reader) dr_load_plain<T>(reader, plan, x, dr_read_source(rows, rows.row[0].read), dr_read_source(rows, last.read));
-    const dr_source source =
-        rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
-    const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head;
-    const int steps = rows.steps, alive = x.alive;
-    dr_load_tile<T>(query, 64, plan.key_width, rows.key_size, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        const bool last_row = row - token * steps == steps - 1;
-        return row < alive && last_row ? from + token * source.token : (const T *)NULL;
-    });
+static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, const dr_prepare_block &x, const void *made) {
+    dr_strided<T> to;
+    to.stride = (int64_t)rows.key_heads * rows.key_size;
+    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size;
+    to.alive = x.place.tokens;
+    return to;
 }
 
-/* Eight channels of a row to a tile: one or two units of it. */
-template <typename T> static __device__ inline void dr_put_lane(void *tile, int row, int column, const float (&x)[8]) {
-    constexpr int unit = 16 / (int)sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 8; i += unit) {
-        T *to = (T *)((char *)tile + dr_tile_at<T>(0, 64, row, column + i));
-#pragma unroll
-        for (int e = 0; e < unit; e++) to[e] = dr_from_float<T>(x[i + e]);
-    }
-}
-
-template <typename T> static __device__ inline void dr_put_lane_dense(T *to, const float (&x)[8]) {
-    constexpr int unit = 16 / (int)sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 8; i += unit) {
-        union {
-            uint4 words;
-            T element[unit];
-        } pack;
-#pragma unroll
-        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(x[i + e]);
-        *(uint4 *)(to + i) = pack.words;
-    }
-}
-
-/* Row by row through the maps. reader_to [64][Kp], query_to [query_rows][Kp]: written if they are not NULL. */
+/* Read keys of the rows first, first + spacing, .. of the chunk. */
 template <typename T>
-static __device__ inline void dr_map_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, void *writer, void *reader,
-                                          void *query, float *dot, T *reader_to, T *query_to) {
+static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
+                                            const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
-    const int lane = (int)(threadIdx.x % 32), column = lane * 8;
-    const bool mine = column < plan.key_width;
-    for (int i = (int)(threadIdx.x / 32); i < 64; i += PREPARE_THREADS / 32) {
-        const int token = dr_row_token(rows, i), step = i - token * rows.steps;
-        float r[8] = {}, w[8] = {}, q[8] = {};
-        if (i < x.alive) {
-            dr_row_keys<T, 8>(rows, x.place.first + token, step, x.key_head, x.head, r, w);
-            if (step == rows.steps - 1) dr_row_query<T, 8>(rows, x.place.first + token, x.key_head, q);
+    const int boxes = plan.key_width / 64;
+    const dr_strided<T> none = {NULL, 0, 0};
+    dr_strided<T> a = none, b = none;
+    dr_form form = DR_FORM_COPY;
+    const float *factor = NULL;
+    switch (row.read) {
+    case DR_READ_NONE:
+        break;
+    case DR_READ_KEY:
+    case DR_READ_GATED_KEY:
+    case DR_READ_KEY_PLUS_QUERY:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+        break;
+    case DR_READ_ERASE_KEY:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
+        break;
+    case DR_READ_FEEDBACK:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FEEDBACK_KEY], false, false);
+        break;
+    case DR_READ_FREE:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_READ], false, false);
+        form = DR_FORM_NEGATIVE;
+        break;
+    }
+    if (row.read == DR_READ_GATED_KEY) {
+        b = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_GATE], true, false);
+        form = DR_FORM_TIMES;
+    }
+    if (row.read == DR_READ_KEY_PLUS_QUERY) {
+        b = dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+        form = DR_FORM_PLUS;
+        const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+        factor = (const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head;
+    }
+    if (form == DR_FORM_COPY)
+        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+    else
+        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
+                        rows.input[DR_INPUT_LAMBDA].token, 1.0f);
+}
+
+/* Write keys of those rows; reader: their read keys, which the thread put there itself (rate_read). */
+template <typename T>
+static __device__ inline void dr_load_writes(char *tile, const char *reader, const dr_cuda_chunk_plan &plan,
+                                             const dr_prepare_block &x, const dr_row &row, int count, int first, int spacing) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int boxes = plan.key_width / 64;
+    dr_strided<T> a;
+    switch (row.write) {
+    case DR_WRITE_PRECONDITIONED:
+        a = dr_rows_made<T>(rows, x, rows.squashed);
+        break;
+    case DR_WRITE_SHERMAN_MORRISON:
+        a = dr_rows_made<T>(rows, x, rows.morrison);
+        break;
+    case DR_WRITE_ERASE_KEY:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
+        break;
+    case DR_WRITE_FREE:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_WRITE], false, false);
+        break;
+    case DR_WRITE_RATE_READ: {
+        const dr_strided<T> none = {NULL, 0, 0};
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
+        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL,
+                        0, 1.0f);
+        return;
+    }
+    default:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+    }
+    dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+}
+
+/* Queries, in the last row of each token. */
+template <typename T>
+static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int boxes = plan.key_width / 64, first = rows.steps - 1, count = 64 / rows.steps;
+    const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
+                                                         : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+    dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
+    if (rows.query == DR_QUERY_CORRECTED)
+        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
+                        dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), NULL,
+                        (const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f);
+    else
+        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, rows.steps, q);
+}
+
+static __device__ inline bool dr_rows_have_rate(const dr_cuda_rows &rows) {
+    return rows.row[0].write == DR_WRITE_RATE_READ || (rows.steps == 2 && rows.row[1].write == DR_WRITE_RATE_READ);
+}
+
+/* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. */
+template <typename T>
+static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
+                                           char *reader, char *query) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int parts = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    if (reader && dr_rows_have_rate(rows)) {
+        dr_copy_commit();
+        dr_copy_wait<0>();
+        __syncthreads();
+    }
+    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    dr_load_queries<T>(query, plan, x);
+    dr_copy_commit();
+}
+
+/* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.
+ */
+template <typename T>
+static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const char *tile, T *to, int rows, int first,
+                                          int spacing) {
+    const int lanes = plan.key_width / 8;
+    for (int i = (int)threadIdx.x; i < rows * lanes; i += PREPARE_THREADS) {
+        const int row = i / lanes, column = i % lanes * 8;
+        constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+        for (int e = 0; e < 8; e += unit) {
+            const int place = first + spacing * row;
+            uint4 word = make_uint4(0, 0, 0, 0);
+            if (place < 64) word = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, place, column + e));
+            *(uint4 *)(to + row * plan.key_width + column + e) = word;
         }
-        const float product = dr_lane_dot<8>(r, w);
-        if (lane == 0) dot[i] = product;
-        if (!mine) continue;
-        dr_put_lane<T>(writer, i, column, w);
-        if (reader) dr_put_lane<T>(reader, i, column, r);
-        dr_put_lane<T>(query, i, column, q);
-        if (reader_to) dr_put_lane_dense<T>(reader_to + i * plan.key_width + column, r);
-        if (query_to && step == rows.steps - 1 && token < plan.query_rows)
-            dr_put_lane_dense<T>(query_to + token * plan.key_width + column, q);
     }
-    if (!query_to || !mine) return;
-    const float zero[8] = {};
-    for (int i = 64 / rows.steps + (int)(threadIdx.x / 32); i < plan.query_rows; i += PREPARE_THREADS / 32)
-        dr_put_lane_dense<T>(query_to + i * plan.key_width + column, zero);
 }
 
 /* The gains of row i, a thread each. */

@@ -170,6 +170,7 @@ dr_status dr_cuda_decode(const dr_backend *backend, const dr_recurrence *recurre
     dr_cuda_tokens call = call_of(backend, recurrence, inputs, &initial, o, states);
     call.layout = (dr_cuda_layout){.sequences = recurrence->layout.sequences, .rows = recurrence->layout.rows};
     call.layout.tokens = call.layout.rows / call.layout.sequences;
+    call.decodes = true;
     call.from = slots ? slots->from : NULL;
     call.to = slots ? slots->to : NULL;
     return dr_cuda_tokens_forward(dr_cuda_of(backend), backend->storage, &call);

@@ -45,6 +45,9 @@ void dr_cuda_rows_make(const dr_backend *backend, const dr_recurrence *recurrenc
             .token = form.per_row ? form.steps * form.heads * form.size : 0,
             .step = form.heads * form.size,
             .head = form.size,
+            .bytes = (int32_t)((size_t)form.size * dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))),
+            .element = (int32_t)dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i)),
+            .per_value = form.per_value,
         };
         if (form.vector && !is_aligned(input, form.size, dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))))
             rows->aligned = false;

@@ -15,6 +15,8 @@ typedef struct {
     const void *at; /* NULL: the rule does not read it */
     void *gradient; /* NULL: not wanted */
     int64_t token, step, head;
+    int32_t bytes, element; /* of a head's vector, of one of its elements */
+    bool per_value;         /* heads are value heads */
 } dr_cuda_input;
 
 typedef struct {

@@ -27,6 +27,7 @@ typedef struct {
     float *final;
     void *o, *saved;
     dr_scan_room room;
+    bool summary; /* what parts do to a state, without outputs: local and passage */
 } dr_scan_call;
 
 static __host__ __device__ inline dr_scan_room dr_scan_lay(const dr_cuda_chunk_plan &plan, int element, bool gated) {
@@ -65,22 +66,23 @@ typedef struct {
     char *shared;
     const dr_scan_room &room;
     int head, key_head, columns; /* columns: the first of V */
+    bool unit;                   /* the columns are those of the unit matrix, and there are no values */
 } dr_scan_block;
 
 template <typename T, int width>
 static __device__ inline void dr_scan_load_reader(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
     const dr_cuda_chunk_plan &plan = x.call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const int steps = rows.steps, alive = place.tokens * steps;
-    if (plan.reads && plan.reader_direct) {
+    if (!plan.reads) return;
+    char *tile = x.shared + x.room.reader;
+    if (plan.reader_direct) {
         const dr_source source = dr_reader_source(rows);
-        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
-        dr_load_tile<T>(x.shared + x.room.reader, 64, width, rows.key_size, rows.aligned, [=](int row) {
-            const int token = steps == 1 ? row : row / steps;
-            return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
-        });
-    } else if (plan.reads) {
-        dr_load_matrix<T>(x.shared + x.room.reader, (const T *)x.call.tensors.reader + block * 64 * width, 64, width);
+        const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head,
+                                    rows.step_axis ? source.step : source.token, place.tokens * rows.steps};
+        dr_copy_rows<T>(tile, 64, width / 64, rows.key_size, rows.aligned, 64, 0, 1, from);
+    } else {
+        const dr_strided<T> from = {(const T *)x.call.tensors.reader + block * 64 * width, width, 64};
+        dr_copy_rows<T>(tile, 64, width / 64, width, true, 64, 0, 1, from);
     }
 }
 
@@ -90,14 +92,22 @@ static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const 
                                                   int offset) {
     const dr_cuda_rows &rows = x.call.plan.rows;
     const dr_source source = dr_source_of(rows.input[input]);
-    const int steps = rows.steps, alive = place.tokens * steps;
-    const bool axis = rows.step_axis, first = rows.row[0].value != DR_VALUE_NONE, second = rows.row[1].value != DR_VALUE_NONE;
-    const T *from = (const T *)source.at + place.first * source.token + x.head * source.head + x.columns;
-    dr_load_tile<T>(x.shared + offset, 64, 64, rows.value_size - x.columns, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps, step = row - token * steps;
-        const bool there = row < alive && (axis || step == 0 ? first : second);
-        return there ? from + token * source.token + (axis ? step * source.step : 0) : (const T *)NULL;
-    });
+    char *tile = x.shared + offset;
+    dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.head * source.head + x.columns, source.token,
+                          place.tokens};
+    const int size = rows.value_size - x.columns;
+    if (x.unit) from.at = NULL;
+    if (rows.step_axis || rows.steps == 1) {
+        if (rows.step_axis) from.stride = source.step, from.alive *= rows.steps;
+        dr_copy_rows<T>(tile, 64, 1, size, rows.aligned, 64, 0, 1, from);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) {
+        dr_strided<T> row = from;
+        if (rows.row[i].value == DR_VALUE_NONE) row.at = NULL;
+        dr_copy_rows<T>(tile, 64, 1, size, rows.aligned, 32, i, 2, row);
+    }
 }
 
 template <typename T>
@@ -116,16 +126,16 @@ template <typename T, int width>
 static __device__ inline void dr_scan_load_queries(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
     const dr_cuda_chunk_plan &plan = x.call.plan;
     const dr_cuda_rows &rows = plan.rows;
+    char *tile = x.shared + x.room.query;
     if (plan.query_direct) {
         const dr_source source =
             rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
-        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
-        const int tokens = place.tokens;
-        dr_load_tile<T>(x.shared + x.room.query, plan.query_rows, width, rows.key_size, rows.aligned,
-                        [=](int row) { return row < tokens ? from + row * source.token : (const T *)NULL; });
+        const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head, source.token,
+                                    place.tokens};
+        dr_copy_rows<T>(tile, plan.query_rows, width / 64, rows.key_size, rows.aligned, plan.query_rows, 0, 1, from);
     } else {
-        dr_load_matrix<T>(x.shared + x.room.query, (const T *)x.call.tensors.query + block * plan.query_rows * width,
-                          plan.query_rows, width);
+        const dr_strided<T> from = {(const T *)x.call.tensors.query + block * plan.query_rows * width, width, plan.query_rows};
+        dr_copy_rows<T>(tile, plan.query_rows, width / 64, width, true, plan.query_rows, 0, 1, from);
     }
 }
 
@@ -137,11 +147,12 @@ static __device__ inline void dr_scan_load_readers(const dr_scan_block &x, const
 
 /* X and P' */
 template <typename T, int width> static __device__ inline void dr_scan_load_writers(const dr_scan_block &x, int64_t block) {
-    const dr_cuda_chunk_plan &plan = x.call.plan;
-    dr_load_matrix<T>(x.shared + x.room.exit, (const T *)x.call.tensors.exit + block * 64 * width, 64, width);
-    if (x.call.o)
-        dr_load_matrix<T>(x.shared + x.room.score, (const T *)x.call.tensors.score + block * plan.query_rows * 64,
-                          plan.query_rows, 64);
+    const int queries = x.call.plan.query_rows;
+    const dr_strided<T> exit = {(const T *)x.call.tensors.exit + block * 64 * width, width, 64};
+    dr_copy_rows<T>(x.shared + x.room.exit, 64, width / 64, width, true, 64, 0, 1, exit);
+    if (!x.call.o) return;
+    const dr_strided<T> score = {(const T *)x.call.tensors.score + block * queries * 64, 64, queries};
+    dr_copy_rows<T>(x.shared + x.room.score, queries, 1, 64, true, queries, 0, 1, score);
 }
 
 /* The warp's columns of the state before the chunk, [V][K] in T. */
@@ -316,54 +327,145 @@ static __device__ inline void dr_scan_write(const dr_scan_block &x, float (&s)[t
     }
 }
 
+/* The state of the warp's columns from or to [V][K] floats, whole: those between parts. */
+template <int tiles, bool store>
+static __device__ inline void dr_scan_pass(const dr_scan_block &x, float (&s)[tiles][4], float *states) {
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+    float *at = states + column * tiles * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < tiles; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float2 *pair = (float2 *)(at + i * 8 * tiles * 8 + n * 8);
+            if (store) {
+                *pair = make_float2(s[n][2 * i], s[n][2 * i + 1]);
+            } else {
+                const float2 from = *pair;
+                s[n][2 * i] = from.x, s[n][2 * i + 1] = from.y;
+            }
+        }
+}
+
+template <int tiles> static __device__ inline void dr_scan_unit(const dr_scan_block &x, float (&s)[tiles][4]) {
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < tiles; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[n][i] = n * 8 + lane % 4 * 2 + i % 2 == column + i / 2 * 8 ? 1.0f : 0.0f;
+}
+
+/* Which columns of which part of which chain a thread block takes. */
+typedef struct {
+    int64_t sequence, chain;
+    int head, columns, part, parts, begin, end; /* chunks of the part */
+    bool unit;
+    int64_t slot, place; /* the first of the sequence's slots; of the part among those of parts and heads */
+} dr_scan_place;
+
+static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned value_groups = (unsigned)plan.value_width / 64, block = dr_forget(blockIdx.x);
+    const unsigned groups = value_groups + (call.summary && plan.reads ? (unsigned)plan.key_width / 64 : 0);
+    const unsigned group = block % groups, rest = block / groups, chain = rest / (unsigned)plan.parts;
+    dr_scan_place place;
+    int32_t length;
+    place.chain = chain;
+    place.sequence = chain / (unsigned)plan.value_heads;
+    place.head = (int)(chain % (unsigned)plan.value_heads);
+    place.unit = group >= value_groups;
+    place.columns = (int)(place.unit ? group - value_groups : group) * 64;
+    place.part = (int)(rest % (unsigned)plan.parts);
+    const int chunks = (int)dr_sequence_chunks(plan, call.tensors.cu, place.sequence);
+    place.parts = dr_cuda_parts(&plan, chunks, &length);
+    place.begin = place.part * length;
+    place.end = place.begin + length < chunks ? place.begin + length : chunks;
+    place.slot = dr_sequence_slot(plan, call.tensors.cu, place.sequence);
+    place.place = (place.slot / DR_CUDA_PART_CHUNKS + place.part) * plan.value_heads + place.head;
+    return place;
+}
+
+/* The state that a part begins with, and where the one after it goes. */
+template <int tiles>
+static __device__ inline void dr_scan_begin(const dr_scan_block &x, const dr_scan_place &place, float (&s)[tiles][4]) {
+    const dr_scan_call &call = x.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    float *entry = call.tensors.entry + place.place * call.plan.value_width * call.plan.key_width;
+    if (place.unit) {
+        dr_scan_unit<tiles>(x, s);
+    } else if (place.parts > 1 && !call.summary) {
+        dr_scan_pass<tiles, false>(x, s, entry);
+    } else if (place.part == 0) {
+        const float *initial = call.initial + place.chain * rows.key_size * rows.value_size;
+        if (call.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = initial[at]; });
+        /* the initial state may lie where the final one goes */
+        if (call.summary) dr_scan_pass<tiles, true>(x, s, entry);
+    }
+}
+
+template <int tiles> static __device__ inline void dr_scan_end(const dr_scan_block &x, float (&s)[tiles][4]) {
+    const dr_scan_call &call = x.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_scan_place place = dr_scan_find(call);
+    const int64_t width = call.plan.key_width;
+    if (call.summary) {
+        dr_scan_pass<tiles, true>(x, s,
+                                  place.unit ? call.tensors.passage + place.place * width * width
+                                             : call.tensors.local + place.place * call.plan.value_width * width);
+    } else if (call.final && place.part == place.parts - 1) {
+        float *final = call.final + place.chain * rows.key_size * rows.value_size;
+        dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { final[at] = element; });
+    }
+}
+
 template <typename T, int boxes>
 static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes == 4 ? 1 : 3)
     scan(const __grid_constant__ dr_scan_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr int tiles = boxes * 8, width = boxes * 64;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int groups = plan.value_width / 64, group = (int)(blockIdx.x % groups);
-    const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
-    const int head = (int)(chain % plan.value_heads);
-    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const dr_scan_block x = {call, shared, call.room, head, head / rows.group, group * 64};
-    const int chunks = (int)dr_sequence_chunks(plan, call.tensors.cu, sequence);
+    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     /* where registers are short, and where the write gate needs the place, readers are asked for at the end of a chunk */
     const bool late = gated || boxes == 4 || sizeof(T) == 4;
-    const int64_t slot = dr_sequence_slot(plan, call.tensors.cu, sequence);
-    const int64_t state = chain * rows.key_size * rows.value_size;
-
+    const dr_scan_place place = dr_scan_find(call);
+    const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
+    if (place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0))))
+        return;
     float s[tiles][4] = {};
-    if (call.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = call.initial[state + at]; });
+    dr_scan_begin<tiles>(x, place, s);
 
-    const auto block_of = [&](int chunk) { return (slot + chunk) * plan.value_heads + head; };
-    const auto place_of = [&](int chunk) { return dr_chunk_of(plan, call.tensors.cu, sequence, chunk); };
-    if (chunks > 0) {
-        dr_scan_load_reader<T, width>(x, place_of(0), block_of(0));
+    /* chunk at hand, and where it is; block: of the tensors between the stages */
+    dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin), next = now;
+    int left = place.end - place.begin;
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    if (left > 0) {
+        dr_scan_load_reader<T, width>(x, now, block);
         dr_copy_commit();
-        dr_scan_load_rows<T>(x, place_of(0), block_of(0));
+        dr_scan_load_rows<T>(x, now, block);
         dr_copy_commit();
-        dr_scan_load_writers<T, width>(x, block_of(0));
-        if (call.o) dr_scan_load_queries<T, width>(x, place_of(0), block_of(0));
+        dr_scan_load_writers<T, width>(x, block);
+        if (call.o) dr_scan_load_queries<T, width>(x, now, block);
         dr_copy_commit();
     }
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const bool more = chunk + 1 < chunks;
+    int64_t tokens = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1) - now.first; /* from this chunk on */
+    for (; left > 0; left--) {
+        const bool more = left > 1;
         float y[8][4] = {};
-        if (call.saved) dr_scan_save<T, tiles>(x, block_of(chunk), s);
+        now.tokens = tokens < plan.chunk ? (int)tokens : plan.chunk;
+        next.first = now.first + plan.chunk;
+        next.tokens = tokens < 2 * plan.chunk ? (int)tokens - plan.chunk : plan.chunk;
+        if (call.saved) dr_scan_save<T, tiles>(x, block, s);
         dr_copy_wait<2>();
         __syncthreads(); /* R~ is there */
         if (plan.reads) dr_scan_read<T, tiles>(x, s, y);
         dr_copy_wait<1>();
         __syncthreads(); /* values and factors are there; R~ is read */
         if (gated) {
-            dr_scan_load_values<T>(x, place_of(chunk), DR_INPUT_WRITE_GATE, call.room.reader);
+            dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, call.room.reader);
             dr_copy_commit();
             dr_copy_wait<0>();
             __syncthreads();
         }
-        if (more && !late) dr_scan_load_reader<T, width>(x, place_of(chunk + 1), block_of(chunk + 1));
+        if (more && !late) dr_scan_load_reader<T, width>(x, next, block + plan.value_heads);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
         dr_scan_update<T>(x, gated, y);
         dr_copy_wait<1>();
@@ -373,22 +475,25 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
             for (int first = 0; first < plan.query_rows; first += 32) {
                 float o[4][4] = {};
                 dr_scan_output<T, tiles>(x, s, y, first, o);
-                dr_scan_store_output<T>(x, place_of(chunk), first, o);
+                dr_scan_store_output<T>(x, now, first, o);
             }
         }
         dr_scan_write<T, tiles>(x, s, y);
         __syncthreads(); /* all tiles but R~ are read */
+        now.first = next.first;
+        tokens -= plan.chunk;
+        block += plan.value_heads;
         if (more) {
-            if (late) dr_scan_load_reader<T, width>(x, place_of(chunk + 1), block_of(chunk + 1));
+            if (late) dr_scan_load_reader<T, width>(x, next, block);
             dr_copy_commit();
-            dr_scan_load_rows<T>(x, place_of(chunk + 1), block_of(chunk + 1));
+            dr_scan_load_rows<T>(x, next, block);
             dr_copy_commit();
-            dr_scan_load_writers<T, width>(x, block_of(chunk + 1));
-            if (call.o) dr_scan_load_queries<T, width>(x, place_of(chunk + 1), block_of(chunk + 1));
+            dr_scan_load_writers<T, width>(x, block);
+            if (call.o) dr_scan_load_queries<T, width>(x, next, block);
             dr_copy_commit();
         }
     }
-    if (call.final) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { call.final[state + at] = element; });
+    dr_scan_end<tiles>(x, s);
 }
 
 #endif

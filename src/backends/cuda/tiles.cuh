@@ -51,4 +51,148 @@ template <typename T> static __device__ inline void dr_load_matrix(void *tile, c
     dr_load_tile<T>(tile, rows, columns, columns, true, [=](int row) { return from + (int64_t)row * columns; });
 }
 
+/* ---- rows at one stride ---------------------------------------------------------------------------------------------- */
+
+/* Rows first, first + spacing, .. of a tile of `boxes` boxes of 64 columns: `rows` of them, of which the first `alive` come
+ * from `at`, stride elements from one to the next, and the others are zeros; `size` columns exist. A thread stays in one column
+ * of units and, since its rows are 8 or 16 times spacing apart, at one exchange of units: all addresses but one are constants.
+ */
+template <typename T> struct dr_strided {
+    const T *at; /* NULL: zeros */
+    int64_t stride;
+    int alive;
+};
+
+template <typename T>
+static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int boxes, int size, int rows, int first, int spacing,
+                                               const dr_strided<T> &from) {
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * boxes * 64; i += (int)blockDim.x) {
+        const int row = i / (boxes * 64), column = i % (boxes * 64);
+        const bool valid = row < from.alive && column < size;
+        *(T *)(tile + dr_tile_at<T>(0, tile_rows, first + spacing * row, column)) =
+            valid ? from.at[row * from.stride + column] : dr_from_float<T>(0.0f);
+    }
+}
+
+template <typename T>
+static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes, int size, bool aligned, int rows, int first,
+                                           int spacing, const dr_strided<T> &from) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = 128 / units, unit = 16 / (int)sizeof(T);
+    const int alive = from.at ? from.alive : 0;
+    if (!aligned) {
+        const dr_strided<T> there = {from.at, from.stride, alive};
+        dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
+        return;
+    }
+    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units;
+    const int place = first + spacing * row;
+    unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
+    const T *at = from.at + row * from.stride + within * unit;
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const bool inside = box * 64 + within * unit < size;
+        const T *source = at;
+#pragma unroll
+        for (int j = 0; j < 64; j += step) {
+            if (j + step <= rows || j + row < rows) {
+                const bool valid = inside && j + row < alive;
+                dr_copy_async(to + (unsigned)(j * spacing * row_bytes), valid ? source : from.at, valid);
+            }
+            source += step * from.stride;
+        }
+        to += (unsigned)(tile_rows * row_bytes);
+        at += 64;
+    }
+}
+
+/* Zeros in the rows that first, first + spacing, .. leave out. */
+template <typename T>
+static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
+    constexpr int units = 64 * (int)sizeof(T) / 16;
+    if (spacing == 1) return;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < tile_rows * boxes * units; i += (int)blockDim.x)
+        if ((i / units % tile_rows + spacing - first) % spacing != 0) *(uint4 *)(tile + i * 16) = make_uint4(0, 0, 0, 0);
+}
+
+/* What a row of a tile is made of where it stands in no tensor: a, b at the same row and column, s a number of the row. */
+typedef enum { DR_FORM_COPY, DR_FORM_NEGATIVE, DR_FORM_TIMES, DR_FORM_PLUS } dr_form;
+
+/* Eight channels of row `row`, from `column` on, as floats. */
+template <typename T>
+static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row, int column, int size, bool aligned,
+                                             float (&x)[8]) {
+    const bool there = from.at && row < from.alive;
+    const T *at = from.at + row * from.stride + column;
+    if (aligned && there && column < size) {
+        constexpr int words = 8 * (int)sizeof(T) / 16;
+        union {
+            uint4 word[words];
+            T element[8];
+        } pack;
+#pragma unroll
+        for (int i = 0; i < words; i++) pack.word[i] = __ldg((const uint4 *)at + i);
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = dr_to_float(pack.element[e]);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = there && column + e < size ? dr_to_float(at[e]) : 0.0f;
+}
+
+template <typename T>
+static __device__ inline void dr_take_eight(const char *tile, int rows, int row, int column, float (&x)[8]) {
+    constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 8; i += unit) {
+        union {
+            uint4 word;
+            T element[unit];
+        } pack;
+        pack.word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+#pragma unroll
+        for (int e = 0; e < unit; e++) x[i + e] = dr_to_float(pack.element[e]);
+    }
+}
+
+template <typename T>
+static __device__ inline void dr_put_eight(char *tile, int rows, int row, int column, const float (&x)[8]) {
+    constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 8; i += unit) {
+        union {
+            uint4 word;
+            T element[unit];
+        } pack;
+#pragma unroll
+        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(x[i + e]);
+        *(uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i)) = pack.word;
+    }
+}
+
+/* The same rows made of a and b: b from memory or, if it is not there, from the tile `other`. factor: s of a row, floats at a
+ * stride, or NULL: 1; it is multiplied by `sign`. */
+template <typename T>
+static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool aligned, int rows, int first, int spacing,
+                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b, const char *other,
+                                           const float *factor, int64_t factor_stride, float sign) {
+    const int lanes = boxes * 8;
+#pragma unroll 2
+    for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
+        const int row = i / lanes, column = i % lanes * 8, place = first + spacing * row;
+        float x[8], y[8] = {};
+        dr_fetch_eight<T>(a, row, column, size, aligned, x);
+        if (b.at)
+            dr_fetch_eight<T>(b, row, column, size, aligned, y);
+        else if (other)
+            dr_take_eight<T>(other, 64, place, column, y);
+        const float s = factor && row < a.alive ? sign * factor[row * factor_stride] : sign;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = form == DR_FORM_TIMES ? x[e] * y[e] : form == DR_FORM_PLUS ? fmaf(s, y[e], x[e]) : -x[e];
+        dr_put_eight<T>(tile, 64, place, column, x);
+    }
+}
+
 #endif

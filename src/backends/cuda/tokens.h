@@ -23,6 +23,7 @@ typedef struct {
     int64_t chunk;
     /* Decoding from a pool; from NULL: no pool. As in dr_slots. */
     const int32_t *from, *to;
+    bool decodes;             /* from states to states, equally many tokens of each sequence */
     bool whole, whole_output; /* states, o: 4 columns of V begin at 16 bytes, and are read and written at once */
 } dr_cuda_tokens;
 

@@ -148,7 +148,7 @@ static __device__ inline parts parts_of(const dr_cuda_tokens_back &call, int64_t
 
 template <typename T, int KT>
 static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
-    states_back(const __grid_constant__ dr_cuda_tokens_back call, int64_t places) {
+    states_back(const __grid_constant__ dr_cuda_tokens_back call, unsigned places) {
     constexpr int ROWS = KT / ROW_GROUPS, CHANNELS = (KT + THREADS - 1) / THREADS;
     __shared__ token_shared<KT> shared;
     const dr_cuda_rows &rows = call.forward.rows;
@@ -160,9 +160,9 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
     memory.row = call.replay_row + blockIdx.x * chunk * rows.steps * 2 * COLUMNS;
     memory.scan = call.replay_scan + blockIdx.x * chunk * 256;
     int turn = 0;
-    for (int64_t index = blockIdx.x; index < places; index += gridDim.x) {
-        const place at = place_of(call.forward, index, call.slices);
-        const int slice = (int)(index % call.slices), left = V - at.column;
+    for (unsigned index = blockIdx.x; index < places; index += gridDim.x) {
+        const place at = place_of(call.forward, index, (unsigned)call.slices);
+        const int slice = (int)(index % (unsigned)call.slices), left = V - at.column;
         const int64_t state = (at.sequence * HV + at.value_head) * size;
         float4 dS[ROWS];
         clear_state(dS);
@@ -222,8 +222,10 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
 
 template <typename T> static dr_status launch(const dr_cuda *gpu, const dr_cuda_tokens_back *call) {
     const dr_cuda_rows *rows = &call->forward.rows;
-    const int64_t places = call->forward.layout.sequences * rows->value_heads * call->slices;
+    const int64_t sizes[] = {call->forward.layout.sequences, rows->value_heads, call->slices};
     const unsigned blocks = (unsigned)call->blocks;
+    unsigned places;
+    DR_TRY(dr_cuda_grid(sizes, 3, "states_back", &places));
     if (rows->key_size <= 64)
         states_back<T, 64><<<blocks, THREADS, 0, gpu->stream>>>(*call, places);
     else if (rows->key_size <= 128)

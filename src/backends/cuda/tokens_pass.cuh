@@ -286,12 +286,13 @@ static __device__ inline float4 read_output(const dr_cuda_rows &rows, const toke
     return make_float4(rows.scale * out.x, rows.scale * out.y, rows.scale * out.z, rows.scale * out.w);
 }
 
-/* Where block `index` stands, for so many slices of the columns of V. */
-static __device__ inline place place_of(const dr_cuda_tokens &call, int64_t index, int slices) {
+/* Where block `index` stands, for so many slices of the columns of V. Divisions of 32 bits: those of 64 take longer than a
+ * state takes to arrive. */
+static __device__ inline place place_of(const dr_cuda_tokens &call, unsigned index, unsigned slices) {
     place at;
-    const int64_t head = index / slices;
-    at.sequence = head / call.rows.value_heads;
-    at.value_head = (int)(head % call.rows.value_heads);
+    const unsigned head = index / slices, HV = (unsigned)call.rows.value_heads;
+    at.sequence = head / HV;
+    at.value_head = (int)(head % HV);
     at.key_head = at.value_head / call.rows.group;
     at.column = (int)(index % slices) * COLUMNS + 4 * (int)(threadIdx.x % COLUMN_GROUPS);
     at.group = threadIdx.x / COLUMN_GROUPS;
@@ -301,8 +302,21 @@ static __device__ inline place place_of(const dr_cuda_tokens &call, int64_t inde
     return at;
 }
 
-static __device__ inline int slices_of(const dr_cuda_rows &rows) {
-    return (rows.value_size + COLUMNS - 1) / COLUMNS;
+static __device__ inline unsigned slices_of(const dr_cuda_rows &rows) {
+    return ((unsigned)rows.value_size + COLUMNS - 1) / COLUMNS;
+}
+
+/* Asks for what the rows of a token will read, a lane for each input and each warp for other lines of 128 bytes: a row's loads
+ * wait for one another, and so find it near. */
+static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const place &at, int64_t token) {
+    static_assert(DR_INPUTS <= 32, "a lane for each input");
+    const int lane = threadIdx.x % 32;
+    if (lane >= DR_INPUTS || !rows.input[lane].at) return;
+    const dr_cuda_input &input = rows.input[lane];
+    const int64_t first = dr_input_index(input, token, 0, input.per_value ? at.value_head : at.key_head);
+    const char *from = (const char *)input.at + first * input.element;
+    for (int line = (int)threadIdx.x / 32 * 128; line < input.bytes; line += WARPS * 128)
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line));
 }
 
 #endif

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Times deltarule on a GPU beside flash-linear-attention's Triton kernels, and FlashQLA's, on the same inputs in the same process.
+
+deltarule is called through its C library with plain device pointers: PyTorch makes the inputs, the stream and the events. Every
+line is one rule and shape: the median of the forward and of forward and backward, with the spread from quartile to quartile, the
+share of this machine's own ceilings measured in the same run (a device copy, counting bytes read and written; a bf16 product of
+8192^3), and the ratio of a peer's median to ours. A peer that is not installed is named as missing; --recorded prints ratios to
+times recorded on an H200 with flash-linear-attention bc3b101, Triton 3.6 instead, which another machine does not share.
+
+Bytes are those that must move: inputs and outputs once each way. Operations are counted as by the chunkwise form in chunks of 64
+tokens, 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward, whatever the kernel does.
+
+Usage: peers_gpu.py [--library FILE] [--only WORD] [--shapes 1x32768x8,16x2048x8] [--dtype bf16] [--repeats N] [--json FILE]
+"""
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import sys
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+
+try:
+    import torch
+except ImportError:
+    sys.exit("peers_gpu.py: PyTorch is missing: it makes the inputs and the events")
+
+INPUT_NAMES = ("query key value log_decay beta erase_key erase_gain lambda feedback_key free_read free_write rate erase_gate "
+               "write_gate correction scan_log_decay scan_gain scan_centre ridge").split()  # dr_input of <deltarule/rule.h>
+INPUTS, STATES, MAX_RANK = len(INPUT_NAMES), 4, 6
+F32, F16, BF16 = 0, 2, 3  # dr_dtype of <deltarule/tensor.h>
+TORCH_TYPES = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+
+# ms, forward and forward + backward: flash-linear-attention bc3b101, Triton 3.6, torch 2.11, bf16, one H200, 2026-11-21
+RECORDED = {
+    "mamba2": {"1x32768x8": (0.337, 1.476), "16x2048x8": (0.263, 1.255), "1x8192x32": (0.299, 1.364), "1x131072x8": (1.289, 5.646)},
+    "gla": {"1x32768x8": (1.068, 4.074), "16x2048x8": (0.773, 3.151), "1x8192x32": (0.771, 3.143), "1x131072x8": (4.345, 16.09)},
+    "delta_net": {"1x32768x8": (0.946, 2.883), "16x2048x8": (0.557, 1.545), "1x8192x32": (0.550, 1.548), "1x131072x8": (3.682, 11.27)},
+    "gdn": {"1x32768x8": (0.962, 3.606), "16x2048x8": (0.482, 1.845), "1x8192x32": (0.495, 1.874), "1x131072x8": (3.695, 13.98)},
+    "kda": {"1x32768x8": (1.554, 7.041), "16x2048x8": (0.987, 5.407), "1x8192x32": (1.007, 5.118), "1x131072x8": (6.078, 27.76)},
+    "gdn2": {"1x32768x8": (1.698, 7.618), "16x2048x8": (1.122, 5.964), "1x8192x32": (1.151, 6.067), "1x131072x8": (6.617, 29.99)},
+    "pgdn": {"1x32768x8": (1.890, 6.719), "16x2048x8": (0.890, 3.436), "1x8192x32": (1.003, 3.789), "1x131072x8": (7.973, 27.61)},
+    "pkda": {"1x32768x8": (2.508, 10.03), "16x2048x8": (1.454, 6.886), "1x8192x32": (1.574, 7.304)},
+    "dplr": {"1x32768x8": (7.18, 21.3)},
+    "qdelta": {"16x2048x8": (0.633, 2.793)},
+}
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p)]
+
+
+class Layout(ctypes.Structure):
+    _fields_ = [("sequences", c_int64), ("rows", c_int64), ("cu_seqlens", c_void_p)]
+
+
+class Recurrence(ctypes.Structure):
+    _fields_ = [("rule", c_void_p), ("layout", Layout), ("key_heads", c_int64), ("value_heads", c_int64), ("key_size", c_int64),
+                ("value_size", c_int64), ("scale", c_double), ("path", c_int), ("chunk", c_int64)]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("forward", c_size_t), ("backward", c_size_t), ("saved", c_size_t), ("decode", c_size_t)]
+
+
+class Inputs(ctypes.Structure):
+    _fields_ = [("at", c_void_p * INPUTS)]
+
+
+def open_library(file):
+    library = ctypes.CDLL(file)
+    library.dr_last_error.restype = c_char_p
+    library.dr_rule_find.restype = c_void_p
+    library.dr_rule_uses.restype = ctypes.c_bool
+    library.dr_rule_uses.argtypes = [c_void_p, c_int]
+    library.dr_recurrence_input_dtype.argtypes = [c_void_p, c_int]
+    library.dr_recurrence_input_shape.argtypes = [POINTER(Recurrence), c_int, POINTER(c_int64)]
+    library.dr_recurrence_kernel.argtypes = [c_void_p, POINTER(Recurrence), ctypes.c_bool, c_char_p, c_size_t]
+    library.dr_recurrence_plan.argtypes = [c_void_p, POINTER(Recurrence), POINTER(Memory)]
+    library.dr_recurrence_forward.argtypes = [c_void_p, POINTER(Recurrence), POINTER(Inputs)] + [c_void_p] * 5
+    library.dr_recurrence_backward.argtypes = [c_void_p, POINTER(Recurrence), POINTER(Inputs)] + [c_void_p] * 4 + \
+        [POINTER(Inputs), c_void_p, c_void_p]
+    return library
+
+
+def check(library, status):
+    if status != 0:
+        raise RuntimeError(library.dr_last_error().decode())
+
+
+def median_ms(run, repeats):
+    """Median and relative spread of so many runs by events, after three to warm up."""
+    for _ in range(3):
+        run()
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for begin, end in pairs:
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    times = sorted(begin.elapsed_time(end) for begin, end in pairs)
+    middle = statistics.median(times)
+    return middle, (times[3 * repeats // 4] - times[repeats // 4]) / middle
+
+
+def ceilings():
+    x = torch.randn(1 << 29, device="cuda")
+    y = torch.empty_like(x)
+    copy = 2 * x.numel() * 4 / median_ms(lambda: y.copy_(x), 20)[0] * 1e3
+    del x, y
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return copy, 2 * 8192.0**3 / median_ms(lambda: a @ b, 20)[0] * 1e3
+
+
+def draw(name, shape, dtype):
+    """Keys and queries of length one, decays of some percent a token, gates within 0 and 1."""
+    x = torch.randn(shape, device="cuda")
+    if name in ("query", "key", "erase_key", "feedback_key", "free_read", "free_write"):
+        x = torch.nn.functional.normalize(x, dim=-1) * (0.5 if name.startswith("free") else 1)
+    elif name.endswith("log_decay"):
+        x = -0.1 * torch.rand(shape, device="cuda")
+    elif name in ("correction", "lambda"):
+        x = 0.3 * torch.rand(shape, device="cuda")
+    elif name == "ridge":
+        x = 0.3 + torch.rand(shape, device="cuda")
+    elif name != "value" and name != "scan_centre":
+        x = torch.rand(shape, device="cuda")
+    return x.to(dtype).contiguous()
+
+
+class Case:
+    """One rule and shape of deltarule: its tensors, and running it."""
+
+    def __init__(self, library, backend, rule, shape, size):
+        self.library, self.backend = library, backend
+        sequences, tokens, heads = shape
+        address = library.dr_rule_find(rule.encode())
+        if not address:
+            raise RuntimeError(library.dr_last_error().decode())
+        self.recurrence = Recurrence(rule=address, layout=Layout(sequences, sequences * tokens, None), key_heads=heads,
+                                     value_heads=heads, key_size=size, value_size=size)
+        self.memory = Memory()
+        check(library, library.dr_recurrence_plan(backend, byref(self.recurrence), byref(self.memory)))
+        self.tensors, self.gradients = {}, {}
+        self.inputs, self.input_gradients = Inputs(), Inputs()
+        for i, name in enumerate(INPUT_NAMES):
+            if not library.dr_rule_uses(address, i):
+                continue
+            sizes = (c_int64 * MAX_RANK)()
+            rank = library.dr_recurrence_input_shape(byref(self.recurrence), i, sizes)
+            dtype = TORCH_TYPES[library.dr_recurrence_input_dtype(backend, i)]
+            self.tensors[name] = draw(name, tuple(sizes[:rank]), dtype)
+            self.gradients[name] = torch.empty_like(self.tensors[name])
+            self.inputs.at[i] = self.tensors[name].data_ptr()
+            self.input_gradients.at[i] = self.gradients[name].data_ptr()
+        dtype = self.tensors["value"].dtype
+        self.o = torch.empty((sequences * tokens, heads, size), device="cuda", dtype=dtype)
+        self.d_o = torch.randn(self.o.shape, device="cuda").to(dtype)
+        self.block = {part: torch.empty(max(1, getattr(self.memory, part)), device="cuda", dtype=torch.uint8)
+                      for part in ("forward", "backward", "saved")}
+        text = ctypes.create_string_buffer(96)
+        library.dr_recurrence_kernel(backend, byref(self.recurrence), False, text, 96)
+        self.kernel = text.value.decode()
+        moved = {name: x.numel() * x.element_size() for name, x in self.tensors.items()}
+        outputs = self.o.numel() * self.o.element_size()
+        self.bytes = sum(moved.values()) + outputs, 3 * sum(moved.values()) + 2 * outputs
+        work = sequences * tokens * heads * (6.0 * size * size + 64 * 4 * size)
+        self.operations = work, 3 * work
+
+    def forward(self, saved=None):
+        check(self.library, self.library.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
+                                                               self.o.data_ptr(), None, saved, self.block["forward"].data_ptr()))
+
+    def both(self):
+        self.forward(self.block["saved"].data_ptr())
+        check(self.library, self.library.dr_recurrence_backward(
+            self.backend, byref(self.recurrence), byref(self.inputs), None, self.block["saved"].data_ptr(), self.d_o.data_ptr(), None,
+            byref(self.input_gradients), None, self.block["backward"].data_ptr()))
+
+
+def peers():
+    """Functions of other packages by rule: name, and a call on the tensors of a case shaped [B, T, H, D]."""
+    found, missing = {}, []
+
+    def add(package, module, rules):
+        try:
+            loaded = __import__(module, fromlist=["x"])
+        except Exception as reason:  # a package may fail in any way while it is loaded
+            missing.append(f"{package}: {type(reason).__name__}: {reason}")
+            return
+        for rule, (function, call) in rules.items():
+            if hasattr(loaded, function):
+                found.setdefault(rule, []).append((package, getattr(loaded, function), call))
+
+    add("fla", "fla.ops.gated_delta_rule", {"gdn": ("chunk_gated_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
+    add("fla", "fla.ops.kda", {"kda": ("chunk_kda", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
+    add("fla", "fla.ops.delta_rule", {"delta_net": ("chunk_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["beta"])[0])})
+    add("fla", "fla.ops.gla", {"gla": ("chunk_gla", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"])[0])})
+    add("fla", "fla.ops.simple_gla", {"mamba2": ("chunk_simple_gla", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"])[0])})
+    add("flashqla", "flash_qla", {"gdn": ("chunk_gated_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
+    return found, missing
+
+
+def run_peer(function, call, case, shape, size, repeats):
+    sequences, tokens, heads = shape
+    shaped = {name: x.detach().reshape(sequences, tokens, heads, -1).squeeze(-1).requires_grad_() for name, x in case.tensors.items()}
+    d_o = case.d_o.reshape(sequences, tokens, heads, size)
+    with torch.no_grad():
+        forward = median_ms(lambda: call(function, shaped), repeats)
+
+    def both():
+        for x in shaped.values():
+            x.grad = None
+        call(function, shaped).backward(d_o)
+
+    return forward, median_ms(both, repeats)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--library", default=os.path.join(here, "..", "build", "cuda", "libdeltarule.so"))
+    parser.add_argument("--rules", default="gdn,kda,delta_net,gla,mamba2,gdn2,qdelta,pgdn,pkda,eda,dplr")
+    parser.add_argument("--shapes", default="1x32768x8,16x2048x8,1x8192x32", help="sequences x tokens x heads")
+    parser.add_argument("--size", type=int, default=128, help="K and V of a head")
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "float32"), default="bf16")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--recorded", action="store_true", help="ratios to recorded times where a peer is missing")
+    parser.add_argument("--json", help="writes all numbers to this file")
+    wanted = parser.parse_args()
+    library = open_library(wanted.library)
+    backend = c_void_p()
+    options = Options(dtype={"bf16": BF16, "fp16": F16, "float32": F32}[wanted.dtype], device=torch.cuda.current_device(),
+                      stream=torch.cuda.current_stream().cuda_stream)
+    check(library, library.dr_backend_open(b"cuda", byref(options), byref(backend)))
+    copy, product = ceilings()
+    print(f"{torch.cuda.get_device_name()}: device copy {copy * 1e-12:.2f} TB/s, bf16 product {product * 1e-12:.0f} TFLOP/s")
+    found, missing = peers()
+    for line in sorted(set(missing)):
+        print(f"peer missing: {line}")
+    lines = []
+    for rule in wanted.rules.split(","):
+        for name in wanted.shapes.split(","):
+            shape = tuple(int(x) for x in name.split("x"))
+            try:
+                case = Case(library, backend, rule, shape, wanted.size)
+                ours = median_ms(case.forward, wanted.repeats), median_ms(case.both, wanted.repeats)
+            except (RuntimeError, torch.cuda.OutOfMemoryError) as reason:
+                print(f"{rule:<10} {name:<11} not run: {str(reason).splitlines()[0]}")
+                continue
+            if not torch.isfinite(case.o.float()).all():
+                sys.exit(f"{rule} {name}: the output is not finite")
+            line = {"rule": rule, "shape": name, "kernel": case.kernel, "copy": copy, "product": product}
+            text = f"{rule:<10} {name:<11}"
+            for i, part in enumerate(("forward", "both")):
+                ms, spread = ours[i]
+                line[part] = {"ms": ms, "spread": spread, "bytes": case.bytes[i], "operations": case.operations[i]}
+                text += (f"  {part} {ms:7.3f} ms +-{100 * spread:.0f}% {case.operations[i] / ms * 1e-9:4.0f} TFLOP/s"
+                         f" ({100 * case.operations[i] / ms * 1e3 / product:.0f}%) {case.bytes[i] / ms * 1e-6:5.0f} GB/s"
+                         f" ({100 * case.bytes[i] / ms * 1e3 / copy:.0f}%)")
+            for package, function, call in found.get(rule, []):
+                try:
+                    theirs = run_peer(function, call, case, shape, wanted.size, wanted.repeats)
+                except Exception as reason:  # what a peer cannot do is told, not hidden
+                    text += f"  {package}: {type(reason).__name__}"
+                    continue
+                line[package] = [ms for ms, _ in theirs]
+                text += f"  {package} {theirs[0][0] / ours[0][0]:.2f}x {theirs[1][0] / ours[1][0]:.2f}x"
+            if wanted.recorded and rule not in found and name in RECORDED.get(rule, {}) and wanted.size == 128:
+                theirs = RECORDED[rule][name]
+                line["recorded fla"] = theirs
+                text += f"  recorded fla {theirs[0] / ours[0][0]:.2f}x {theirs[1] / ours[1][0]:.2f}x"
+            print(text, flush=True)
+            lines.append(line)
+            del case
+            torch.cuda.empty_cache()
+    if wanted.json:
+        with open(wanted.json, "w", encoding="utf-8") as file:
+            json.dump(lines, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
