@@ -10,16 +10,20 @@
  * token has: the first reads for all of them and the query, and leaves the state in the second-level cache; the second writes.
  * Rules that do not read before they write need one.
  *
- * Memory would rest during the second pass, so it asks for the first quarter of the next state; and it goes from the last
- * channel to the first, which are still in the first-level cache. Rows are made of some heads in a row: their inputs lie one
- * behind the other, so memory gives them at its full rate.
+ * Memory would rest during the second pass. Where registers hold both, it is joined to the first pass over what comes next, by
+ * turns of TURN bytes, which is what prefetching follows best by far: half or double of it is slower than no turns at all. Else
+ * it asks for the first quarter of the next state. It goes from the last channel to the first, which are still in the
+ * first-level cache. Rows are made of some heads in a row: their inputs lie one behind the other, so memory gives them at its
+ * full rate.
  *
  * An element of what is read is one sum over the channels in order, whatever stands beside it. */
 #include "backends/cpu/isa/recurrence_tensors.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TILE = 128 / LANES, GROUP = 3, LINE = 64 }; /* most vectors of columns; readers or writers of a pass; bytes */
+enum { TILE = 128 / LANES, GROUP = 3 }; /* most vectors of columns of a strip; readers or writers of a pass */
+enum { LINE = 64, TURN = 2048 };        /* bytes */
+enum { JOINS = LANES == 16 };           /* 24 sums and updates of a strip beside each other take 32 registers */
 
 /* Columns column .. column + width - 1 of the state of the head in a chunk: `vectors` whole vectors, or less than one. */
 typedef struct {
@@ -137,6 +141,60 @@ INLINE void write_columns(const strip *s, pass at, const int vectors, const int 
     }
 }
 
+/* Reads one strip and writes another by turns, from the last to the first: memory gives the one while caches give the other. */
+INLINE void join_columns(const strip *from, const strip *to, const int vectors, const int readers, const int writers,
+                         const bool bf16) {
+    const dr_cpu_plan *plan = from->plan;
+    const int64_t K = plan->key_size, V = plan->value_size, key_pitch = plan->key_pitch, pitch = plan->value_pitch;
+    const int64_t there = vectors > 1 ? LANES : from->width, row_bytes = from->width * (bf16 ? 2 : 4);
+    const int64_t turn = row_bytes < TURN ? TURN / row_bytes : 1;
+    const int64_t read_column = from->column, write_column = to->column;
+    const float *reader = readers_of(from), *writer = to->chunk->write, *update = to->chunk->update + write_column;
+    int64_t fade_step;
+    const float *fade = fade_of(to, true, &fade_step);
+    const void *read_state = from->state;
+    void *write_state = to->state;
+    lanes sum[GROUP][TILE], u[GROUP][TILE];
+#pragma GCC unroll 32
+    for (int v = 0; v < vectors; v++) {
+#pragma GCC unroll 3
+        for (int i = 0; i < readers; i++) sum[i][v] = lanes_zero();
+#pragma GCC unroll 3
+        for (int i = 0; i < writers; i++) u[i][v] = lanes_load(update + i * pitch + v * LANES);
+    }
+    for (int64_t k = 0; k < K; k += turn) {
+        const int64_t end = k + turn < K ? k + turn : K;
+        for (int64_t d = k; d < end; d++) {
+            lanes r[GROUP];
+#pragma GCC unroll 3
+            for (int i = 0; i < readers; i++) r[i] = lanes_set(reader[i * key_pitch + d]);
+#pragma GCC unroll 32
+            for (int v = 0; v < vectors; v++) {
+                const lanes x = load(read_state, bf16, d * V + read_column + v * LANES, there);
+#pragma GCC unroll 3
+                for (int i = 0; i < readers; i++) sum[i][v] = lanes_fma(r[i], x, sum[i][v]);
+            }
+        }
+        for (int64_t d = K - end; d < K - k; d++) {
+            lanes w[GROUP], keep = lanes_set(fade[d * fade_step]);
+#pragma GCC unroll 3
+            for (int i = 0; i < writers; i++) w[i] = lanes_set(writer[i * key_pitch + d]);
+#pragma GCC unroll 32
+            for (int v = 0; v < vectors; v++) {
+                const int64_t element = d * V + write_column + v * LANES;
+                lanes x = keep * load(write_state, bf16, element, there);
+#pragma GCC unroll 3
+                for (int i = 0; i < writers; i++) x = lanes_fma(w[i], u[i][v], x);
+                store(write_state, bf16, element, there, x);
+            }
+        }
+    }
+#pragma GCC unroll 3
+    for (int i = 0; i < readers; i++)
+#pragma GCC unroll 32
+        for (int v = 0; v < vectors; v++) lanes_store(from->chunk->read + i * pitch + read_column + v * LANES, sum[i][v]);
+}
+
 /* One reader and one writer, in one pass. */
 INLINE void read_and_write_columns(const strip *s, const int vectors, const bool bf16) {
     const int64_t K = s->plan->key_size, V = s->plan->value_size, column = s->column, there = vectors > 1 ? LANES : s->width;
@@ -185,6 +243,7 @@ INLINE void read_and_write_columns(const strip *s, const int vectors, const bool
 #define WRITE_ONE(vectors, bf16)      write_columns(s, at, vectors, 1, bf16)
 #define WRITE_TWO(vectors, bf16)      write_columns(s, at, vectors, 2, bf16)
 #define WRITE_THREE(vectors, bf16)    write_columns(s, at, vectors, 3, bf16)
+#define JOIN(vectors, bf16)           join_columns(s, to, vectors, 2, 1, bf16)
 #define READ_AND_WRITE(vectors, bf16) read_and_write_columns(s, vectors, bf16)
 
 static void read_one(const strip *s, int64_t first) {
@@ -204,6 +263,9 @@ static void write_two(const strip *s, pass at) {
 }
 static void write_three(const strip *s, pass at) {
     INSTANCES(s, WRITE_THREE)
+}
+static void join(const strip *s, const strip *to) {
+    INSTANCES(s, JOIN)
 }
 static void read_and_write(const strip *s) {
     INSTANCES(s, READ_AND_WRITE)
@@ -316,14 +378,17 @@ static void read_strip(const strip *s) {
     for (int64_t i = 0; i < s->chunk->readers; i += GROUP) read[at_most(s->chunk->readers - i, GROUP) - 1](s, i);
 }
 
-/* next: the state behind this strip, or NULL */
-static void write_strip(const strip *s, const char *next) {
+/* next: what is read after it, or NULL */
+static void write_strip(const strip *s, const strip *next) {
     static void (*const write[GROUP])(const strip *, pass) = {write_one, write_two, write_three};
     const int64_t row_bytes = s->width * (int64_t)(s->plan->bf16_state ? sizeof(uint16_t) : sizeof(float));
-    const int64_t quarter = (row_bytes / 4 + LINE - 1) / LINE;
+    const bool asks = next && next->column == 0;
     for (int64_t i = 0; i < s->chunk->rows; i += GROUP)
-        write[at_most(s->chunk->rows - i, GROUP) - 1](
-            s, (pass){.first = i, .fades = i == 0, .next = next, .lines = next && i == 0 ? quarter : 0});
+        write[at_most(s->chunk->rows - i, GROUP) - 1](s,
+                                                      (pass){.first = i,
+                                                             .fades = i == 0,
+                                                             .next = asks ? next->state : NULL,
+                                                             .lines = asks && i == 0 ? (row_bytes / 4 + LINE - 1) / LINE : 0});
 }
 
 /* The strip from `column` on. */
@@ -335,34 +400,48 @@ static strip strip_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *
     return s;
 }
 
-/* What is read from the state of the head in the chunk, its updates, its output, and the state after the token. */
-static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, const void *next) {
+/* Reads a strip and writes the one that was read before it, if there is one. */
+static void read_and_write_strips(const strip *from, const strip *to) {
+    const bool fits = JOINS && to && to->width == from->width;
+    if (fits && from->chunk->readers == 2 && to->chunk->rows == 1) {
+        join(from, to);
+        return;
+    }
+    if (to) write_strip(to, from);
+    read_strip(from);
+}
+
+/* What is read from the state of the head in the chunk, its updates and its output; and the states after the token, but of the
+ * last strip, which is left in *before for the next head. */
+static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, strip *before) {
     for (int64_t column = 0; column < plan->value_size;) {
         const strip s = strip_of(plan, chunk, state, column);
         column += s.width;
         if (is_one_pass(chunk)) {
             read_and_write(&s);
-            solve(&s);
-            continue;
+        } else {
+            read_and_write_strips(&s, before->plan ? before : NULL);
+            *before = s;
         }
-        read_strip(&s);
         solve(&s);
-        write_strip(&s, column == plan->value_size ? next : NULL);
     }
 }
 
 void dr_decode_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunks, int64_t begin, int64_t end,
                      bool whole) {
     void *states = call->final->at[DR_STATE_S];
+    strip before = {0};
     for (int64_t first = begin; first < end; first += plan->decode_heads) {
-        const int64_t last = at_most(first + plan->decode_heads, end);
-        for (int64_t i = first; i < last; i++) load_head(plan, call, &chunks[i - first], i);
-        for (int64_t i = first; i < last; i++) {
-            step(plan, &chunks[i - first], carried_state_of(plan, states, 0, i),
-                 i + 1 < end ? carried_state_of(plan, states, 0, i + 1) : NULL);
-            store_head(plan, call, &chunks[i - first], i, whole);
+        /* the chunks take turns by halves: the last head of the other half is yet to be written */
+        dr_cpu_chunk *half = chunks + (first - begin) / plan->decode_heads % 2 * plan->decode_heads;
+        const int64_t count = at_most(plan->decode_heads, end - first);
+        for (int64_t i = 0; i < count; i++) load_head(plan, call, &half[i], first + i);
+        for (int64_t i = 0; i < count; i++) {
+            step(plan, &half[i], carried_state_of(plan, states, 0, first + i), &before);
+            store_head(plan, call, &half[i], first + i, whole);
         }
     }
+    if (before.plan) write_strip(&before, NULL);
 }
 
 void dr_decode_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
