@@ -2,10 +2,11 @@
  *
  *     reverse    chunk after chunk, last first    dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
  *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T, masked and, with
- *                                                 scalar decay, decayed      gradients of values      pairs of the scalar decay
+ *                                                 scalar decay, decayed      gradients of values
  *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk
  *     decay      every chunk at once              d log decay
- *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order
+ *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order;
+ *                                                 where the rows are inputs themselves, keys has written most of them already
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -28,9 +29,10 @@ typedef struct {
     float *d_far;   /* [64][Kp] of w, from the state after the chunk; with channel decay only */
     float *value_dot; /* [64] sum over V of (gate) value dz */
     /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
-    float *pairs;       /* [64] */
+    float *pairs;       /* [Kp/64][64] */
     float *reader_part; /* [Kp/64][64] reader . its gradient from the entry state, at the last row whose decay it has */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
+    float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
     float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */

@@ -37,7 +37,8 @@ static __global__ void __launch_bounds__(SCALAR_THREADS) scalar_decay(const __gr
     for (int i = 0; i < m; i++) sum += writer[i];
     float behind = 0;
     for (int i = 63; i >= m; i--) behind += reader[i];
-    sum += behind + call.back.pairs[x.block * 64 + m];
+    sum += behind;
+    for (int i = 0; i < parts; i++) sum += call.back.pairs[(x.block * parts + i) * 64 + m];
     const int64_t token = x.place.first + m / rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (rows.constant_decay)

@@ -7,6 +7,7 @@
  * compute and four copy: between the products of a chunk nothing waits for memory. */
 #include "backends/cuda/backward.h"
 #include "backends/cuda/device.cuh"
+#include "backends/cuda/row_tiles.cuh"
 #include "backends/cuda/scan.cuh"
 
 enum { COPIERS = 128, THREADS = SCAN_THREADS + COPIERS };
@@ -88,13 +89,7 @@ static __device__ inline void reverse_updates(const dr_scan_block &x, const floa
     for (int k = 0; k < tiles / 2; k++) {
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            dr_operand_b<T> b[2];
-            dr_load_b<T>(b, exit, 64, n * 16, k * 16);
-            dr_product<T>(y[2 * n], a, b[0]);
-            dr_product<T>(y[2 * n + 1], a, b[1]);
-        }
+        dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
     }
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -103,13 +98,7 @@ static __device__ inline void reverse_updates(const dr_scan_block &x, const floa
             dr_load_transposed<T>(d_o, output, plan.query_rows, k * 16, mine);
             dr_operand_a<T> a;
             dr_operand_from<T>(a, d_o[0], d_o[1]);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                dr_operand_b<T> b[2];
-                dr_load_b_straight<T>(b, score, plan.query_rows, k * 16, n * 16);
-                dr_product<T>(y[2 * n], a, b[0]);
-                dr_product<T>(y[2 * n + 1], a, b[1]);
-            }
+            dr_multiply_row<T, false, 4>(y, a, score, plan.query_rows, k * 16);
         }
 }
 
@@ -142,13 +131,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
                 }
             dr_operand_a<T> a;
             dr_operand_from<T>(a, d_o[0], d_o[1]);
-#pragma unroll
-            for (int n = 0; n < tiles / 2; n++) {
-                dr_operand_b<T> b[2];
-                dr_load_b_straight<T>(b, query, plan.query_rows, k * 16, n * 16);
-                dr_product<T>(s[2 * n], a, b[0]);
-                dr_product<T>(s[2 * n + 1], a, b[1]);
-            }
+            dr_multiply_row<T, false, tiles / 2>(s, a, query, plan.query_rows, k * 16);
         }
     if (!plan.reads) return;
 #pragma unroll
@@ -165,13 +148,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
             }
         dr_operand_a<T> a;
         dr_operand_from<T>(a, erased[0], erased[1]);
-#pragma unroll
-        for (int n = 0; n < tiles / 2; n++) {
-            dr_operand_b<T> b[2];
-            dr_load_b_straight<T>(b, reader, 64, k * 16, n * 16);
-            dr_product<T>(s[2 * n], a, b[0]);
-            dr_product<T>(s[2 * n + 1], a, b[1]);
-        }
+        dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
     }
 }
 
@@ -220,6 +197,7 @@ static __global__ void __launch_bounds__(THREADS)
                                  block_of(chunk));
             dr_copy_commit();
             dr_copy_wait<0>();
+            __syncwarp();
             __syncthreads(); /* the chunk is there; with two stages, the one before it is done */
             if (stages == 1) __syncthreads();
         }

@@ -211,6 +211,29 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
     store_gradient<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, sums.rate);
 }
 
+/* Where keys.cu has written the gradients of the vectors: those of the gains. One thread a token and head. */
+static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
+    const int i = (int)threadIdx.x, parts = plan.key_width / 64;
+    if (i >= x.rows) return;
+    float sum = rows.row[0].value == DR_VALUE_GAIN ? call.back.value_dot[x.block * 64 + i] : 0;
+    if (plan.reads)
+        for (int part = 0; part < parts; part++) sum += call.back.gain_part[(x.block * parts + part) * 64 + i];
+    const dr_input to = rows.row[0].gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN;
+    const dr_cuda_input &input = rows.input[to];
+    if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, x.place.first + i, 0, x.head)] = sum;
+}
+
+static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "gain_gradients", &grid));
+    gain_gradients<<<grid, 64, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("gain_gradients");
+    return DR_OK;
+}
+
 template <typename T, int E>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
@@ -224,7 +247,9 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->slots > 0) {
+    if (plan->slots > 0 && dr_rows_direct(plan->rows)) {
+        if (plan->rows.row[0].gain != DR_GAIN_ONE) DR_TRY(launch_gains(call, stream));
+    } else if (plan->slots > 0) {
         DR_CUDA_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)
                 DR_TRY((launch<T, 2>(call, stream)));

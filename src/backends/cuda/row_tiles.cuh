@@ -53,35 +53,119 @@ static __device__ inline void dr_load_output_rows(void *tile, const dr_cuda_rows
     });
 }
 
-template <typename T> static __device__ inline void dr_store_pair(void *tile, int row, int column, float left, float right) {
+template <typename T> static __device__ inline void dr_put_pair(void *tile, int row, int column, float left, float right) {
     T *to = (T *)((char *)tile + dr_tile_at<T>(0, 64, row, column));
     to[0] = dr_from_float<T>(left);
     to[1] = dr_from_float<T>(right);
 }
 
-/* Read keys (times read_factor[row]), write keys and queries of 64 channels from `first` on, a warp taking every fourth row.
- * NULL tiles are not wanted. */
+/* Whether keys and queries all stand in tensors as they are. */
+static __device__ inline bool dr_keys_stand(const dr_cuda_rows &rows) {
+    const int count = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < count; i++) {
+        const dr_row &row = rows.row[i];
+        if (row.read == DR_READ_GATED_KEY || row.read == DR_READ_KEY_PLUS_QUERY || row.read == DR_READ_FREE ||
+            row.write == DR_WRITE_RATE_READ)
+            return false;
+    }
+    return rows.query != DR_QUERY_CORRECTED;
+}
+
+static __device__ inline dr_source dr_read_key(const dr_cuda_rows &rows, dr_read read) {
+    const dr_source none = {NULL, 0, 0, 0};
+    if (read == DR_READ_NONE) return none;
+    return dr_source_of(rows.input[read == DR_READ_ERASE_KEY  ? DR_INPUT_ERASE_KEY
+                                   : read == DR_READ_FEEDBACK ? DR_INPUT_FEEDBACK_KEY
+                                                              : DR_INPUT_KEY]);
+}
+
+static __device__ inline dr_source dr_write_key(const dr_cuda_rows &rows, dr_write write) {
+    if (write == DR_WRITE_PRECONDITIONED) return dr_source_made(rows, rows.squashed);
+    if (write == DR_WRITE_SHERMAN_MORRISON) return dr_source_made(rows, rows.morrison);
+    return dr_source_of(rows.input[write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY
+                                   : write == DR_WRITE_FREE    ? DR_INPUT_FREE_WRITE
+                                                               : DR_INPUT_KEY]);
+}
+
+/* 64 channels from `first` on of vectors that stand in one tensor, or in two in turn. */
 template <typename T>
-static __device__ inline void dr_load_row_keys(const dr_cuda_rows &rows, const dr_row_block &x, int first,
-                                               const float *read_factor, void *read, void *write, void *query) {
+static __device__ inline void dr_load_sources(void *tile, const dr_cuda_rows &rows, const dr_row_block &x, int first,
+                                              const dr_source &one, const dr_source &two) {
+    const int steps = rows.steps, alive = x.rows;
+    const bool axis = rows.step_axis;
+    const T *from = (const T *)one.at, *second = (const T *)two.at;
+    if (from) from += x.place.first * one.token + x.key_head * one.head + first;
+    if (second) second += x.place.first * two.token + x.key_head * two.head + first;
+    dr_load_tile<T>(tile, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
+        const int token = steps == 1 ? row : row / steps, step = row - token * steps;
+        if (row >= alive) return (const T *)NULL;
+        if (axis || step == 0) return from ? from + token * one.token + step * one.step : from;
+        return second ? second + token * two.token : second;
+    });
+}
+
+/* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for and a barrier
+ * is passed. read NULL: not wanted. */
+template <typename T>
+static __device__ inline void dr_load_row_keys(const dr_cuda_rows &rows, const dr_row_block &x, int first, void *read,
+                                               void *write, void *query) {
     const int lane = (int)(threadIdx.x % 32), channel = first + 2 * lane;
+    if (dr_keys_stand(rows)) {
+        const dr_row &last = rows.row[rows.step_axis || rows.steps == 1 ? 0 : 1];
+        dr_load_sources<T>(write, rows, x, first, dr_write_key(rows, rows.row[0].write), dr_write_key(rows, last.write));
+        if (read)
+            dr_load_sources<T>(read, rows, x, first, dr_read_key(rows, rows.row[0].read), dr_read_key(rows, last.read));
+        const dr_source source =
+            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
+        const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
+        const int steps = rows.steps, alive = x.rows;
+        dr_load_tile<T>(query, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
+            const int token = steps == 1 ? row : row / steps;
+            return row < alive && row - token * steps == steps - 1 ? from + token * source.token : (const T *)NULL;
+        });
+        return;
+    }
 #pragma unroll 4
     for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
         const int token = rows.steps == 1 ? row : row / rows.steps, step = row - token * rows.steps;
         float r[2] = {}, w[2] = {}, q[2] = {};
         if (row < x.rows) {
-            if (read || write) dr_row_keys<T, 2>(rows, x.place.first + token, step, x.key_head, x.head, channel, r, w);
-            if (query && dr_queries(rows, row)) dr_row_query<T, 2>(rows, x.place.first + token, x.key_head, channel, q);
+            dr_row_keys<T, 2>(rows, x.place.first + token, step, x.key_head, x.head, channel, r, w);
+            if (dr_queries(rows, row)) dr_row_query<T, 2>(rows, x.place.first + token, x.key_head, channel, q);
         }
-        if (read) dr_store_pair<T>(read, row, 2 * lane, r[0] * read_factor[row], r[1] * read_factor[row]);
-        if (write) dr_store_pair<T>(write, row, 2 * lane, w[0], w[1]);
-        if (query) dr_store_pair<T>(query, row, 2 * lane, q[0], q[1]);
+        if (read) dr_put_pair<T>(read, row, 2 * lane, r[0], r[1]);
+        dr_put_pair<T>(write, row, 2 * lane, w[0], w[1]);
+        dr_put_pair<T>(query, row, 2 * lane, q[0], q[1]);
     }
 }
 
 /* The gain that goes into M, and what is left of the gain beside it. */
 static __device__ inline float dr_score_gain(float gain) {
     return fabsf(gain) < 0x1p-20f ? 1.0f : gain;
+}
+
+/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it. Of
+ * 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other. */
+template <typename T, bool turned, int count>
+static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
+                                              int contracted) {
+    constexpr int ahead = sizeof(T) == 2 ? 4 : 1;
+#pragma unroll
+    for (int first = 0; first < count; first += ahead) {
+        dr_operand_b<T> b[ahead][2];
+#pragma unroll
+        for (int n = 0; n < ahead; n++) {
+            if constexpr (turned)
+                dr_load_b<T>(b[n], tile, rows, (first + n) * 16, contracted);
+            else
+                dr_load_b_straight<T>(b[n], tile, rows, contracted, (first + n) * 16);
+        }
+#pragma unroll
+        for (int n = 0; n < ahead; n++) {
+            dr_product<T>(c[2 * (first + n)], a, b[n][0]);
+            dr_product<T>(c[2 * (first + n) + 1], a, b[n][1]);
+        }
+    }
 }
 
 /* C [16 of this warp x 64] += A B with A rows of one tile; B the transpose of another's rows (turned), or its rows. first, end:
@@ -94,38 +178,61 @@ static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_til
         if (k >= first && k < end) {
             dr_operand_a<T> a;
             dr_load_a<T>(a, a_tile, 64, mine, k * 16);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                dr_operand_b<T> b[2];
-                if constexpr (turned)
-                    dr_load_b<T>(b, b_tile, 64, n * 16, k * 16);
-                else
-                    dr_load_b_straight<T>(b, b_tile, 64, k * 16, n * 16);
-                dr_product<T>(c[2 * n], a, b[0]);
-                dr_product<T>(c[2 * n + 1], a, b[1]);
-            }
+            dr_multiply_row<T, turned, 4>(c, a, b_tile, 64, k * 16);
         }
 }
 
-/* The same with A the transpose of a tile: its columns of this warp. */
+/* The same with A the transpose of a tile: its columns of this warp, its rows times factor[row]; NULL: 1. */
 template <typename T>
-static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end) {
-    const int mine = (int)(threadIdx.x / 32) * 16;
+static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end,
+                                                 const float *factor) {
+    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         if (k >= first && k < end) {
             dr_operand_a<T> a;
             float x[2][4];
             dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
-            dr_operand_from<T>(a, x[0], x[1]);
+            if (factor) {
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
+                for (int h = 0; h < 2; h++)
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        const float f = factor[k * 16 + h * 8 + 2 * t + j];
+                        x[h][j] *= f;
+                        x[h][j + 2] *= f;
+                    }
+            }
+            dr_operand_from<T>(a, x[0], x[1]);
+            dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
+        }
+}
+
+/* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */
+template <typename T>
+static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
+    const int warp = (int)(threadIdx.x / 32);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_operand_a<T> a;
+        dr_load_a<T>(a, a_tile, 64, warp * 16, k * 16);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n <= warp) {
                 dr_operand_b<T> b[2];
-                dr_load_b_straight<T>(b, b_tile, 64, k * 16, n * 16);
+                dr_load_b<T>(b, b_tile, 64, n * 16, k * 16);
                 dr_product<T>(c[2 * n], a, b[0]);
                 dr_product<T>(c[2 * n + 1], a, b[1]);
             }
-        }
+    }
+}
+
+/* Rules whose gradients of keys and gains are those of the rows themselves: keys.cu writes them at once. */
+static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
+    const dr_row &row = rows.row[0];
+    const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
+    return rows.steps == 1 && rows.group == 1 && !rows.channel_decay && !rows.diagonal_scan && rows.query == DR_QUERY_PLAIN &&
+           (row.read == DR_READ_NONE || row.read == DR_READ_KEY) && row.write == DR_WRITE_KEY && gain;
 }
 
 #endif

@@ -2,10 +2,6 @@
  *
  *     Y = Z - diag(c) R~ S      U = A Y      G = scale dO U^T      M = s dY U^T      gradients of values and write gates
  *
- * and, with scalar decay, what the pairs of a chunk bring to the gradient of the decays that they span: with the scores P, L
- * before their decay, E_ij = f_ij (P_ij dO_i . U_j - L_ij dY_i . U_j), the sum of E over the readers behind a row and the
- * writers before it. Every term has the decay of the row as a factor, so that even a gradient of 1e-20 is right.
- *
  * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
@@ -30,7 +26,7 @@ static __host__ __device__ inline updates_room lay_room(int element) {
     room.rest = 5 * tile; /* Y, then the decay factors */
     room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
     room.small = room.inverse + FLOAT_TILE;
-    room.bytes = room.small + 4 * 64 * (int)sizeof(float);
+    room.bytes = room.small + 5 * 64 * (int)sizeof(float);
     return room;
 }
 
@@ -51,6 +47,57 @@ static __device__ inline void load_readers(const dr_cuda_backward_call &call, co
         const int token = steps == 1 ? row : row / steps;
         return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
     });
+}
+
+/* Values as they are, to a tile of T: where every row has one of its own. */
+template <typename T>
+static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, void *tile) {
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
+    const int steps = rows.steps, alive = x.rows;
+    const T *from = (const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column;
+    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
+        const int token = steps == 1 ? row : row / steps;
+        return row < alive ? from + token * value.token + (row - token * steps) * value.step : (const T *)NULL;
+    });
+}
+
+/* Y of this warp's rows from their plain values and R~ S, to the tile `rest` and u; the values' gradients; dots of rows g and
+ * g + 8 += this lane's part of value . dZ. */
+template <typename T>
+static __device__ inline void finish_plain_rest(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
+                                                const float *gain, const char *values, const char *d_update, char *rest,
+                                                const float (&read)[8][4], float (&u)[8][4], float (&dots)[2]) {
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
+    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + g + 8 * h, token = rows.steps == 1 ? row : row / rows.steps;
+        T *to = (T *)value.gradient;
+        if (row >= x.rows) to = NULL;
+        if (to) to += dr_input_index(value, x.place.first + token, row - token * rows.steps, x.head) + column;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const int d = 8 * n + 2 * t;
+            const T *v = (const T *)(values + dr_tile_at<T>(0, 64, row, d));
+            const T *d_z = (const T *)(d_update + dr_tile_at<T>(0, 64, row, d));
+            const float v0 = dr_to_float(v[0]), v1 = dr_to_float(v[1]), d0 = dr_to_float(d_z[0]), d1 = dr_to_float(d_z[1]);
+            dots[h] = fmaf(v0, d0, dots[h]);
+            dots[h] = fmaf(v1, d1, dots[h]);
+            const float2 y = make_float2(factor[row] * v0 - gain[row] * read[n][2 * h],
+                                         factor[row] * v1 - gain[row] * read[n][2 * h + 1]);
+            *(float2 *)(rest + dr_tile_at<float>(0, 64, row, d)) = y;
+            u[n][2 * h] = y.x;
+            u[n][2 * h + 1] = y.y;
+            if (!to) continue;
+            const int left = rows.value_size - column - d;
+            if (rows.aligned && left > 1) {
+                dr_store_pair<T>(to + d, factor[row] * d0, factor[row] * d1);
+            } else {
+                if (left > 0) to[d] = dr_from_float<T>(factor[row] * d0);
+                if (left > 1) to[d + 1] = dr_from_float<T>(factor[row] * d1);
+            }
+        }
+    }
 }
 
 /* Y of this warp's rows from Z in the tile `rest` and R~ S; there and in u. gain: c times what R~ lacks. */
@@ -95,25 +142,6 @@ static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, 
                 }
             }
         }
-}
-
-/* C [16 of this warp x 64] += rows of one tile times the transpose of another, columns up to this warp's rows */
-template <typename T>
-static __device__ inline void add_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
-    const int warp = (int)(threadIdx.x / 32);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        dr_operand_a<T> a;
-        dr_load_a<T>(a, a_tile, 64, warp * 16, k * 16);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (n <= warp) {
-                dr_operand_b<T> b[2];
-                dr_load_b<T>(b, b_tile, 64, n * 16, k * 16);
-                dr_product<T>(c[2 * n], a, b[0]);
-                dr_product<T>(c[2 * n + 1], a, b[1]);
-            }
-    }
 }
 
 /* Values, as floats, to the tile `rest`: a warp its own rows. */
@@ -203,37 +231,11 @@ static __device__ inline void spread_factors(const float *alpha, float *factors)
     }
 }
 
-/* ---- the pairs of the scalar decay --------------------------------------------------------------------------------------- */
-
-/* scores[i][j] holds E, a tile of floats: to[m] = sum over readers i behind row m's decay and writers j < m. An undecayed read
- * counts as one of the row before. */
-static __device__ inline void span_pairs(char *scores, float *to) {
-    const int lane = (int)(threadIdx.x % 32);
-    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
-        float2 *at = (float2 *)(scores + dr_tile_at<float>(0, 64, row, 2 * lane));
-        const float2 pair = *at;
-        float sum = pair.x + pair.y;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const float other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane >= step) sum += other;
-        }
-        float before = __shfl_up_sync(0xffffffffu, sum, 1);
-        if (lane == 0) before = 0;
-        *at = make_float2(before, before + pair.x); /* sums over j < column */
-    }
-    __syncthreads();
-    const int m = (int)threadIdx.x;
-    if (m >= 64) return;
-    float sum = 0;
-    for (int row = 63; row >= m; row--) sum += *(const float *)(scores + dr_tile_at<float>(0, 64, row, m));
-    to[m] = sum;
-}
-
 /* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_constant__ dr_cuda_backward_call call) {
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
+    updates(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -243,9 +245,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
     const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
     const int64_t block = x.block;
     const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
-    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64;
+    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64, *value = read_gain + 64;
+    const bool plain = !rows.input[DR_INPUT_WRITE_GATE].at && (rows.steps == 1 || rows.step_axis);
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
+        value[thread] = factors[thread].value;
         read_gain[thread] = factors[thread].gain * factors[thread].reader;
         const bool decays = thread < x.rows && thread % rows.steps == 0;
         alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
@@ -254,7 +258,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
     const unsigned base = dr_shared_address(shared);
     if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
 
-    float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
+    float scores[8][4] = {}, erases[8][4] = {}, plain_dots[2] = {}; /* dO U^T, dY U^T */
     for (int column = 0; column < plan.value_width; column += 64) {
         float read[8][4] = {}, u[8][4];
         const int64_t rows_at = block * 64 * plan.value_width;
@@ -263,6 +267,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
             if (k == 0) {
                 dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
                 dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
+                if (plain) load_plain_values<T>(rows, x, column, shared + room.update);
             }
             if (plan.reads) {
                 load_readers<T>(call, x, k, shared + room.reader);
@@ -276,9 +281,14 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
             if (!plan.reads) break;
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
         }
-        load_values<T>(rows, x, factors, column, shared + room.rest);
-        __syncwarp();
-        finish_rest(shared + room.rest, read_gain, read, u);
+        if (plain) {
+            finish_plain_rest<T>(rows, x, column, value, read_gain, shared + room.update, shared + room.d_update,
+                                 shared + room.rest, read, u, plain_dots);
+        } else {
+            load_values<T>(rows, x, factors, column, shared + room.rest);
+            __syncwarp();
+            finish_rest(shared + room.rest, read_gain, read, u);
+        }
         __syncthreads();
         if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
         T *to = (T *)call.back.update + rows_at + column;
@@ -287,35 +297,28 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
-                dr_store_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+                dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
                 T *pair = to + (int64_t)row * plan.value_width + 8 * n + 2 * t;
-                pair[0] = dr_from_float<T>(u[n][2 * h]);
-                pair[1] = dr_from_float<T>(u[n][2 * h + 1]);
+                dr_store_pair<T>(pair, u[n][2 * h], u[n][2 * h + 1]);
             }
         __syncthreads();
-        add_scores<T>(scores, base + room.output, base + room.update);
-        if (plan.reads) add_scores<T>(erases, base + room.d_update, base + room.update);
-        value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
+        dr_multiply_scores<T>(scores, base + room.output, base + room.update);
+        if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
+        if (!plain) value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
+    }
+    if (plain) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = plain_dots[h];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            if (t == 0) dots[mine + g + 8 * h] = sum;
+        }
     }
     __syncthreads();
     if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
     float *fade = (float *)(shared + room.rest);
-    char *pairs = shared + room.inverse;
     if (rows.scalar_decay) spread_factors(alpha, fade);
-
-    /* products of keys, for the pairs of the scalar decay */
-    float seen[8][4] = {}, erased[8][4] = {};
-    if (rows.scalar_decay) {
-        if (thread < 64) dots[thread] = 1;
-        for (int k = 0; k < plan.key_width; k += 64) {
-            __syncthreads();
-            dr_load_row_keys<T>(rows, x, k, dots, plan.reads ? shared + room.reader : NULL, shared + room.state,
-                                shared + room.output);
-            __syncthreads();
-            add_scores<T>(seen, base + room.output, base + room.state);
-            if (plan.reads) add_scores<T>(erased, base + room.reader, base + room.state);
-        }
-    }
     __syncthreads();
     T *to_score = (T *)call.back.d_score + block * 64 * 64, *to_erase = (T *)call.back.d_erase + block * 64 * 64;
 #pragma unroll
@@ -337,37 +340,14 @@ static __global__ void __launch_bounds__(BLOCK_THREADS) updates(const __grid_con
                 const float d_erase = j < i ? erases[n][2 * h + e] * read_fade : 0;
                 score[e] = d_score;
                 erase[e] = dr_score_gain(gain[i]) * d_erase;
-                if (rows.scalar_decay) {
-                    const float read_pair = j < i ? -gain[i] * erased[n][2 * h + e] * d_erase : 0;
-                    const float query_pair = j <= i ? seen[n][2 * h + e] * d_score : 0;
-                    /* an undecayed read moves up a row; that row's own pairs are added by another warp or lane: see below */
-                    *(float *)(pairs + dr_tile_at<float>(0, 64, i, j)) = query_pair + (undecayed ? 0 : read_pair);
-                    erased[n][2 * h + e] = undecayed ? read_pair : 0;
-                }
             }
             T *pair = to_score + i * 64 + 8 * n + 2 * t;
-            pair[0] = dr_from_float<T>(score[0]);
-            pair[1] = dr_from_float<T>(score[1]);
+            dr_store_pair<T>(pair, score[0], score[1]);
             if (plan.reads) {
                 pair = to_erase + i * 64 + 8 * n + 2 * t;
-                pair[0] = dr_from_float<T>(erase[0]);
-                pair[1] = dr_from_float<T>(erase[1]);
+                dr_store_pair<T>(pair, erase[0], erase[1]);
             }
         }
-    if (!rows.scalar_decay) return;
-    __syncthreads();
-    if (rows.row[0].undecayed) { /* pairs of undecayed reads, one row up: every element has one writer */
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = mine + g + 8 * (i / 2);
-                if (row > 0 && dr_undecayed(rows, row))
-                    *(float *)(pairs + dr_tile_at<float>(0, 64, row - 1, 8 * n + 2 * t + i % 2)) += erased[n][i];
-            }
-        __syncthreads();
-    }
-    span_pairs(pairs, call.back.pairs + block * 64);
 }
 
 template <typename T>
