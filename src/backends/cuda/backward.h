@@ -1,12 +1,11 @@
 /* The backward of the chunkwise engine on a GPU, after its prepare stage has run again (chunkwise.h):
  *
  *     reverse    chunk after chunk, last first    dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
- *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T, masked and, with
- *                                                 scalar decay, decayed      gradients of values
- *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk
- *     decay      every chunk at once              d log decay
- *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order;
- *                                                 where the rows are inputs themselves, keys has written most of them already
+ *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T, masked and,
+ * with scalar decay, decayed      gradients of values keys       every chunk at once              what q~, r and w get: from S,
+ * from dS', from the pairs of the chunk decay      every chunk at once              d log decay rows       every token at once
+ * gradients of the inputs, summed over the value heads of a key head in order; where the rows are inputs themselves, keys has
+ * written most of them already
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -18,15 +17,15 @@
 
 /* [blocks][...] as in chunkwise.h. T: the storage type. */
 typedef struct {
-    void *d_exit;   /* [Vp][Kp] T dS': gradient of the state after the chunk */
-    void *d_update; /* [64][Vp] T dY */
-    void *update;   /* [64][Vp] T U */
-    void *d_score;  /* [64][64] T G */
-    void *d_erase;  /* [64][64] T M; NULL where no row reads */
-    float *d_query; /* [64][Kp] of q~ */
-    float *d_read;  /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
-    float *d_near;  /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
-    float *d_far;   /* [64][Kp] of w, from the state after the chunk; with channel decay only */
+    void *d_exit;     /* [Vp][Kp] T dS': gradient of the state after the chunk */
+    void *d_update;   /* [64][Vp] T dY */
+    void *update;     /* [64][Vp] T U */
+    void *d_score;    /* [64][64] T G */
+    void *d_erase;    /* [64][64] T M; NULL where no row reads */
+    float *d_query;   /* [64][Kp] of q~ */
+    float *d_read;    /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
+    float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
+    float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
     float *value_dot; /* [64] sum over V of (gate) value dz */
     /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
     float *pairs;       /* [Kp/64][64] */

@@ -19,11 +19,11 @@ typedef struct {
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
-    float *key, *query;                     /* gradients of the inputs as far as they do not come through the scan */
+    float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan */
     float *squashed, *morrison, *read_query; /* of what the scan made */
-    float *end, *exit;                      /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
-    float *ridge;                           /* [slots][H][K] partial sums */
-    float *centre;                          /* [slots][H] partial sums */
+    float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
+    float *ridge;                            /* [slots][H][K] partial sums */
+    float *centre;                           /* [slots][H] partial sums */
 } dr_cuda_diagonal_gradients;
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
-/* What the load stage of every kernel of the recurrence reads, as plain data that a launch passes by value: where the inputs and
- * their gradients lie, and what the rule makes of them. Strides are in elements; an axis that a tensor has not has stride 0.
+/* What the load stage of every kernel of the recurrence reads, as plain data that a launch passes by value: where the inputs
+ * and their gradients lie, and what the rule makes of them. Strides are in elements; an axis that a tensor has not has stride
+ * 0.
  *
  * Two element types: `narrow` tensors (everything with an axis K or V but log decays, scan and ridge) are in the type of the
  * call, the others (gains, decays, parameters, the scan) are always float. */
@@ -21,7 +22,8 @@ typedef struct {
 
 typedef struct {
     dr_cuda_input input[DR_INPUTS];
-    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used */
+    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used
+     */
     void *squashed;    /* write key B * key */
     void *morrison;    /* the Sherman-Morrison write key */
     void *ridge_query; /* query / (A_t + ridge) */
