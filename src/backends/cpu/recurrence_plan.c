@@ -5,7 +5,7 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8 };
+enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8, LOAD_AHEAD = 2 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -81,6 +81,19 @@ static void plan_keys(dr_cpu_plan *plan) {
     if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
 }
 
+/* Inputs that only the maps read, once or twice: products and scans want rows of their own pitch, padded to whole tiles. */
+static void plan_direct(dr_cpu_plan *plan) {
+    const bool key_is_scanned = plan->rule->scan != DR_SCAN_NONE || plan->rule->query != DR_QUERY_PLAIN;
+    const bool direct[DR_INPUTS] = {
+        [DR_INPUT_VALUE] = true, [DR_INPUT_LOG_DECAY] = true, [DR_INPUT_ERASE_GATE] = true, [DR_INPUT_WRITE_GATE] = true,
+        [DR_INPUT_RATE] = true,  [DR_INPUT_FREE_READ] = true, [DR_INPUT_ERASE_KEY] = true,  [DR_INPUT_KEY] = !key_is_scanned};
+    for (int i = 0; i < DR_INPUTS; i++) {
+        dr_cpu_input *input = &plan->input[i];
+        input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
+                        i != plan->read_input && i != plan->write_input;
+    }
+}
+
 /* A replay needs the write keys and the decays, and makes the updates too where they are the values. */
 static void plan_replay(dr_cpu_plan *plan) {
     for (int i = 0; i < DR_INPUTS; i++) plan->replayed[i] = plan->input[i].used;
@@ -118,7 +131,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
         .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
-    plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
+    plan->load_ahead = decode ? LOAD_AHEAD : 0;
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
@@ -131,6 +144,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     /* a corrected query is no longer needed itself, unless a read key has it too */
     plan->query_in_place =
         rule->query == DR_QUERY_PLAIN || (rule->query == DR_QUERY_CORRECTED && !plan->input[DR_INPUT_LAMBDA].used);
+    plan_direct(plan);
     plan_replay(plan);
 }
 
@@ -155,7 +169,8 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
         bool is_row = i == plan->read_input || i == plan->write_input;
         bool is_query = i == DR_INPUT_QUERY && plan->query_in_place;
-        if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        chunk->pitch[i] = chunk->d_pitch[i] = input->pitch;
+        if (!is_row && !is_query && !input->direct) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
         if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
 }

@@ -1,7 +1,9 @@
 /* Tensors to the rows of a chunk and gradients of a chunk to tensors: strided copies. The rows of a chunk are zero behind the
- * true size, so nothing after this has a tail. */
+ * true size, so nothing after this has a tail. Inputs that only maps read, and that have no tail, are read where they are. */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
+
+enum { LINE = 16 }; /* floats of a cache line */
 
 /* First element of the input's rows of this chunk and head, in units of the tensor. */
 static int64_t offset_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk, int64_t head) {
@@ -17,6 +19,14 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
     const dr_cpu_input *input = &plan->input[i];
     const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head);
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
+    /* heads lie one behind the other, also from one sequence's token to the next */
+    const float *ahead = from + plan->load_ahead * input->width;
+    for (int64_t d = 0; plan->load_ahead && d < input->width; d += LINE) _mm_prefetch((const char *)(ahead + d), _MM_HINT_T1);
+    if (input->direct) {
+        chunk->input[i] = (float *)from;
+        chunk->pitch[i] = stride;
+        return;
+    }
     float *to = chunk->input[i];
     if (input->pitch == 1) {
         for (int64_t row = 0; row < rows; row++) to[row] = from[row * stride];
@@ -117,7 +127,7 @@ static void clear_infinite_decays(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) 
     const float *g = chunk->input[DR_INPUT_LOG_DECAY];
     float *d_g = chunk->d_input[DR_INPUT_LOG_DECAY];
     int64_t rows = rows_of(input, chunk);
-    for (int64_t row = 0; row < rows; row++, g += input->pitch, d_g += input->pitch)
+    for (int64_t row = 0; row < rows; row++, g += chunk->pitch[DR_INPUT_LOG_DECAY], d_g += input->pitch)
         for (int64_t d = 0; d < input->width; d++)
             if (g[d] == -INFINITY) d_g[d] = 0;
 }

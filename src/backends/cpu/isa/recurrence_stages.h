@@ -143,10 +143,10 @@ void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state,
 
 /* ---- recurrence_decode.c: one token for many sequences ------------------------------------------------------------------ */
 
-/* One token of the value heads begin .. end - 1, counted through all sequences; twice decode_heads chunks. whole: they are all
+/* One token of the value heads begin .. end - 1, counted through all sequences. whole: they are all
  * value heads of their key heads, so that the diagonal scan of these may move on with them; else it does in dr_decode_scan,
  * once all of them are done. */
-void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
 void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */
