@@ -84,9 +84,16 @@ static void plan_keys(dr_cpu_plan *plan) {
 /* Inputs that only the maps read, once or twice: products and scans want rows of their own pitch, padded to whole tiles. */
 static void plan_direct(dr_cpu_plan *plan) {
     const bool key_is_scanned = plan->rule->scan != DR_SCAN_NONE || plan->rule->query != DR_QUERY_PLAIN;
-    const bool direct[DR_INPUTS] = {
-        [DR_INPUT_VALUE] = true, [DR_INPUT_LOG_DECAY] = true, [DR_INPUT_ERASE_GATE] = true, [DR_INPUT_WRITE_GATE] = true,
-        [DR_INPUT_RATE] = true,  [DR_INPUT_FREE_READ] = true, [DR_INPUT_ERASE_KEY] = true,  [DR_INPUT_KEY] = !key_is_scanned};
+    const bool direct[DR_INPUTS] = {[DR_INPUT_VALUE] = true,
+                                    [DR_INPUT_LOG_DECAY] = true,
+                                    [DR_INPUT_ERASE_GATE] = true,
+                                    [DR_INPUT_WRITE_GATE] = true,
+                                    [DR_INPUT_RATE] = true,
+                                    [DR_INPUT_FREE_READ] = true,
+                                    [DR_INPUT_ERASE_KEY] = true,
+                                    [DR_INPUT_KEY] = !key_is_scanned,
+                                    [DR_INPUT_QUERY] =
+                                        plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_cpu_input *input = &plan->input[i];
         input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
@@ -211,7 +218,7 @@ static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     }
     if (plan->solved_query) chunk->read_query = chunk->solved;
     chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
-                            plan->rule->normalizer == DR_NORMALIZER_NONE;
+                            plan->rule->normalizer == DR_NORMALIZER_NONE && plan->rule->query != DR_QUERY_RIDGE;
     if (!backward) return;
     chunk->d_read_query = plan->query_in_place ? chunk->d_input[DR_INPUT_QUERY]
                           : plan->solved_query ? chunk->d_solved

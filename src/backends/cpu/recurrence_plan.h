@@ -82,7 +82,7 @@ typedef struct {
     float *squash, *squash_slope, *d_squash; /* [C][Kp] B, dB/dln A: backward only */
     float *morrison, *d_morrison;            /* [C][Kp] Sherman-Morrison write keys */
     float *morrison_factor;                  /* [C] 1 / (1 + key . m) */
-    bool writes_scanned;                     /* write = B key is made with B, which then is not kept: forward only */
+    bool writes_scanned;                     /* write = B key is made with A and B, which then are not kept: forward only */
     float *key_dot;                          /* [C] key . (B key), of the normalizer */
     float *read_query, *d_read_query;        /* [C][Kp] the q~ of the key head */
     float *d_scan;                           /* [Kp] gradient of A, carried backwards over the chunks */
@@ -192,7 +192,7 @@ static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chun
     chunk->erases = tokens * plan->erases;
     chunk->readers = chunk->erases + tokens;
     if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
-    if (plan->query_in_place) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
+    if (plan->query_in_place && !plan->input[DR_INPUT_QUERY].direct) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
 }
 
 /* Which chunk of its segment the scan is about. */
