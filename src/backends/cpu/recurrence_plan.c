@@ -83,6 +83,8 @@ static void plan_keys(dr_cpu_plan *plan) {
 
 /* Inputs that only the maps read, once or twice: products and scans want rows of their own pitch, padded to whole tiles. */
 static void plan_direct(dr_cpu_plan *plan) {
+    int values = 0;
+    for (int i = 0; i < plan->rule->rows; i++) values += plan->rule->row[i].value != DR_VALUE_NONE;
     const bool key_is_scanned = plan->rule->scan != DR_SCAN_NONE || plan->rule->query != DR_QUERY_PLAIN;
     const bool direct[DR_INPUTS] = {[DR_INPUT_VALUE] = true,
                                     [DR_INPUT_LOG_DECAY] = true,
@@ -98,6 +100,8 @@ static void plan_direct(dr_cpu_plan *plan) {
         dr_cpu_input *input = &plan->input[i];
         input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
                         i != plan->read_input && i != plan->write_input;
+        input->direct_gradient = input->direct && (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && !input->key_owned &&
+                                 (values == 1 || plan->step_axis);
     }
 }
 
@@ -178,8 +182,13 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         bool is_query = i == DR_INPUT_QUERY && plan->query_in_place;
         chunk->pitch[i] = chunk->d_pitch[i] = input->pitch;
         if (!is_row && !is_query && !input->direct) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
-        if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
+        /* the gradient of the log decays of channels is what the engine gives, see lay_rows */
+        const bool is_engines = i == DR_INPUT_LOG_DECAY && plan->channel;
+        if (backward && !is_engines && !input->direct_gradient)
+            chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
+    if (backward && plan->input[DR_INPUT_VALUE].direct_gradient)
+        chunk->unwanted = take(arena, plan->chunk * plan->steps, plan->value_pitch);
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -255,6 +264,7 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->d_gain = take(arena, N, 1);
     chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
+    if (plan->channel) chunk->d_input[DR_INPUT_LOG_DECAY] = chunk->d_log_decay;
     chunk->d_output = take(arena, C, Vp);
     chunk->d_state = take(arena, plan->group * dr_cpu_state_floats(plan), 1);
 }

@@ -20,6 +20,7 @@ typedef struct {
     int64_t steps;        /* rows a token */
     int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
     bool direct;          /* maps read it where it is: no copy is made */
+    bool direct_gradient; /* one row of one value head makes it, where it is wanted */
 } dr_cpu_input;
 
 typedef struct {
@@ -74,6 +75,7 @@ typedef struct {
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
     int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
+    float *unwanted; /* [C steps][Vp] takes direct gradients that nobody asks for */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */

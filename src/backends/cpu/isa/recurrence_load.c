@@ -49,7 +49,7 @@ static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu
         return;
     }
     float *to = call->d_inputs->at[i];
-    if (!to) return;
+    if (!to || input->direct_gradient) return;
     to += offset_of(input, chunk, head);
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
     if (input->pitch == 1) {
@@ -102,6 +102,7 @@ void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
 
 static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {
     const dr_cpu_input *input = &plan->input[i];
+    if (i == DR_INPUT_LOG_DECAY && plan->channel) return; /* the engine sets it */
     memset(chunk->d_input[i], 0, (size_t)(rows_of(input, chunk) * input->pitch) * sizeof(float));
 }
 
@@ -114,10 +115,23 @@ void dr_chunk_clear_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (!plan->query_in_place && !plan->solved_query) memset(chunk->d_read_query, 0, bytes);
 }
 
-void dr_chunk_clear_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+/* Where the maps put a gradient that no other row adds to. */
+static void place(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int i, int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    float *to = call->d_inputs->at[i];
+    chunk->d_input[i] = to ? to + offset_of(input, chunk, head) : chunk->unwanted;
+    chunk->d_pitch[i] = to ? input->heads * input->width : input->pitch;
+}
+
+void dr_chunk_clear_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head) {
     if (plan->matrix) memset(chunk->d_solved, 0, (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float));
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) clear(plan, chunk, i);
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!plan->input[i].used || plan->input[i].key_owned || tied(plan, i)) continue;
+        if (plan->input[i].direct_gradient)
+            place(plan, call, chunk, i, value_head);
+        else
+            clear(plan, chunk, i);
+    }
 }
 
 /* The gradient of a log decay of -inf is zero, whatever rounding left there. */

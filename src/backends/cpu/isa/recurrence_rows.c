@@ -175,30 +175,38 @@ void dr_chunk_map_writers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
 
+/* Sets what nobody else adds to. */
+static inline void give(bool alone, float *to, lanes x) {
+    lanes_store(to, alone ? x : lanes_load(to) + x);
+}
+
 /* Gradients of value and write gate; adds what z brings to the gradients of the gain and of the factor. */
 static void map_value_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr_row *spec, int64_t row, float *d_gain,
                            float *d_factor) {
     if (spec->value == DR_VALUE_NONE) return;
-    const int64_t t = row / plan->steps, pitch = plan->value_pitch, at = plan->step_axis ? row : t;
-    const float *v = chunk->input[DR_INPUT_VALUE] + at * chunk->pitch[DR_INPUT_VALUE], *d_z = chunk->d_update + row * pitch;
-    float *d_v = chunk->d_input[DR_INPUT_VALUE] + at * pitch;
+    const int64_t t = row / plan->steps, at = plan->step_axis ? row : t, V = plan->value_width;
+    const float *v = chunk->input[DR_INPUT_VALUE] + at * chunk->pitch[DR_INPUT_VALUE];
+    const float *d_z = chunk->d_update + row * plan->value_pitch;
     const float *gate = row_or_null(chunk->input[DR_INPUT_WRITE_GATE], t, chunk->pitch[DR_INPUT_WRITE_GATE]);
-    float *d_gate = row_or_null(chunk->d_input[DR_INPUT_WRITE_GATE], t, pitch);
-    const bool gained = spec->value == DR_VALUE_GAIN, gated = spec->value == DR_VALUE_GATED;
+    float *d_v = chunk->d_input[DR_INPUT_VALUE] + at * chunk->d_pitch[DR_INPUT_VALUE];
+    float *d_gate = row_or_null(chunk->d_input[DR_INPUT_WRITE_GATE], t, chunk->d_pitch[DR_INPUT_WRITE_GATE]);
+    const bool gained = spec->value == DR_VALUE_GAIN, alone = plan->input[DR_INPUT_VALUE].direct_gradient;
+    const bool gate_alone = plan->input[DR_INPUT_WRITE_GATE].direct_gradient;
     const lanes factor = lanes_set(gained ? chunk->gain[row] : chunk->factor[row]);
     lanes sum = lanes_zero();
-    for (int64_t d = 0; d < plan->value_width; d += LANES) {
-        lanes x = lanes_load(v + d), d_x = lanes_load(d_z + d);
-        if (gated) {
-            lanes w = lanes_load(gate + d);
-            dr_map_add(d_gate + d, factor * x * d_x);
+    if (spec->value == DR_VALUE_GATED)
+        for (int64_t d = 0; d < V; d += LANES) {
+            lanes x = lanes_load(v + d), d_x = lanes_load(d_z + d), w = lanes_load(gate + d);
+            give(gate_alone, d_gate + d, factor * x * d_x);
             sum = lanes_fma(w * x, d_x, sum);
-            dr_map_add(d_v + d, factor * w * d_x);
-        } else {
-            sum = lanes_fma(x, d_x, sum);
-            dr_map_add(d_v + d, factor * d_x);
+            give(alone, d_v + d, factor * w * d_x);
         }
-    }
+    else
+        for (int64_t d = 0; d < V; d += LANES) {
+            lanes x = lanes_load(v + d), d_x = lanes_load(d_z + d);
+            sum = lanes_fma(x, d_x, sum);
+            give(alone, d_v + d, factor * d_x);
+        }
     *(gained ? d_gain : d_factor) += lanes_sum(sum);
 }
 
@@ -273,16 +281,11 @@ static void map_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr
     if (spec->read == DR_READ_KEY_PLUS_QUERY) chunk->d_input[DR_INPUT_LAMBDA][t] += d_lambda;
 }
 
+/* Decay by channel has its gradient where it is wanted. */
 static void map_decay_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const float *from = chunk->d_log_decay;
+    const bool constant = plan->rule->decay == DR_DECAY_CONSTANT;
     float *to = chunk->d_input[DR_INPUT_LOG_DECAY];
-    if (plan->channel) {
-        for (int64_t t = 0; t < chunk->tokens; t++)
-            copy_row(plan->key_width, from + t * plan->key_pitch, to + t * plan->key_pitch);
-        return;
-    }
-    bool constant = plan->rule->decay == DR_DECAY_CONSTANT;
-    for (int64_t t = 0; t < chunk->tokens; t++) to[constant ? 0 : t] += from[t];
+    for (int64_t t = 0; plan->scalar && t < chunk->tokens; t++) to[constant ? 0 : t] += chunk->d_log_decay[t];
 }
 
 void dr_chunk_map_rows_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
@@ -301,7 +304,7 @@ void dr_chunk_map_rows_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
             d_reader += pitch;
         }
     }
-    if (plan->rule->decay != DR_DECAY_NONE) map_decay_back(plan, chunk);
+    map_decay_back(plan, chunk);
     float *d_query = chunk->d_read_query;
     for (int64_t t = 0; t < chunk->tokens; t++, d_reader += pitch, d_query += pitch)
         for (int64_t d = 0; d < plan->key_width; d += LANES) dr_map_add(d_query + d, lanes_load(d_reader + d));

@@ -312,7 +312,7 @@ static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
         const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
         expect_backward(plan, call, chunk, p, i);
         dr_chunk_load_rows(plan, call->inputs, chunk, head);
-        dr_chunk_clear_rows(plan, chunk);
+        dr_chunk_clear_rows(plan, call, chunk, head);
         dr_chunk_map_decay(plan, chunk);
         if (plan->matrix) {
             load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);

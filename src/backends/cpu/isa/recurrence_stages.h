@@ -59,7 +59,7 @@ void dr_chunk_load_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, 
 /* The inputs of a key head, or of a value head, that a replay needs. */
 void dr_chunk_load_replay(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t head, bool keys);
 void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
-void dr_chunk_clear_rows(const dr_cpu_plan *, dr_cpu_chunk *);
+void dr_chunk_clear_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t value_head);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 void dr_chunk_store_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
 
