@@ -90,13 +90,16 @@ static void expect(const dr_cpu_plan *plan, const float *tensor, dr_cpu_chunk *c
 }
 
 void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
-                     int64_t head, bool keys) {
+                     int64_t head, bool keys, dr_cpu_expected expected) {
     const int64_t key_head = head / plan->group;
     for (int i = 0; i < DR_INPUTS; i++) {
         const bool of_key = plan->input[i].key_owned || tied(plan, i);
         if (!plan->input[i].used || (of_key && !keys)) continue;
-        expect(plan, call->inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
-        if (call->d_inputs) expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+        const int64_t owner = of_key ? key_head : head;
+        if (expected == DR_EXPECT_ALL || plan->replayed[i] == (expected == DR_EXPECT_REPLAYED))
+            expect(plan, call->inputs->at[i], chunk, first, tokens, i, owner);
+        if (call->d_inputs && expected != DR_EXPECT_REPLAYED)
+            expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, owner);
     }
 }
 

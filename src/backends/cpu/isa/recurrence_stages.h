@@ -63,10 +63,12 @@ void dr_chunk_clear_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk 
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 void dr_chunk_store_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
 
+/* Which inputs: those that a replay reads, or the others and where a backward will store gradients. */
+typedef enum { DR_EXPECT_ALL, DR_EXPECT_REPLAYED, DR_EXPECT_REST } dr_cpu_expected;
 /* What the loads of a value head, and of its key head if `keys`, will read for a chunk that begins at token `first`, and where
  * a backward will store gradients: to be fetched ahead. */
 void dr_chunk_expect(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t first, int64_t tokens,
-                     int64_t value_head, bool keys);
+                     int64_t value_head, bool keys, dr_cpu_expected);
 
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
