@@ -1,8 +1,8 @@
 /* Maps from a projection to what a rule reads, y = f(u) with u = x + shift + bias, channel by channel, with the rate A =
  * exp(A_log) of the channel. The kind is a constant of each instance, so that nothing is asked in the inner loops.
  *
- * 1 - sigmoid(u) is made as sigmoid(-u), and 1 - exp(-q) as 2t/(1+t) with t = tanh(q/2): both keep their relative accuracy
- * where the difference would lose it. */
+ * 1 - sigmoid(u) is made as sigmoid(-u), and 1 - exp(-q) by a series near 0: both keep their relative accuracy where the
+ * difference would lose it. */
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
 
@@ -13,7 +13,7 @@ typedef struct {
 } gate_slopes;
 
 INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes rate) {
-    lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound), one = lanes_set(1.0f);
+    lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound);
     switch (kind) {
     case DR_GATE_SIGMOID:
         return m * lanes_sigmoid(u);
@@ -23,10 +23,8 @@ INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes ra
         return -(rate * lanes_softplus(u));
     case DR_GATE_KDA_BOUNDED:
         return bound * lanes_sigmoid(rate * u);
-    case DR_GATE_EDA_BOUNDED: {
-        lanes t = lanes_tanh(lanes_set(0.5f) * rate * lanes_softplus(u) / lanes_abs(bound));
-        return bound * (t + t) / (one + t);
-    }
+    case DR_GATE_EDA_BOUNDED:
+        return bound * lanes_saturation(rate * lanes_set(1 / fabsf(gate->lower_bound)) * lanes_softplus(u));
     case DR_GATE_LOG_SIGMOID:
         return -(m * lanes_softplus(-u));
     case DR_GATE_SILU:
@@ -49,7 +47,8 @@ INLINE gate_slopes slopes(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, l
         return (gate_slopes){.d_u = d_z * rate, .d_rate_log = d_z * z};
     }
     case DR_GATE_EDA_BOUNDED: {
-        lanes part = rate / lanes_abs(bound), soft = lanes_softplus(u), slope = bound * part * lanes_exp(-(part * soft));
+        lanes part = rate * lanes_set(1 / fabsf(gate->lower_bound)), soft = lanes_softplus(u),
+              slope = bound * part * lanes_exp(-(part * soft));
         return (gate_slopes){.d_u = slope * lanes_sigmoid(u), .d_rate_log = slope * soft};
     }
     case DR_GATE_LOG_SIGMOID:
