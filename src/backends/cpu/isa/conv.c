@@ -106,48 +106,58 @@ INLINE lanes slope(dr_activation act, lanes u) {
     return lanes_set(1.0f);
 }
 
-/* d_u of the channels [c, c + count) of some tokens, and if `summed` their part in the gradients of taps and bias, which are
- * held like them: tokens behind the part count in the next one */
+/* d_u of the last W - 1 tokens */
+typedef struct {
+    float row[WIDTH - 1][BLOCK];
+} last_gradients;
+
+/* The channels [c, c + count) of some tokens: their d_u, the d_x that it finishes, of the tokens from t - W + 1 on as far as
+ * they are the part's, and what it brings to the gradients of taps and bias, which are held like them; tokens behind the part
+ * count in the next one. there: they are not behind the sequence, where d_u is zero. d_x: of the sequence's first token, or
+ * NULL. */
 INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, dr_activation act, int64_t t,
-                          const int tokens, bool summed, int64_t c, int64_t count, const float *d_y, float *const d_u[GROUP],
-                          block_taps *d_taps) {
-    const int64_t channels = part->conv->channels;
+                          const int tokens, const bool there, int64_t c, int64_t count, const float *d_y, last_gradients *last,
+                          float *d_x, block_taps *d_taps) {
+    const int64_t channels = part->conv->channels, done = t - width + 1, kept = width - 1;
     const float *row[ROWS];
-    find_rows(part, width, t, c, width + tokens - 1, row);
+    if (there) find_rows(part, width, t, c, width + tokens - 1, row);
     for (int64_t i = 0; i < count; i += LANES) {
         int64_t n = lanes_left(count, i);
-        lanes x[ROWS], d[GROUP];
-        load_inputs(row, width, tokens, i, n, x);
-        ask(row[width - 1], channels, tokens, i);
-        ask(d_y, channels, tokens, i);
+        lanes x[ROWS], d[ROWS]; /* d_u from token t - W + 1 on */
+#pragma GCC unroll 16
+        for (int64_t k = 0; k < kept; k++) d[k] = lanes_load(last->row[k] + i);
+        if (there) {
+            load_inputs(row, width, tokens, i, n, x);
+            ask(row[width - 1], channels, tokens, i);
+            ask(d_y + t * channels + c, channels, tokens, i);
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < tokens; g++)
+            d[kept + g] = there
+                              ? lanes_load_n(d_y + (t + g) * channels + c + i, n) * slope(act, convolved(taps, width, x + g, i))
+                              : lanes_zero();
+#pragma GCC unroll 16
+        for (int64_t k = 0; k < kept; k++) lanes_store(last->row[k] + i, d[k + tokens]);
 #pragma GCC unroll 4
         for (int g = 0; g < tokens; g++) {
-            d[g] = lanes_load_n(d_y + g * channels + i, n) * slope(act, convolved(taps, width, x + g, i));
-            lanes_store(d_u[g] + i, d[g]);
+            if (!d_x || done + g < part->begin || done + g >= part->end) continue;
+            lanes sum = lanes_zero();
+#pragma GCC unroll 16
+            for (int64_t w = 0; w < width; w++) sum = lanes_fma(lanes_load(taps->tap[width - 1 - w] + i), d[g + w], sum);
+            lanes_store_n(d_x + (done + g) * channels + c + i, n, sum);
         }
-        if (!summed) continue;
+        if (!there || t + tokens > part->end) continue;
         lanes sum = lanes_load(d_taps->bias + i);
 #pragma GCC unroll 4
-        for (int g = 0; g < tokens; g++) sum = sum + d[g];
+        for (int g = 0; g < tokens; g++) sum = sum + d[kept + g];
         lanes_store(d_taps->bias + i, sum);
 #pragma GCC unroll 16
         for (int64_t w = 0; w < width; w++) {
             sum = lanes_load(d_taps->tap[w] + i);
 #pragma GCC unroll 4
-            for (int g = 0; g < tokens; g++) sum = lanes_fma(d[g], x[g + w], sum);
+            for (int g = 0; g < tokens; g++) sum = lanes_fma(d[kept + g], x[g + w], sum);
             lanes_store(d_taps->tap[w] + i, sum);
         }
-    }
-}
-
-/* d_x of one token; d_u[w] is the d_u of w tokens later */
-INLINE void finish_row(const block_taps *taps, int64_t width, int64_t count, const float *const d_u[WIDTH], float *d_x) {
-    for (int64_t i = 0; i < count; i += LANES) {
-        int64_t n = lanes_left(count, i);
-        lanes sum = lanes_zero();
-        for (int64_t w = 0; w < width; w++)
-            sum = lanes_fma(lanes_load(taps->tap[width - 1 - w] + i), lanes_load(d_u[w] + i), sum);
-        lanes_store_n(d_x + i, n, sum);
     }
 }
 
@@ -158,43 +168,24 @@ static void add_taps(const block_taps *d_taps, int64_t width, int64_t c, int64_t
     }
 }
 
-/* d_u of token t is in row (t - begin) mod (width + GROUP) of the ring */
-typedef struct {
-    float row[WIDTH + GROUP][BLOCK];
-} gradient_ring;
-
-/* d_x of the tokens of the part among done .. done + tokens - 1 */
-INLINE void finish_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, int64_t done, int64_t tokens, int64_t c,
-                        int64_t count, const gradient_ring *ring, float *d_x) {
-    for (int64_t t = done < part->begin ? part->begin : done; t < done + tokens && t < part->end; t++) {
-        const float *later[WIDTH];
-        for (int64_t w = 0; w < width; w++) later[w] = ring->row[(t + w - part->begin) % (width + GROUP)];
-        finish_row(taps, width, count, later, d_x + t * part->conv->channels + c);
-    }
-}
-
+/* d_y, d_x: of the sequence's first token */
 INLINE void backward(const dr_cpu_conv *part, int64_t width, dr_activation act, const float *d_y, float *d_x, float *d_weight,
                      float *d_bias) {
-    const int64_t channels = part->conv->channels, last = d_x ? part->end + width - 1 : part->end;
+    const int64_t last_token = d_x ? part->end + width - 1 : part->end;
     block_taps taps, d_taps;
-    gradient_ring ring;
+    last_gradients last;
     for (int64_t c = part->first; c < part->last; c += BLOCK) {
         const int64_t count = part->last - c < BLOCK ? part->last - c : BLOCK;
+        int64_t t = part->begin;
         load_taps(part, c, count, &taps);
         memset(d_taps.tap, 0, (size_t)width * sizeof *d_taps.tap);
         memset(d_taps.bias, 0, sizeof d_taps.bias);
-        for (int64_t t = part->begin, tokens; t < last; t += tokens) {
-            float *d_u[GROUP];
-            tokens = t + GROUP <= part->end ? GROUP : 1;
-            for (int64_t g = 0; g < tokens; g++) d_u[g] = ring.row[(t + g - part->begin) % (width + GROUP)];
-            if (tokens == GROUP)
-                backward_rows(part, &taps, width, act, t, GROUP, true, c, count, d_y + t * channels + c, d_u, &d_taps);
-            else if (t < part->length)
-                backward_rows(part, &taps, width, act, t, 1, t < part->end, c, count, d_y + t * channels + c, d_u, &d_taps);
-            else
-                memset(d_u[0], 0, sizeof *ring.row);
-            if (d_x) finish_rows(part, &taps, width, t - width + 1, tokens, c, count, &ring, d_x);
-        }
+        memset(&last, 0, (size_t)(width - 1) * sizeof *last.row);
+        for (; t + GROUP <= part->end; t += GROUP)
+            backward_rows(part, &taps, width, act, t, GROUP, true, c, count, d_y, &last, d_x, &d_taps);
+        for (; t < last_token && t < part->length; t++)
+            backward_rows(part, &taps, width, act, t, 1, true, c, count, d_y, &last, d_x, &d_taps);
+        for (; t < last_token; t++) backward_rows(part, &taps, width, act, t, 1, false, c, count, d_y, &last, d_x, &d_taps);
         add_taps(&d_taps, width, c, count, d_weight, d_bias);
     }
 }

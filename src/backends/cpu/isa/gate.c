@@ -68,33 +68,45 @@ INLINE lanes rate_at(const dr_cpu_gate *gate, int64_t c, int64_t n) {
     return gate->rate ? lanes_load_n(gate->rate + c, n) : lanes_set(1.0f);
 }
 
+INLINE void forward_lanes(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t c, int64_t n, const float *x, float *y) {
+    lanes_store_n(y + c, n, value(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n)));
+}
+
+/* Here and below, n is a constant but for the last vector of a row. */
 INLINE void forward(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t rows, const float *x, float *y) {
-    for (int64_t r = 0; r < rows; r++, x += gate->columns, y += gate->columns)
-        for (int64_t c = 0; c < gate->columns; c += LANES) {
-            int64_t n = lanes_left(gate->columns, c);
-            lanes_store_n(y + c, n, value(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n)));
-        }
+    const int64_t columns = gate->columns;
+    for (int64_t r = 0; r < rows; r++, x += columns, y += columns) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) forward_lanes(gate, kind, c, LANES, x, y);
+        if (c < columns) forward_lanes(gate, kind, c, columns - c, x, y);
+    }
 }
 
 INLINE void add_to(float *sum, int64_t n, lanes x) {
     lanes_store_n(sum, n, lanes_load_n(sum, n) + x);
 }
 
+INLINE void backward_lanes(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t c, int64_t n, const float *x, const float *d_y,
+                           float *d_x, bool accumulate, float *d_rate_log, float *d_bias) {
+    const bool rated = kind == DR_GATE_LOG_DECAY || kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
+    lanes d = lanes_load_n(d_y + c, n);
+    gate_slopes slope = slopes(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n));
+    lanes d_u = d * slope.d_u;
+    if (rated && d_rate_log) add_to(d_rate_log + c, n, d * slope.d_rate_log);
+    if (d_bias) add_to(d_bias + c, n, d_u);
+    if (d_x) lanes_store_n(d_x + c, n, accumulate ? lanes_load_n(d_x + c, n) + d_u : d_u);
+}
+
 INLINE void backward(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t rows, const float *x, const float *d_y, float *d_x,
                      bool accumulate, float *d_rate_log, float *d_bias) {
-    bool rated = kind == DR_GATE_LOG_DECAY || kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
-    for (int64_t r = 0; r < rows; r++, x += gate->columns, d_y += gate->columns)
-        for (int64_t c = 0; c < gate->columns; c += LANES) {
-            int64_t n = lanes_left(gate->columns, c);
-            lanes d = lanes_load_n(d_y + c, n);
-            gate_slopes slope = slopes(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n));
-            lanes d_u = d * slope.d_u;
-            if (rated && d_rate_log) add_to(d_rate_log + c, n, d * slope.d_rate_log);
-            if (d_bias) add_to(d_bias + c, n, d_u);
-            if (!d_x) continue;
-            float *to = d_x + r * gate->columns + c;
-            lanes_store_n(to, n, accumulate ? lanes_load_n(to, n) + d_u : d_u);
-        }
+    const int64_t columns = gate->columns;
+    for (int64_t r = 0; r < rows; r++, x += columns, d_y += columns) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES)
+            backward_lanes(gate, kind, c, LANES, x, d_y, d_x, accumulate, d_rate_log, d_bias);
+        if (c < columns) backward_lanes(gate, kind, c, columns - c, x, d_y, d_x, accumulate, d_rate_log, d_bias);
+        if (d_x) d_x += columns;
+    }
 }
 
 #define KINDS(CASE)                                                                                                            \
