@@ -42,14 +42,14 @@ INLINE void find_rows(const dr_cpu_conv *part, int64_t width, int64_t t, int64_t
 
 INLINE lanes convolved(const block_taps *taps, int64_t width, const lanes *x, int64_t i) {
     lanes u = lanes_load(taps->bias + i);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int64_t w = 0; w < width; w++) u = lanes_fma(lanes_load(taps->tap[w] + i), x[w], u);
     return u;
 }
 
 /* the rows of `tokens` tokens, n channels from i on */
 INLINE void load_inputs(const float *const row[ROWS], int64_t width, const int tokens, int64_t i, int64_t n, lanes x[ROWS]) {
-#pragma GCC unroll 20
+#pragma GCC unroll 8
     for (int64_t k = 0; k < width + tokens - 1; k++) x[k] = lanes_load_n(row[k] + i, n);
 }
 
@@ -124,7 +124,7 @@ INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64
     for (int64_t i = 0; i < count; i += LANES) {
         int64_t n = lanes_left(count, i);
         lanes x[ROWS], d[ROWS]; /* d_u from token t - W + 1 on */
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int64_t k = 0; k < kept; k++) d[k] = lanes_load(last->row[k] + i);
         if (there) {
             load_inputs(row, width, tokens, i, n, x);
@@ -136,13 +136,13 @@ INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64
             d[kept + g] = there
                               ? lanes_load_n(d_y + (t + g) * channels + c + i, n) * slope(act, convolved(taps, width, x + g, i))
                               : lanes_zero();
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int64_t k = 0; k < kept; k++) lanes_store(last->row[k] + i, d[k + tokens]);
 #pragma GCC unroll 4
         for (int g = 0; g < tokens; g++) {
             if (!d_x || done + g < part->begin || done + g >= part->end) continue;
             lanes sum = lanes_zero();
-#pragma GCC unroll 16
+#pragma GCC unroll 8
             for (int64_t w = 0; w < width; w++) sum = lanes_fma(lanes_load(taps->tap[width - 1 - w] + i), d[g + w], sum);
             lanes_store_n(d_x + (done + g) * channels + c + i, n, sum);
         }
@@ -151,7 +151,7 @@ INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64
 #pragma GCC unroll 4
         for (int g = 0; g < tokens; g++) sum = sum + d[kept + g];
         lanes_store(d_taps->bias + i, sum);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int64_t w = 0; w < width; w++) {
             sum = lanes_load(d_taps->tap[w] + i);
 #pragma GCC unroll 4
