@@ -25,6 +25,10 @@ static int64_t pitch_of(int64_t size) {
     return width % 64 ? width : width + DR_CHUNK_TILE;
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 static int64_t at_least_one(int64_t size) {
     return size > 1 ? size : 1;
 }
@@ -107,10 +111,12 @@ static void plan_direct(dr_cpu_plan *plan) {
                                         plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_cpu_input *input = &plan->input[i];
-        input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
+        input->direct = input->used && direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
                         i != plan->read_input && i != plan->write_input;
-        input->direct_gradient = input->direct && (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && !input->key_owned &&
-                                 (values == 1 || plan->step_axis);
+        const bool sole = i == DR_INPUT_ERASE_GATE
+                              ? plan->rule->rows == 1 && !plan->step_axis
+                              : (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && (values == 1 || plan->step_axis);
+        input->direct_gradient = input->direct && sole && !input->key_owned;
     }
 }
 
@@ -220,8 +226,7 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         if (backward && !is_engines && !input->direct_gradient)
             chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
-    if (backward && plan->input[DR_INPUT_VALUE].direct_gradient)
-        chunk->unwanted = take(arena, plan->chunk * plan->steps, plan->value_pitch);
+    if (backward) chunk->unwanted = take(arena, plan->chunk * plan->steps, larger(plan->key_pitch, plan->value_pitch));
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {

@@ -77,7 +77,7 @@ typedef struct {
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
     int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
-    float *unwanted; /* [C steps][Vp] takes direct gradients that nobody asks for */
+    float *unwanted; /* [C steps][max(Kp, Vp)] takes direct gradients that nobody asks for */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */
