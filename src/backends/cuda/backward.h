@@ -33,6 +33,9 @@ typedef struct {
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
     float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */
+    /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and the
+     * gradient after it */
+    float *local, *between;
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */

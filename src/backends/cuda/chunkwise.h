@@ -99,6 +99,9 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
 
+/* Floats of one state for every part and value head. */
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
+
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 

@@ -96,11 +96,15 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->parts == 1) return;
-    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
-    const size_t states = parts * (size_t)plan->value_width * keys * sizeof(float);
+    const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
-    if (plan->reads) tensors->passage = dr_arena_take(arena, parts * keys * keys * sizeof(float));
+    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+}
+
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
