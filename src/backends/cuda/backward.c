@@ -25,7 +25,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     }
     if (plan->rows.channel_decay) tensors->d_far = take(arena, plan, N, K, sizeof(float));
     if (plan->rows.scalar_decay) {
-        tensors->pairs = take(arena, plan, K / 64, N, sizeof(float));
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
     }

@@ -27,9 +27,8 @@ typedef struct {
     float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
     float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
     float *value_dot; /* [64] sum over V of (gate) value dz */
-    /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
-    float *pairs;       /* [Kp/64][64] */
-    float *reader_part; /* [Kp/64][64] reader . its gradient from the entry state, at the last row whose decay it has */
+    /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
+    float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
     float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */

@@ -6,9 +6,9 @@
  *     writer, exit state          writer . its gradient from the exit           a prefix sum over rows
  *     writer, reader              the pairs that span the row
  *
- * Scalar decay: as written; updates.cu has summed the pairs. Decay by channel: the pairs would need a sum for each channel.
- * Instead all pairs are in a suffix sum of reader d_reader - writer d_near, where those that do not span the row cancel; what
- * should cancel comes from the same roundings. No division in either. */
+ * All pairs of the chunk are in one suffix sum of reader . d_reader - writer . d_near, where those that do not span the row cancel:
+ * what should cancel comes from the same roundings. No division. Scalar decay: keys.cu has the dots of each row; decay by channel:
+ * here, a channel each. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
 
@@ -38,7 +38,6 @@ static __global__ void __launch_bounds__(SCALAR_THREADS) scalar_decay(const __gr
     float behind = 0;
     for (int i = 63; i >= m; i--) behind += reader[i];
     sum += behind;
-    for (int i = 0; i < parts; i++) sum += call.back.pairs[(x.block * parts + i) * 64 + m];
     const int64_t token = x.place.first + m / rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (rows.constant_decay)

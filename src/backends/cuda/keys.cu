@@ -32,7 +32,7 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
     for (int i = 0; i < 6; i++) room.scaled[i] = (5 + i) * tile;
     room.alpha = 11 * tile;
     room.small = channel ? 11 * tile + floats : 5 * tile;
-    room.bytes = room.small + 20 * 64 * (int)sizeof(float);
+    room.bytes = room.small + 21 * 64 * (int)sizeof(float);
     return room;
 }
 
@@ -40,7 +40,7 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
 typedef struct {
     float *split, *rest; /* s, -(c/s) */
     float *head_query, *head_read, *tail; /* scalar decay: from entry, to exit */
-    float *alpha;
+    float *alpha, *gain;
     float *exit;  /* [2][64] halves of S . dS' by channel */
     float *total; /* [4][64] by block and channel */
     float *half;  /* [8][64] the same of half blocks */
@@ -55,9 +55,10 @@ static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room)
     rows.head_read = at + 192;
     rows.tail = at + 256;
     rows.alpha = at + 320;
-    rows.exit = at + 384;
-    rows.total = at + 512;
-    rows.half = at + 768;
+    rows.gain = at + 384;
+    rows.exit = at + 448;
+    rows.total = at + 576;
+    rows.half = at + 832;
     return rows;
 }
 
@@ -104,30 +105,28 @@ static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *til
     return sum;
 }
 
-/* The parts of the decay's gradient that come from the states on either side, by row: `decayed` collects readers at the last
- * row whose decay they have, so an undecayed read stands one row up. */
-template <typename T>
-static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const float *rest, float *queries, float *reads, const float (&q)[8][4],
-                                          const float (&r)[8][4], const float (&w)[8][4]) {
+/* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
+ * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
+ * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one of
+ * the row before. reads: times -c. */
+static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers, float *reads,
+                                          float2 reader, float2 read, float2 far) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
-    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
-    const float2 read = call.plan.reads ? dot_rows<T>(r, shared + room.read) : make_float2(0, 0);
     if (lane % 4 == 0) {
-        call.back.writer_part[at + row] = write.x;
-        call.back.writer_part[at + row + 8] = write.y;
-        queries[row] = query.x;
-        queries[row + 8] = query.y;
+        call.back.writer_part[at + row] = far.x;
+        call.back.writer_part[at + row + 8] = far.y;
+        readers[row] = reader.x;
+        readers[row + 8] = reader.y;
         reads[row] = read.x;
         reads[row + 8] = read.y;
     }
     __syncthreads();
     const int i = (int)threadIdx.x;
     if (i >= 64) return;
-    float sum = queries[i];
-    if (!dr_undecayed(call.plan.rows, i)) sum += rest[i] * reads[i];
-    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += rest[i + 1] * reads[i + 1];
+    float sum = readers[i];
+    if (!dr_undecayed(call.plan.rows, i)) sum += reads[i];
+    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += reads[i + 1];
     call.back.reader_part[at + i] = sum;
 }
 
@@ -328,97 +327,17 @@ static __device__ inline void divide_rows(float (&c)[8][4], const float *by) {
         c[n][0] /= by[row], c[n][1] /= by[row], c[n][2] /= by[row + 8], c[n][3] /= by[row + 8];
 }
 
-/* ---- the pairs of the scalar decay --------------------------------------------------------------------------------------- */
-
-/* to[m] = the sum of e over rows i >= m and columns j < m - behind, e in accumulators: a suffix sum over rows, lane by lane and
- * warp by warp, then a sum along the row. Nothing cancels. totals: [4][64]. */
-static __device__ inline void span_rows(float (&e)[8][4], int behind, float *totals, float *to) {
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const float below = __shfl_down_sync(0xffffffffu, e[n][i], 4 * step);
-                if (g + step < 8) e[n][i] += below;
-            }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            e[n][i] += __shfl_sync(0xffffffffu, e[n][i + 2], t); /* rows 8 .. 15 of the warp */
-            if (g == 0) totals[warp * 64 + 8 * n + 2 * t + i] = e[n][i];
-        }
-    }
-    __syncthreads();
-    float sum[2] = {};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int column = 8 * n + 2 * t + i;
-            float behind_warp = 0;
-            for (int w = 3; w > warp; w--) behind_warp += totals[w * 64 + column];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (column < warp * 16 + g + 8 * h - behind) sum[h] += e[n][2 * h + i] + behind_warp;
-        }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-        if (t == 0) to[warp * 16 + g + 8 * h] = sum[h];
-    }
-    __syncthreads();
-}
-
-/* What the pairs of a chunk bring to the gradient of the decays that they span, from these 64 channels: with the products of
- * keys, E_ij = (q_i . w_j) G_ij - (c/s)_i (r_i . w_j) M_ij; to[m] = the sum over readers i behind row m's decay and writers
- * j < m. An undecayed read counts as one of the row before. */
-template <typename T>
-static __device__ inline void decay_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room,
-                                          const keys_rows &k, float *to) {
-    const unsigned base = dr_shared_address(shared);
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    float seen[8][4] = {}, erased[8][4] = {};
-    dr_multiply_scores<T>(seen, base + room.query, base + room.write);
-    if (reads) dr_multiply_scores<T>(erased, base + room.read, base + room.write);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h;
-        const bool undecayed = dr_undecayed(rows, row);
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
-            const T *score = (const T *)(shared + room.score + at), *erase = (const T *)(shared + room.erase + at);
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float pair = seen[n][2 * h + e] * dr_to_float(score[e]);
-                const float read = reads ? erased[n][2 * h + e] * k.rest[row] * dr_to_float(erase[e]) : 0;
-                seen[n][2 * h + e] = undecayed ? pair : pair + read;
-                erased[n][2 * h + e] = undecayed ? read : 0;
-            }
-        }
-    }
-    __syncthreads(); /* others may still read what lay in k.total */
-    span_rows(seen, 0, k.total, k.exit);
-    if (rows.row[0].undecayed) span_rows(erased, 1, k.total, k.exit + 64);
-    const int m = (int)threadIdx.x;
-    if (m < 64) to[m] = k.exit[m] + (rows.row[0].undecayed && m < 63 ? k.exit[64 + m + 1] : 0);
-}
-
 /* ---- gradients at once ----------------------------------------------------------------------------------------------------- */
 
 /* For rules whose row is its input (dr_rows_direct): gradients of query and key, and this part of -r . d_read for the gain. */
 template <typename T>
-static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                           const keys_room &room, int first, const float (&q)[8][4], const float (&r)[8][4],
-                                           const float (&w)[8][4]) {
+static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, int first, float2 dot,
+                                           const float (&q)[8][4], const float (&r)[8][4], const float (&w)[8][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
     const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
     if (plan.reads) {
-        const float2 dot = dot_rows<T>(r, shared + room.read);
         const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + mine + g;
         if (t == 0) {
             call.back.gain_part[at] = -dot.x;
@@ -470,25 +389,31 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.head_read, 1);
         scale_rows(r, k.split, 1);
     }
-    if (rows.scalar_decay) decay_parts<T>(call, x, shared, room, k.rest, k.total, k.total + 64, q, r, w);
+    float2 far = make_float2(0, 0), read = far;
+    if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
     dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
     dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
         divide_rows(r, k.split);
+        read = dot_rows<T>(r, shared + room.read);
     }
     if (dr_rows_direct(rows)) {
-        store_direct<T>(call, x, shared, room, first, q, r, w);
+        store_direct<T>(call, x, first, read, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
         store_rows(call.back.d_query + at, plan.key_width, q);
         store_rows(call.back.d_near + at, plan.key_width, w);
     }
-    if (rows.scalar_decay)
-        decay_pairs<T>(rows, plan.reads, shared, room, k,
-                       call.back.pairs + (x.block * (plan.key_width / 64) + first / 64) * 64);
+    if (!rows.scalar_decay) return;
+    const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
+    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
+    const float2 reader = make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    read.x *= -k.gain[row];
+    read.y *= -k.gain[row + 8];
+    decay_parts(call, x, k.total, k.total + 64, reader, read, far);
 }
 
 /* Decay by channel. */
@@ -568,6 +493,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     if (thread < 64) {
         const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
         k.split[thread] = split;
+        k.gain[thread] = gain;
         k.rest[thread] = -gain / split;
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
