@@ -32,13 +32,13 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
     for (int i = 0; i < 6; i++) room.scaled[i] = (5 + i) * tile;
     room.alpha = 11 * tile;
     room.small = channel ? 11 * tile + floats : 5 * tile;
-    room.bytes = room.small + 21 * 64 * (int)sizeof(float);
+    room.bytes = room.small + 22 * 64 * (int)sizeof(float);
     return room;
 }
 
 /* Factors of rows and channels, [64] each. */
 typedef struct {
-    float *split, *rest; /* s, -(c/s) */
+    float *split, *inverse, *rest; /* s, 1/s, -(c/s) */
     float *head_query, *head_read, *tail; /* scalar decay: from entry, to exit */
     float *alpha, *gain;
     float *exit;  /* [2][64] halves of S . dS' by channel */
@@ -59,6 +59,7 @@ static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room)
     rows.exit = at + 448;
     rows.total = at + 576;
     rows.half = at + 832;
+    rows.inverse = at + 1344;
     return rows;
 }
 
@@ -214,24 +215,31 @@ static __device__ inline void scale_columns(float (&c)[8][4], const float *facto
 
 /* c *= the product of alpha from the start of the half block to the row (readers) or from the row to its end (writers): a scan
  * over the eight lanes that hold a channel. */
-static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][4], const char *alpha, bool reader, bool erases) {
+template <bool reader>
+static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][4], const char *alpha, bool erases) {
     const int first = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const int place = reader ? g : 7 - g; /* from where the product begins */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = first + g + 8 * h;
         const bool exclusive = !reader || (erases && dr_undecayed(rows, row));
+        __syncwarp();
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             float2 f = *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, 8 * n + 2 * t));
 #pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const int from = (int)(threadIdx.x % 32) + (reader ? -4 * step : 4 * step);
-                const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-                if (from >= 0 && from < 32) f.x *= x, f.y *= y;
+            for (int step = 1; step <= 8; step *= 2) { /* the last turn asks for the product without the row's own */
+                const int distance = 4 * (step == 8 ? 1 : step);
+                const float x = reader ? __shfl_up_sync(0xffffffffu, f.x, distance) : __shfl_down_sync(0xffffffffu, f.x, distance);
+                const float y = reader ? __shfl_up_sync(0xffffffffu, f.y, distance) : __shfl_down_sync(0xffffffffu, f.y, distance);
+                if (step < 8) {
+                    f.x *= place >= step ? x : 1;
+                    f.y *= place >= step ? y : 1;
+                } else {
+                    f.x = !exclusive ? f.x : place > 0 ? x : 1;
+                    f.y = !exclusive ? f.y : place > 0 ? y : 1;
+                }
             }
-            const int from = (int)(threadIdx.x % 32) + (reader ? -4 : 4);
-            const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-            if (exclusive) f = from >= 0 && from < 32 ? make_float2(x, y) : make_float2(1, 1);
             c[n][2 * h] *= f.x;
             c[n][2 * h + 1] *= f.y;
         }
@@ -255,28 +263,31 @@ static __device__ inline void join_halves(float (&c)[8][4], const float (&more)[
 }
 
 /* The pairs of half a block, element by element: a thread takes one channel of four halves. Adds to what the products left in
- * d_query, d_read, d_near. */
-template <typename T>
+ * d_query, d_read, d_near. Without branches, so that the loads of many pairs are under way at once. */
+template <typename T, bool reads>
 static __device__ inline void pairs_within(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                            const keys_room &room, const keys_rows &k, const char *alpha, int first) {
     enum { N = 8 };
     const dr_cuda_rows &rows = call.plan.rows;
     const int d = (int)threadIdx.x % 64, width = call.plan.key_width;
-    const bool reads = call.plan.reads;
+    unsigned undecayed = 0; /* a bit for each row of the half */
     for (int half = (int)threadIdx.x / 64; half < 64 / N; half += 2) {
         const int start = half * N;
+        if (reads)
+            for (int i = 0; i < N; i++) undecayed = (undecayed >> 1) | (dr_undecayed(rows, start + i) ? 1u << (N - 1) : 0);
         const int64_t at = (x.block * 64 + start) * width + first + d;
         float *to_query = call.back.d_query + at, *to_near = call.back.d_near + at;
         float *to_read = reads ? call.back.d_read + at : NULL;
-        float q[N], r[N], a[N], d_q[N], d_r[N], d_w[N];
+        float q[N], r[N], a[N], d_q[N], d_r[N], d_w[N], old[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
             q[i] = tile_value<T>(shared + room.query, start + i, d);
-            r[i] = reads ? tile_value<T>(shared + room.read, start + i, d) : 0;
+            r[i] = reads ? k.rest[start + i] * tile_value<T>(shared + room.read, start + i, d) : 0;
             a[i] = alpha_at(alpha, start + i, d);
             d_q[i] = to_query[i * width];
             d_r[i] = 0;
             d_w[i] = to_near[i * width];
+            old[i] = reads ? to_read[i * width] : 0;
         }
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -290,10 +301,10 @@ static __device__ inline void pairs_within(const dr_cuda_backward_call &call, co
                 const float before = fade;
                 fade *= a[i];
                 if (reads) {
-                    const float f = dr_undecayed(rows, start + i) ? before : fade;
+                    const float f = undecayed >> i & 1 ? before : fade;
                     const float m = tile_value<T>(shared + room.erase, start + i, start + j) * f;
                     d_r[i] = fmaf(m, w, d_r[i]);
-                    d_w[j] = fmaf(m * k.rest[start + i], r[i], d_w[j]);
+                    d_w[j] = fmaf(m, r[i], d_w[j]);
                 }
                 const float score = tile_value<T>(shared + room.score, start + i, start + j) * fade;
                 d_q[i] = fmaf(score, w, d_q[i]);
@@ -304,7 +315,7 @@ static __device__ inline void pairs_within(const dr_cuda_backward_call &call, co
         for (int i = 0; i < N; i++) {
             to_query[i * width] = d_q[i];
             to_near[i * width] = d_w[i];
-            if (reads) to_read[i * width] += d_r[i] / k.split[start + i];
+            if (reads) to_read[i * width] = fmaf(d_r[i], k.inverse[start + i], old[i]);
         }
     }
 }
@@ -318,13 +329,6 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
 #pragma unroll
         for (int h = 0; h < 2; h++)
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
-}
-
-static __device__ inline void divide_rows(float (&c)[8][4], const float *by) {
-    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        c[n][0] /= by[row], c[n][1] /= by[row], c[n][2] /= by[row + 8], c[n][3] /= by[row + 8];
 }
 
 /* ---- gradients at once ----------------------------------------------------------------------------------------------------- */
@@ -396,7 +400,7 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-        divide_rows(r, k.split);
+        scale_rows(r, k.inverse, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
     if (dr_rows_direct(rows)) {
@@ -446,14 +450,14 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
         dr_multiply_tiles<T, false>(more, base + room.score, base + room.scaled[3], warp, warp + 1);
         join_halves(q, more, k.half + warp * 128, 1);
     }
-    fade_rows(rows, q, alpha, true, false);
+    fade_rows<true>(rows, q, alpha, false);
     store_rows(call.back.d_query + at, plan.key_width, q);
     if (plan.reads) {
         float more[8][4] = {};
         dr_multiply_tiles<T, false>(more, base + room.erase, base + room.scaled[3], warp, warp + 1);
         join_halves(r, more, k.half + warp * 128, 1);
-        fade_rows(rows, r, alpha, true, true);
-        divide_rows(r, k.split);
+        fade_rows<true>(rows, r, alpha, true);
+        scale_rows(r, k.inverse, 1);
         store_rows(call.back.d_read + at, plan.key_width, r);
     }
     float near[8][4] = {};
@@ -468,12 +472,15 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
     dr_multiply_turned<T>(more, base + room.score, base + room.scaled[4], warp, warp + 1, NULL);
     if (plan.reads) dr_multiply_turned<T>(more, base + room.erase, base + room.scaled[5], warp, warp + 1, k.rest);
     join_halves(near, more, k.half + warp * 128 + 64, 0);
-    fade_rows(rows, w, alpha, false, false);
-    fade_rows(rows, near, alpha, false, false);
+    fade_rows<false>(rows, w, alpha, false);
+    fade_rows<false>(rows, near, alpha, false);
     store_rows(call.back.d_far + at, plan.key_width, w);
     store_rows(call.back.d_near + at, plan.key_width, near);
     __syncthreads(); /* what the products left is there for the pairs within half a block */
-    pairs_within<T>(call, x, shared, room, k, alpha, first);
+    if (plan.reads)
+        pairs_within<T, true>(call, x, shared, room, k, alpha, first);
+    else
+        pairs_within<T, false>(call, x, shared, room, k, alpha, first);
 }
 
 template <typename T, bool channel>
@@ -493,6 +500,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     if (thread < 64) {
         const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
         k.split[thread] = split;
+        k.inverse[thread] = 1 / split;
         k.gain[thread] = gain;
         k.rest[thread] = -gain / split;
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
