@@ -492,7 +492,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
-    const keys_room room = lay_room(sizeof(T), channel);
+    keys_room room = lay_room(sizeof(T), channel);
+    if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;
@@ -535,8 +536,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     __syncthreads();
     dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + block * 64 * 64, 64, 0);
     if (plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(rows, x, first, plan.reads ? shared + room.read : NULL, shared + room.write, shared + room.query);
-    dr_copy_commit();
+    dr_load_row_keys<T>(plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                        shared + room.query);
     if (thread < 64) {
         const int64_t at = block * plan.key_width + first + thread;
         call.back.exit_part[at] = call.chunk.keep[at] * (k.exit[thread] + k.exit[64 + thread]);

@@ -3,9 +3,7 @@
 #define DR_CUDA_ROW_TILES_CUH
 
 #include "backends/cuda/backward.h"
-#include "backends/cuda/places.cuh"
-#include "backends/cuda/rows.cuh"
-#include "backends/cuda/tiles.cuh"
+#include "backends/cuda/prepare_load.cuh"
 
 enum { BLOCK_THREADS = 128 };
 
@@ -36,21 +34,20 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
 }
 
 /* 64 columns of a matrix of ours, [64][width]. */
-template <typename T> static __device__ inline void dr_load_columns(void *tile, const T *from, int width, int column) {
-    dr_load_tile<T>(tile, 64, 64, 64, true, [=](int row) { return from + (int64_t)row * width + column; });
+template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
+    const dr_strided<T> rows = {from + column, width, 64};
+    dr_copy_rows<T>(tile, 64, 1, 64, true, 64, 0, 1, rows);
 }
 
 /* 64 columns of d_o, the query rows of it. */
 template <typename T>
-static __device__ inline void dr_load_output_rows(void *tile, const dr_cuda_rows &rows, const dr_row_block &x, const void *d_o,
+static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows &rows, const dr_row_block &x, const void *d_o,
                                                   int column) {
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const T *from = (const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column;
-    const int steps = rows.steps, alive = x.rows;
-    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive && (steps == 1 || row - token * steps == steps - 1) ? from + token * stride : (const T *)NULL;
-    });
+    const dr_strided<T> from = {(const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column, stride,
+                                x.place.tokens};
+    dr_clear_rows<T>(tile, 64, 1, rows.steps - 1, rows.steps);
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64 / rows.steps, rows.steps - 1, rows.steps, from);
 }
 
 template <typename T> static __device__ inline void dr_put_pair(void *tile, int row, int column, float left, float right) {
@@ -59,84 +56,13 @@ template <typename T> static __device__ inline void dr_put_pair(void *tile, int 
     to[1] = dr_from_float<T>(right);
 }
 
-/* Whether keys and queries all stand in tensors as they are. */
-static __device__ inline bool dr_keys_stand(const dr_cuda_rows &rows) {
-    const int count = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < count; i++) {
-        const dr_row &row = rows.row[i];
-        if (row.read == DR_READ_GATED_KEY || row.read == DR_READ_KEY_PLUS_QUERY || row.read == DR_READ_FREE ||
-            row.write == DR_WRITE_RATE_READ)
-            return false;
-    }
-    return rows.query != DR_QUERY_CORRECTED;
-}
-
-static __device__ inline dr_source dr_read_key(const dr_cuda_rows &rows, dr_read read) {
-    const dr_source none = {NULL, 0, 0, 0};
-    if (read == DR_READ_NONE) return none;
-    return dr_source_of(rows.input[read == DR_READ_ERASE_KEY  ? DR_INPUT_ERASE_KEY
-                                   : read == DR_READ_FEEDBACK ? DR_INPUT_FEEDBACK_KEY
-                                                              : DR_INPUT_KEY]);
-}
-
-static __device__ inline dr_source dr_write_key(const dr_cuda_rows &rows, dr_write write) {
-    if (write == DR_WRITE_PRECONDITIONED) return dr_source_made(rows, rows.squashed);
-    if (write == DR_WRITE_SHERMAN_MORRISON) return dr_source_made(rows, rows.morrison);
-    return dr_source_of(rows.input[write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY
-                                   : write == DR_WRITE_FREE    ? DR_INPUT_FREE_WRITE
-                                                               : DR_INPUT_KEY]);
-}
-
-/* 64 channels from `first` on of vectors that stand in one tensor, or in two in turn. */
-template <typename T>
-static __device__ inline void dr_load_sources(void *tile, const dr_cuda_rows &rows, const dr_row_block &x, int first,
-                                              const dr_source &one, const dr_source &two) {
-    const int steps = rows.steps, alive = x.rows;
-    const bool axis = rows.step_axis;
-    const T *from = (const T *)one.at, *second = (const T *)two.at;
-    if (from) from += x.place.first * one.token + x.key_head * one.head + first;
-    if (second) second += x.place.first * two.token + x.key_head * two.head + first;
-    dr_load_tile<T>(tile, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps, step = row - token * steps;
-        if (row >= alive) return (const T *)NULL;
-        if (axis || step == 0) return from ? from + token * one.token + step * one.step : from;
-        return second ? second + token * two.token : second;
-    });
-}
-
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for and a barrier
- * is passed. read NULL: not wanted. */
+ * is passed. read NULL: not wanted, or the write keys serve. */
 template <typename T>
-static __device__ inline void dr_load_row_keys(const dr_cuda_rows &rows, const dr_row_block &x, int first, void *read,
-                                               void *write, void *query) {
-    const int lane = (int)(threadIdx.x % 32), channel = first + 2 * lane;
-    if (dr_keys_stand(rows)) {
-        const dr_row &last = rows.row[rows.step_axis || rows.steps == 1 ? 0 : 1];
-        dr_load_sources<T>(write, rows, x, first, dr_write_key(rows, rows.row[0].write), dr_write_key(rows, last.write));
-        if (read)
-            dr_load_sources<T>(read, rows, x, first, dr_read_key(rows, rows.row[0].read), dr_read_key(rows, last.read));
-        const dr_source source =
-            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
-        const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
-        const int steps = rows.steps, alive = x.rows;
-        dr_load_tile<T>(query, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
-            const int token = steps == 1 ? row : row / steps;
-            return row < alive && row - token * steps == steps - 1 ? from + token * source.token : (const T *)NULL;
-        });
-        return;
-    }
-#pragma unroll 4
-    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
-        const int token = rows.steps == 1 ? row : row / rows.steps, step = row - token * rows.steps;
-        float r[2] = {}, w[2] = {}, q[2] = {};
-        if (row < x.rows) {
-            dr_row_keys<T, 2>(rows, x.place.first + token, step, x.key_head, x.head, channel, r, w);
-            if (dr_queries(rows, row)) dr_row_query<T, 2>(rows, x.place.first + token, x.key_head, channel, q);
-        }
-        if (read) dr_put_pair<T>(read, row, 2 * lane, r[0], r[1]);
-        dr_put_pair<T>(write, row, 2 * lane, w[0], w[1]);
-        dr_put_pair<T>(query, row, 2 * lane, q[0], q[1]);
-    }
+static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
+                                               char *write, char *query) {
+    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1};
+    dr_load_rows<T>(plan, block, write, read, query);
 }
 
 /* The gain that goes into M, and what is left of the gain beside it. */
