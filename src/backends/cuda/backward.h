@@ -27,6 +27,7 @@ typedef struct {
     float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
     float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
     float *value_dot; /* [64] sum over V of (gate) value dz */
+    float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
     float *pairs;       /* [Kp/64][64] */
     float *reader_part; /* [Kp/64][64] reader . its gradient from the entry state, at the last row whose decay it has */
