@@ -16,6 +16,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         .d_query = take(arena, plan, N, K, sizeof(float)),
         .d_near = take(arena, plan, N, K, sizeof(float)),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
+        .write_dot = take(arena, plan, 1, N, sizeof(float)),
         .exit_part = take(arena, plan, 1, K, sizeof(float)),
     };
     if (plan->reads) {

@@ -27,6 +27,7 @@ typedef struct {
     float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
     float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
     float *value_dot; /* [64] sum over V of (gate) value dz */
+    float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
     float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */

@@ -1,31 +1,25 @@
-/* rows: from the gradients of q~, r, w, c and z to those of the inputs. One warp takes one token and key head and goes through its
- * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
+/* rows: from the gradients of q~, r, w, c and z to those of the inputs. One warp takes one token and key head and goes through
+ * its value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
 
 enum { WARPS = 4 };
 
 /* A lane's part of the gradients that belong to the key head. */
-template <int E>
-struct key_sums {
+template <int E> struct key_sums {
     float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], squashed[E], morrison[E],
         read_query[E];
 };
 
 /* Sums over the steps of a token and value head. */
-template <int E>
-struct value_sums {
-    float erase_gate[E], beta, erase_gain, lambda, alpha;
-};
+template <int E> struct value_sums { float erase_gate[E], beta, erase_gain, lambda, alpha; };
 
-template <int E>
-static __device__ inline void clear(float (&x)[E]) {
+template <int E> static __device__ inline void clear(float (&x)[E]) {
 #pragma unroll
     for (int e = 0; e < E; e++) x[e] = 0;
 }
 
-template <int E>
-static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
+template <int E> static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
 #pragma unroll
     for (int e = 0; e < E; e++) to[e] += x[e];
 }
@@ -49,8 +43,31 @@ static __device__ inline void store_scalar(const dr_cuda_rows &rows, dr_input i,
 
 /* A row of a block, [64][Kp] floats. */
 template <int E>
-static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row, float (&to)[E]) {
+static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row,
+                                       float (&to)[E]) {
     dr_load_lane<float, E>(from + (block * 64 + row) * plan.key_width + dr_lane_first<E>(), E, true, to);
+}
+
+/* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
+ * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
+ * scan, are differences of them: so dw's part along w and dc both come from u . dz. Returns it; where c is too small to divide
+ * by, dc stays as it is. */
+static __device__ inline float settle_gain(const dr_cuda_backward_call &call, const dr_row &spec, const dr_row_gains &gains,
+                                           int64_t at, float *d_gain) {
+    const float write_dot = call.back.write_dot[at];
+    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return write_dot;
+    if (fabsf(gains.gain) >= 0x1p-10f)
+        *d_gain = (own_factor ? write_dot - gains.factor * call.back.value_dot[at] : write_dot) / gains.gain;
+    return write_dot;
+}
+
+/* Adds a multiple of w to its gradient such that their product is `target`. */
+template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
+    const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
+    const float more = square > 0 ? (target - dot) / square : 0;
+#pragma unroll
+    for (int e = 0; e < E; e++) d_w[e] = fmaf(more, w[e], d_w[e]);
 }
 
 template <typename T, int E>
@@ -89,6 +106,10 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
         else
             d_factor += value;
     }
+    if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
+        const float target = settle_gain(call, spec, gains, block * 64 + row, &d_gain);
+        settle_write<E>(w, target, d_w);
+    }
     dr_map_gain_inputs d = {};
     const dr_normalizer normalizer = dr_row_normalizer(rows, step);
     dr_map_base_gain_backward(spec.gain, &scalars, gains.base, d_gain * gains.factor, &d);
@@ -125,10 +146,12 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
 }
 
 template <int E>
-static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head, const float (&x)[E]) {
+static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head,
+                                             const float (&x)[E]) {
     if (!at) return;
     const int first = dr_lane_first<E>();
-    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned, x);
+    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned,
+                            x);
 }
 
 template <typename T, int E>
@@ -234,8 +257,7 @@ static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t st
     return DR_OK;
 }
 
-template <typename T, int E>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t blocks = (plan->slots * plan->chunk * plan->key_heads + WARPS - 1) / WARPS;
     unsigned grid;
