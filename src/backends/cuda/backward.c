@@ -26,9 +26,13 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     }
     if (plan->rows.channel_decay) tensors->d_far = take(arena, plan, N, K, sizeof(float));
     if (plan->rows.scalar_decay) {
-        tensors->pairs = take(arena, plan, K / 64, N, sizeof(float));
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
+    if (plan->parts > 1) {
+        const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
+        tensors->local = dr_arena_take(arena, states);
+        tensors->between = dr_arena_take(arena, states);
     }
     if (plan->rows.constant_decay)
         tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));

@@ -88,11 +88,15 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->parts == 1) return;
-    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
-    const size_t states = parts * (size_t)plan->value_width * keys * sizeof(float);
+    const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
-    if (plan->reads) tensors->passage = dr_arena_take(arena, parts * keys * keys * sizeof(float));
+    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+}
+
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
@@ -100,24 +104,12 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
-    case DR_F16:
-        return dr_cuda_chunk_prepare_fp16(plan, tensors, stream);
-    default:
-        return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }
 
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                              void *o, float *final, void *saved, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
-    case DR_F16:
-        return dr_cuda_chunk_scan_fp16(plan, tensors, initial, o, final, saved, stream);
-    default:
-        return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

@@ -5,9 +5,9 @@
  *
  * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel: blocks of 16
  * rows, one a warp. A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks
- * between * tail (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so
- * far, the state's part first, by one block's factor. Pairs between the halves of a block go the same way, and a pair in one half
- * is done element by element with running products of alpha. No quotient, no positive exponent.
+ * between * tail (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came
+ * so far, the state's part first, by one block's factor. Pairs between the halves of a block go the same way, and a pair in one
+ * half is done element by element with running products of alpha. No quotient, no positive exponent.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
@@ -32,15 +32,15 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
     for (int i = 0; i < 6; i++) room.scaled[i] = (5 + i) * tile;
     room.alpha = 11 * tile;
     room.small = channel ? 11 * tile + floats : 5 * tile;
-    room.bytes = room.small + 20 * 64 * (int)sizeof(float);
+    room.bytes = room.small + 22 * 64 * (int)sizeof(float);
     return room;
 }
 
 /* Factors of rows and channels, [64] each. */
 typedef struct {
-    float *split, *rest; /* s, -(c/s) */
+    float *split, *inverse, *rest;        /* s, 1/s, -(c/s) */
     float *head_query, *head_read, *tail; /* scalar decay: from entry, to exit */
-    float *alpha;
+    float *alpha, *gain;
     float *exit;  /* [2][64] halves of S . dS' by channel */
     float *total; /* [4][64] by block and channel */
     float *half;  /* [8][64] the same of half blocks */
@@ -55,9 +55,11 @@ static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room)
     rows.head_read = at + 192;
     rows.tail = at + 256;
     rows.alpha = at + 320;
-    rows.exit = at + 384;
-    rows.total = at + 512;
-    rows.half = at + 768;
+    rows.gain = at + 384;
+    rows.exit = at + 448;
+    rows.total = at + 576;
+    rows.half = at + 832;
+    rows.inverse = at + 1344;
     return rows;
 }
 
@@ -82,8 +84,7 @@ static __device__ inline void scale_rows(float (&c)[8][4], const float *factor, 
 }
 
 /* Row sums of c times a tile, of this warp's rows: lane 4 g has rows g and g + 8. */
-template <typename T>
-static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
+template <typename T> static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
     float2 sum = make_float2(0, 0);
 #pragma unroll
@@ -104,34 +105,33 @@ static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *til
     return sum;
 }
 
-/* The parts of the decay's gradient that come from the states on either side, by row: `decayed` collects readers at the last
- * row whose decay they have, so an undecayed read stands one row up. */
-template <typename T>
-static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const float *rest, float *queries, float *reads, const float (&q)[8][4],
-                                          const float (&r)[8][4], const float (&w)[8][4]) {
+/* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
+ * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
+ * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one
+ * of the row before. reads: times -c. */
+static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers,
+                                          float *reads, float2 reader, float2 read, float2 far) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
-    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
-    const float2 read = call.plan.reads ? dot_rows<T>(r, shared + room.read) : make_float2(0, 0);
     if (lane % 4 == 0) {
-        call.back.writer_part[at + row] = write.x;
-        call.back.writer_part[at + row + 8] = write.y;
-        queries[row] = query.x;
-        queries[row + 8] = query.y;
+        call.back.writer_part[at + row] = far.x;
+        call.back.writer_part[at + row + 8] = far.y;
+        readers[row] = reader.x;
+        readers[row + 8] = reader.y;
         reads[row] = read.x;
         reads[row + 8] = read.y;
     }
     __syncthreads();
     const int i = (int)threadIdx.x;
     if (i >= 64) return;
-    float sum = queries[i];
-    if (!dr_undecayed(call.plan.rows, i)) sum += rest[i] * reads[i];
-    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += rest[i + 1] * reads[i + 1];
+    float sum = readers[i];
+    if (!dr_undecayed(call.plan.rows, i)) sum += reads[i];
+    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += reads[i + 1];
     call.back.reader_part[at + i] = sum;
 }
 
-/* ---- decay by channel ------------------------------------------------------------------------------------------------------ */
+/* ---- decay by channel ------------------------------------------------------------------------------------------------------
+ */
 
 /* alpha of every row and channel as floats: 1 at rows that do not decay. */
 static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
@@ -148,13 +148,11 @@ static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_
     }
 }
 
-template <typename T>
-static __device__ inline float tile_value(const char *tile, int row, int column) {
+template <typename T> static __device__ inline float tile_value(const char *tile, int row, int column) {
     return dr_to_float(*(const T *)(tile + dr_tile_at<T>(0, 64, row, column)));
 }
 
-template <typename T>
-static __device__ inline void set_tile(char *tile, int row, int column, float x) {
+template <typename T> static __device__ inline void set_tile(char *tile, int row, int column, float x) {
     *(T *)(tile + dr_tile_at<T>(0, 64, row, column)) = dr_from_float<T>(x);
 }
 
@@ -215,24 +213,33 @@ static __device__ inline void scale_columns(float (&c)[8][4], const float *facto
 
 /* c *= the product of alpha from the start of the half block to the row (readers) or from the row to its end (writers): a scan
  * over the eight lanes that hold a channel. */
-static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][4], const char *alpha, bool reader, bool erases) {
+template <bool reader>
+static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][4], const char *alpha, bool erases) {
     const int first = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const int place = reader ? g : 7 - g; /* from where the product begins */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = first + g + 8 * h;
         const bool exclusive = !reader || (erases && dr_undecayed(rows, row));
+        __syncwarp();
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             float2 f = *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, 8 * n + 2 * t));
 #pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const int from = (int)(threadIdx.x % 32) + (reader ? -4 * step : 4 * step);
-                const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-                if (from >= 0 && from < 32) f.x *= x, f.y *= y;
+            for (int step = 1; step <= 8; step *= 2) { /* the last turn asks for the product without the row's own */
+                const int distance = 4 * (step == 8 ? 1 : step);
+                const float x =
+                    reader ? __shfl_up_sync(0xffffffffu, f.x, distance) : __shfl_down_sync(0xffffffffu, f.x, distance);
+                const float y =
+                    reader ? __shfl_up_sync(0xffffffffu, f.y, distance) : __shfl_down_sync(0xffffffffu, f.y, distance);
+                if (step < 8) {
+                    f.x *= place >= step ? x : 1;
+                    f.y *= place >= step ? y : 1;
+                } else {
+                    f.x = !exclusive ? f.x : place > 0 ? x : 1;
+                    f.y = !exclusive ? f.y : place > 0 ? y : 1;
+                }
             }
-            const int from = (int)(threadIdx.x % 32) + (reader ? -4 : 4);
-            const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-            if (exclusive) f = from >= 0 && from < 32 ? make_float2(x, y) : make_float2(1, 1);
             c[n][2 * h] *= f.x;
             c[n][2 * h + 1] *= f.y;
         }
@@ -256,28 +263,31 @@ static __device__ inline void join_halves(float (&c)[8][4], const float (&more)[
 }
 
 /* The pairs of half a block, element by element: a thread takes one channel of four halves. Adds to what the products left in
- * d_query, d_read, d_near. */
-template <typename T>
+ * d_query, d_read, d_near. Without branches, so that the loads of many pairs are under way at once. */
+template <typename T, bool reads>
 static __device__ inline void pairs_within(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                            const keys_room &room, const keys_rows &k, const char *alpha, int first) {
     enum { N = 8 };
     const dr_cuda_rows &rows = call.plan.rows;
     const int d = (int)threadIdx.x % 64, width = call.plan.key_width;
-    const bool reads = call.plan.reads;
+    unsigned undecayed = 0; /* a bit for each row of the half */
     for (int half = (int)threadIdx.x / 64; half < 64 / N; half += 2) {
         const int start = half * N;
+        if (reads)
+            for (int i = 0; i < N; i++) undecayed = (undecayed >> 1) | (dr_undecayed(rows, start + i) ? 1u << (N - 1) : 0);
         const int64_t at = (x.block * 64 + start) * width + first + d;
         float *to_query = call.back.d_query + at, *to_near = call.back.d_near + at;
         float *to_read = reads ? call.back.d_read + at : NULL;
-        float q[N], r[N], a[N], d_q[N], d_r[N], d_w[N];
+        float q[N], r[N], a[N], d_q[N], d_r[N], d_w[N], old[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
             q[i] = tile_value<T>(shared + room.query, start + i, d);
-            r[i] = reads ? tile_value<T>(shared + room.read, start + i, d) : 0;
+            r[i] = reads ? k.rest[start + i] * tile_value<T>(shared + room.read, start + i, d) : 0;
             a[i] = alpha_at(alpha, start + i, d);
             d_q[i] = to_query[i * width];
             d_r[i] = 0;
             d_w[i] = to_near[i * width];
+            old[i] = reads ? to_read[i * width] : 0;
         }
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -291,10 +301,10 @@ static __device__ inline void pairs_within(const dr_cuda_backward_call &call, co
                 const float before = fade;
                 fade *= a[i];
                 if (reads) {
-                    const float f = dr_undecayed(rows, start + i) ? before : fade;
+                    const float f = undecayed >> i & 1 ? before : fade;
                     const float m = tile_value<T>(shared + room.erase, start + i, start + j) * f;
                     d_r[i] = fmaf(m, w, d_r[i]);
-                    d_w[j] = fmaf(m * k.rest[start + i], r[i], d_w[j]);
+                    d_w[j] = fmaf(m, r[i], d_w[j]);
                 }
                 const float score = tile_value<T>(shared + room.score, start + i, start + j) * fade;
                 d_q[i] = fmaf(score, w, d_q[i]);
@@ -305,12 +315,13 @@ static __device__ inline void pairs_within(const dr_cuda_backward_call &call, co
         for (int i = 0; i < N; i++) {
             to_query[i * width] = d_q[i];
             to_near[i * width] = d_w[i];
-            if (reads) to_read[i * width] += d_r[i] / k.split[start + i];
+            if (reads) to_read[i * width] = fmaf(d_r[i], k.inverse[start + i], old[i]);
         }
     }
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------------------------------------
+ */
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -321,104 +332,18 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
-static __device__ inline void divide_rows(float (&c)[8][4], const float *by) {
-    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        c[n][0] /= by[row], c[n][1] /= by[row], c[n][2] /= by[row + 8], c[n][3] /= by[row + 8];
-}
-
-/* ---- the pairs of the scalar decay --------------------------------------------------------------------------------------- */
-
-/* to[m] = the sum of e over rows i >= m and columns j < m - behind, e in accumulators: a suffix sum over rows, lane by lane and
- * warp by warp, then a sum along the row. Nothing cancels. totals: [4][64]. */
-static __device__ inline void span_rows(float (&e)[8][4], int behind, float *totals, float *to) {
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const float below = __shfl_down_sync(0xffffffffu, e[n][i], 4 * step);
-                if (g + step < 8) e[n][i] += below;
-            }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            e[n][i] += __shfl_sync(0xffffffffu, e[n][i + 2], t); /* rows 8 .. 15 of the warp */
-            if (g == 0) totals[warp * 64 + 8 * n + 2 * t + i] = e[n][i];
-        }
-    }
-    __syncthreads();
-    float sum[2] = {};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int column = 8 * n + 2 * t + i;
-            float behind_warp = 0;
-            for (int w = 3; w > warp; w--) behind_warp += totals[w * 64 + column];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (column < warp * 16 + g + 8 * h - behind) sum[h] += e[n][2 * h + i] + behind_warp;
-        }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-        if (t == 0) to[warp * 16 + g + 8 * h] = sum[h];
-    }
-    __syncthreads();
-}
-
-/* What the pairs of a chunk bring to the gradient of the decays that they span, from these 64 channels: with the products of
- * keys, E_ij = (q_i . w_j) G_ij - (c/s)_i (r_i . w_j) M_ij; to[m] = the sum over readers i behind row m's decay and writers
- * j < m. An undecayed read counts as one of the row before. */
-template <typename T>
-static __device__ inline void decay_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room,
-                                          const keys_rows &k, float *to) {
-    const unsigned base = dr_shared_address(shared);
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    float seen[8][4] = {}, erased[8][4] = {};
-    dr_multiply_scores<T>(seen, base + room.query, base + room.write);
-    if (reads) dr_multiply_scores<T>(erased, base + room.read, base + room.write);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h;
-        const bool undecayed = dr_undecayed(rows, row);
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
-            const T *score = (const T *)(shared + room.score + at), *erase = (const T *)(shared + room.erase + at);
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float pair = seen[n][2 * h + e] * dr_to_float(score[e]);
-                const float read = reads ? erased[n][2 * h + e] * k.rest[row] * dr_to_float(erase[e]) : 0;
-                seen[n][2 * h + e] = undecayed ? pair : pair + read;
-                erased[n][2 * h + e] = undecayed ? read : 0;
-            }
-        }
-    }
-    __syncthreads(); /* others may still read what lay in k.total */
-    span_rows(seen, 0, k.total, k.exit);
-    if (rows.row[0].undecayed) span_rows(erased, 1, k.total, k.exit + 64);
-    const int m = (int)threadIdx.x;
-    if (m < 64) to[m] = k.exit[m] + (rows.row[0].undecayed && m < 63 ? k.exit[64 + m + 1] : 0);
-}
-
-/* ---- gradients at once ----------------------------------------------------------------------------------------------------- */
+/* ---- gradients at once -----------------------------------------------------------------------------------------------------
+ */
 
 /* For rules whose row is its input (dr_rows_direct): gradients of query and key, and this part of -r . d_read for the gain. */
 template <typename T>
-static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                           const keys_room &room, int first, const float (&q)[8][4], const float (&r)[8][4],
-                                           const float (&w)[8][4]) {
+static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, int first, float2 dot,
+                                           const float (&q)[8][4], const float (&r)[8][4], const float (&w)[8][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
     const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
     if (plan.reads) {
-        const float2 dot = dot_rows<T>(r, shared + room.read);
         const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + mine + g;
         if (t == 0) {
             call.back.gain_part[at] = -dot.x;
@@ -453,7 +378,8 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
     }
 }
 
-/* ---- the kernel, second half: after the states -------------------------------------------------------------------------------- */
+/* ---- the kernel, second half: after the states
+ * -------------------------------------------------------------------------------- */
 
 /* No or scalar decay. */
 template <typename T>
@@ -470,25 +396,31 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.head_read, 1);
         scale_rows(r, k.split, 1);
     }
-    if (rows.scalar_decay) decay_parts<T>(call, x, shared, room, k.rest, k.total, k.total + 64, q, r, w);
+    float2 far = make_float2(0, 0), read = far;
+    if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
     dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
     dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-        divide_rows(r, k.split);
+        scale_rows(r, k.inverse, 1);
+        read = dot_rows<T>(r, shared + room.read);
     }
     if (dr_rows_direct(rows)) {
-        store_direct<T>(call, x, shared, room, first, q, r, w);
+        store_direct<T>(call, x, first, read, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
         store_rows(call.back.d_query + at, plan.key_width, q);
         store_rows(call.back.d_near + at, plan.key_width, w);
     }
-    if (rows.scalar_decay)
-        decay_pairs<T>(rows, plan.reads, shared, room, k,
-                       call.back.pairs + (x.block * (plan.key_width / 64) + first / 64) * 64);
+    if (!rows.scalar_decay) return;
+    const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
+    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
+    const float2 reader = make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    read.x *= -k.gain[row];
+    read.y *= -k.gain[row + 8];
+    decay_parts(call, x, k.total, k.total + 64, reader, read, far);
 }
 
 /* Decay by channel. */
@@ -521,14 +453,14 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
         dr_multiply_tiles<T, false>(more, base + room.score, base + room.scaled[3], warp, warp + 1);
         join_halves(q, more, k.half + warp * 128, 1);
     }
-    fade_rows(rows, q, alpha, true, false);
+    fade_rows<true>(rows, q, alpha, false);
     store_rows(call.back.d_query + at, plan.key_width, q);
     if (plan.reads) {
         float more[8][4] = {};
         dr_multiply_tiles<T, false>(more, base + room.erase, base + room.scaled[3], warp, warp + 1);
         join_halves(r, more, k.half + warp * 128, 1);
-        fade_rows(rows, r, alpha, true, true);
-        divide_rows(r, k.split);
+        fade_rows<true>(rows, r, alpha, true);
+        scale_rows(r, k.inverse, 1);
         store_rows(call.back.d_read + at, plan.key_width, r);
     }
     float near[8][4] = {};
@@ -543,16 +475,21 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
     dr_multiply_turned<T>(more, base + room.score, base + room.scaled[4], warp, warp + 1, NULL);
     if (plan.reads) dr_multiply_turned<T>(more, base + room.erase, base + room.scaled[5], warp, warp + 1, k.rest);
     join_halves(near, more, k.half + warp * 128 + 64, 0);
-    fade_rows(rows, w, alpha, false, false);
-    fade_rows(rows, near, alpha, false, false);
+    fade_rows<false>(rows, w, alpha, false);
+    fade_rows<false>(rows, near, alpha, false);
     store_rows(call.back.d_far + at, plan.key_width, w);
     store_rows(call.back.d_near + at, plan.key_width, near);
     __syncthreads(); /* what the products left is there for the pairs within half a block */
-    pairs_within<T>(call, x, shared, room, k, alpha, first);
+    if (plan.reads)
+        pairs_within<T, true>(call, x, shared, room, k, alpha, first);
+    else
+        pairs_within<T, false>(call, x, shared, room, k, alpha, first);
 }
 
 template <typename T, bool channel>
-static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : channel ? 2 : 3)
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
+                                                        : channel      ? 2
+                                                                       : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -560,7 +497,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
-    const keys_room room = lay_room(sizeof(T), channel);
+    keys_room room = lay_room(sizeof(T), channel);
+    if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;
@@ -568,6 +506,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     if (thread < 64) {
         const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
         k.split[thread] = split;
+        k.inverse[thread] = 1 / split;
+        k.gain[thread] = gain;
         k.rest[thread] = -gain / split;
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
@@ -575,7 +515,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     __syncthreads();
     if (!channel) scalar_fades(rows, k);
 
-    /* from the states: S dO, S dY, dS' U */
+    /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
+    constexpr bool narrow = sizeof(T) == 2;
+    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[8][4] = {}, r[8][4] = {}, w[8][4] = {}, exit = 0;
     for (int column = 0; column < plan.value_width; column += 64) {
         const int64_t rows_at = block * 64 * plan.value_width, states_at = (block * plan.value_width + column) * plan.key_width;
@@ -594,15 +536,27 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
         if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
         dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
         const int d = thread % 64;
-        for (int v = thread / 64 * 32; v < thread / 64 * 32 + 32; v++)
-            exit = fmaf(tile_value<T>(shared + room.stage[3], v, d), tile_value<T>(shared + room.stage[4], v, d), exit);
+        for (int v = thread / 64 * 32; v < thread / 64 * 32 + 32; v++) {
+            float s = tile_value<T>(shared + room.stage[3], v, d), d_s = tile_value<T>(shared + room.stage[4], v, d);
+            if (narrow && entry) s = dr_state_element(rows, entry, first + d, column + v);
+            if (narrow && beyond) d_s = dr_state_element(rows, beyond, first + d, column + v);
+            exit = fmaf(s, d_s, exit);
+        }
+        if (!narrow || !(entry || beyond)) continue;
+        __syncthreads();
+        if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
+        if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
+        __syncthreads();
+        if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+        if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+        if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
     }
     k.exit[thread] = exit;
     __syncthreads();
     dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + block * 64 * 64, 64, 0);
     if (plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(rows, x, first, plan.reads ? shared + room.read : NULL, shared + room.write, shared + room.query);
-    dr_copy_commit();
+    dr_load_row_keys<T>(plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                        shared + room.query);
     if (thread < 64) {
         const int64_t at = block * plan.key_width + first + thread;
         call.back.exit_part[at] = call.chunk.keep[at] * (k.exit[thread] + k.exit[64 + thread]);
@@ -615,8 +569,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
         finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, bool channel>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, bool channel> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T), channel).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
@@ -629,7 +582,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, {
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         return call->plan.rows.channel_decay ? launch<T, true>(call, stream) : launch<T, false>(call, stream);
     });
     return DR_OK;

@@ -1,4 +1,4 @@
-/* The load stage of prepare: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
+/* The load stage of prepare and of keys.cu: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
  *
  * Keys that stand in a tensor as they are come by asynchronous copies; the others are made of two tensors, eight channels at
  * a time, a warp-uniform switch for each tile. A query stands in the last row of its token, other rows of its tile are zero: so
@@ -23,7 +23,8 @@ typedef struct {
     int64_t block;
     dr_chunk_place place;
     int head, key_head;
-    int alive; /* rows that are there */
+    int alive;          /* rows that are there */
+    int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
 } dr_prepare_block;
 
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
@@ -33,6 +34,8 @@ static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call 
     x.head = (int)(x.block % call.plan.value_heads);
     x.key_head = x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
+    x.channel = 0;
+    x.boxes = call.plan.key_width / 64;
     return x;
 }
 
@@ -57,7 +60,7 @@ template <typename T>
 static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input, bool per_value,
                                                   bool axis) {
     dr_strided<T> rows;
-    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head;
+    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head + x.channel;
     rows.stride = axis ? input.step : input.token; /* a token's steps lie one after another */
     rows.alive = axis ? x.alive : x.place.tokens;
     return rows;
@@ -68,7 +71,7 @@ template <typename T>
 static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, const dr_prepare_block &x, const void *made) {
     dr_strided<T> to;
     to.stride = (int64_t)rows.key_heads * rows.key_size;
-    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size;
+    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size + x.channel;
     to.alive = x.place.tokens;
     return to;
 }
@@ -78,7 +81,7 @@ template <typename T>
 static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
                                             const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
     const dr_strided<T> none = {NULL, 0, 0};
     dr_strided<T> a = none, b = none;
     dr_form form = DR_FORM_COPY;
@@ -113,9 +116,9 @@ static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan
         factor = (const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head;
     }
     if (form == DR_FORM_COPY)
-        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
     else
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
                         rows.input[DR_INPUT_LAMBDA].token, 1.0f);
 }
 
@@ -124,7 +127,7 @@ template <typename T>
 static __device__ inline void dr_load_writes(char *tile, const char *reader, const dr_cuda_chunk_plan &plan,
                                              const dr_prepare_block &x, const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
     dr_strided<T> a;
     switch (row.write) {
     case DR_WRITE_PRECONDITIONED:
@@ -142,30 +145,30 @@ static __device__ inline void dr_load_writes(char *tile, const char *reader, con
     case DR_WRITE_RATE_READ: {
         const dr_strided<T> none = {NULL, 0, 0};
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL,
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL,
                         0, 1.0f);
         return;
     }
     default:
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
     }
-    dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+    dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
 }
 
 /* Queries, in the last row of each token. */
 template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64, first = rows.steps - 1, count = 64 / rows.steps;
+    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
     const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
                                                          : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
     if (rows.query == DR_QUERY_CORRECTED)
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
                         dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), NULL,
                         (const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f);
     else
-        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, rows.steps, q);
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
 }
 
 static __device__ inline bool dr_rows_have_rate(const dr_cuda_rows &rows) {

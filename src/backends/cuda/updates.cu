@@ -35,31 +35,26 @@ static __host__ __device__ inline updates_room lay_room(int element) {
 
 /* 64 channels of R~, or of the input that it is a multiple of. */
 template <typename T>
-static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, void *tile) {
+static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, char *tile) {
     const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
     if (!plan.reader_direct) {
         dr_load_columns<T>(tile, (const T *)call.chunk.reader + x.block * 64 * plan.key_width, plan.key_width, first);
         return;
     }
-    const dr_source source = dr_reader_source(plan.rows);
-    const int steps = plan.rows.steps, alive = x.rows;
-    const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
-    dr_load_tile<T>(tile, 64, 64, plan.rows.key_size - first, plan.rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
-    });
+    const dr_source source = dr_reader_source(rows);
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + x.key_head * source.head + first,
+                                rows.step_axis ? source.step : source.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
 }
 
 /* Values as they are, to a tile of T: where every row has one of its own. */
 template <typename T>
-static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, void *tile) {
+static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, char *tile) {
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const int steps = rows.steps, alive = x.rows;
-    const T *from = (const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column;
-    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * value.token + (row - token * steps) * value.step : (const T *)NULL;
-    });
+    const dr_strided<T> from = {(const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column,
+                                rows.step_axis ? value.step : value.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64, 0, 1, from);
 }
 
 /* Y of this warp's rows from their plain values and R~ S, to the tile `rest` and u; the values' gradients; dots of rows g and
@@ -264,6 +259,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         dots[thread] = 0;
     }
     const unsigned base = dr_shared_address(shared);
+    const float *entry = dr_given_state(call, x, false);
     if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
@@ -288,6 +284,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             dr_copy_wait<0>();
             __syncthreads();
             if (!plan.reads) break;
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (sizeof(T) == 4 || !entry) continue;
+            __syncthreads();
+            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            __syncthreads();
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
         }
         if (plain) {
@@ -372,6 +373,6 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }
