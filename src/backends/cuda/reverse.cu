@@ -52,14 +52,23 @@ static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chun
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
-/* dY^T = dS'^T X^T */
+/* dY^T = dS'^T X^T. given: dS' is one that the call gives in float, and what its rounding takes goes through the product, too.
+ */
 template <typename T, int tiles>
-static __device__ inline void update_from_exit(const dr_scan_block &x, const float (&s)[tiles][4], float (&y)[8][4]) {
+static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
+                                               float (&y)[8][4]) {
 #pragma unroll
     for (int k = 0; k < tiles / 2; k++) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
+        dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+        if (sizeof(T) == 4 || !given) continue;
+        float rest[2][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+        dr_operand_from<T>(a, rest[0], rest[1]);
         dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
     }
 }
@@ -211,7 +220,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (!call.summary) dr_scan_save<T, tiles>(x, block, s);
         dr_copy_wait<2>();
         __syncthreads(); /* X is there */
-        update_from_exit<T, tiles>(x, s, y);
+        update_from_exit<T, tiles>(x, now.last, s, y);
         dr_copy_wait<1>();
         __syncthreads(); /* P', dO and factors are there; X is read */
         if (more && !late) load_exit<T, width>(x, block - plan.value_heads);
@@ -224,6 +233,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         __syncthreads(); /* all tiles but X are read */
         now.first -= plan.chunk;
         now.tokens = plan.chunk;
+        now.last = false;
         block -= plan.value_heads;
         if (more) {
             if (late) load_exit<T, width>(x, block);
