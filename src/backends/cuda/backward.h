@@ -48,8 +48,8 @@ typedef struct {
     dr_cuda_diagonal_gradients diagonal;
     const void *saved; /* [blocks][Vp][Kp] T states before each chunk */
     const void *d_o;   /* [tokens][HV][V] T */
-    const float *d_final;
-    float *d_initial; /* [sequences][HV][K][V] or NULL */
+    const float *initial, *d_final;
+    float *d_initial; /* [sequences][HV][K][V] or NULL, all three */
 } dr_cuda_backward_call;
 
 #ifdef __cplusplus

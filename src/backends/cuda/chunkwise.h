@@ -34,7 +34,7 @@ enum {
 
 typedef struct {
     dr_cuda_rows rows;
-    dr_dtype storage;    /* T: DR_F32, DR_BF16, DR_F16 */
+    dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
     int32_t chunk;       /* C tokens */
     int32_t query_rows;  /* C rounded up to 16 */
     int32_t key_width;   /* Kp */

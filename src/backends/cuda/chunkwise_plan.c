@@ -107,24 +107,12 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
-    case DR_F16:
-        return dr_cuda_chunk_prepare_fp16(plan, tensors, stream);
-    default:
-        return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }
 
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                              void *o, float *final, void *saved, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
-    case DR_F16:
-        return dr_cuda_chunk_scan_fp16(plan, tensors, initial, o, final, saved, stream);
-    default:
-        return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

@@ -1,14 +1,14 @@
-/* decay: the gradient of the log decays. f(b, a), the decay between two boundaries, has itself as derivative for each row between
- * them, so the gradient at a row is the sum over all pairs of what was written before its decay and read after it:
+/* decay: the gradient of the log decays. f(b, a), the decay between two boundaries, has itself as derivative for each row
+ * between them, so the gradient at a row is the sum over all pairs of what was written before its decay and read after it:
  *
  *     entry state, exit state     D (S . dS')
  *     entry state, reader         reader . its gradient from the entry          a suffix sum over rows
  *     writer, exit state          writer . its gradient from the exit           a prefix sum over rows
  *     writer, reader              the pairs that span the row
  *
- * All pairs of the chunk are in one suffix sum of reader . d_reader - writer . d_near, where those that do not span the row cancel:
- * what should cancel comes from the same roundings. No division. Scalar decay: keys.cu has the dots of each row; decay by channel:
- * here, a channel each. */
+ * All pairs of the chunk are in one suffix sum of reader . d_reader - writer . d_near, where those that do not span the row
+ * cancel: what should cancel comes from the same roundings. No division. Scalar decay: keys.cu has the dots of each row; decay
+ * by channel: here, a channel each. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
 
@@ -49,8 +49,7 @@ static __global__ void __launch_bounds__(SCALAR_THREADS) scalar_decay(const __gr
 
 /* A warp takes all channels of a block. */
 template <typename T, int E>
-static __global__ void __launch_bounds__(32 * CHANNEL_WARPS)
-    channel_decay(const __grid_constant__ dr_cuda_backward_call call) {
+static __global__ void __launch_bounds__(32 * CHANNEL_WARPS) channel_decay(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int64_t block = (int64_t)blockIdx.x * CHANNEL_WARPS + threadIdx.x / 32;
@@ -96,8 +95,8 @@ static __global__ void __launch_bounds__(32 * CHANNEL_WARPS)
             sum[e] = with;
         }
         if (step == 0)
-            dr_store_lane<float, E>((float *)decay.gradient + dr_input_index(decay, token, 0, x.head) + first, left, rows.aligned,
-                                    d);
+            dr_store_lane<float, E>((float *)decay.gradient + dr_input_index(decay, token, 0, x.head) + first, left,
+                                    rows.aligned, d);
     }
     if (x.rows == 0) return;
     dr_load_lane<float, E>(call.back.exit_part + block * width + first, E, true, sum);
@@ -120,8 +119,7 @@ static __global__ void __launch_bounds__(32 * CHANNEL_WARPS)
     }
 }
 
-template <typename T, int E>
-static dr_status launch_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int E> static dr_status launch_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int64_t blocks = (call->plan.blocks + CHANNEL_WARPS - 1) / CHANNEL_WARPS;
     unsigned grid;
     DR_TRY(dr_cuda_grid(&blocks, 1, "channel_decay", &grid));
@@ -134,7 +132,7 @@ dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t
     const dr_cuda_rows *rows = &call->plan.rows;
     if (call->plan.blocks == 0 || !rows->input[DR_INPUT_LOG_DECAY].gradient) return DR_OK;
     if (rows->channel_decay) {
-        DR_CUDA_STORAGE(call->plan.storage, T, {
+        DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
             if (call->plan.key_width == 64) return launch_channel<T, 2>(call, stream);
             if (call->plan.key_width == 128) return launch_channel<T, 4>(call, stream);
             return launch_channel<T, 8>(call, stream);

@@ -1,5 +1,5 @@
-/* The diagonal scan on a GPU, see diagonal.h. One warp takes a chunk of a key head, a lane E neighbouring channels, so that sums
- * over channels stay in the warp. */
+/* The diagonal scan on a GPU, see diagonal.h. One warp takes a chunk of a key head, a lane E neighbouring channels, so that
+ * sums over channels stay in the warp. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/diagonal.h"
 #include "backends/cuda/places.cuh"
@@ -43,8 +43,7 @@ void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
     if (writes(plan, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = dr_arena_take(arena, bytes);
     if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = dr_arena_take(arena, bytes);
     if (plan->rows.normalizer != DR_NORMALIZER_NONE)
-        plan->rows.key_dot =
-            (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+        plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
 }
 
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients) {
@@ -80,8 +79,7 @@ static __device__ inline float scan_alpha(const dr_cuda_rows &rows, int64_t toke
 }
 
 /* A value of this lane's channels in [..][H][K] float. */
-template <int E>
-static __device__ inline float *channels(const dr_cuda_rows &rows, float *at, int64_t index, int head) {
+template <int E> static __device__ inline float *channels(const dr_cuda_rows &rows, float *at, int64_t index, int head) {
     return at + (index * rows.key_heads + head) * rows.key_size + dr_lane_first<E>();
 }
 
@@ -97,8 +95,7 @@ static __device__ inline void store_channels(const dr_cuda_rows &rows, float *at
 }
 
 /* The ridge is 1 behind the true size, where A and the keys are 0. */
-template <int E>
-static __device__ inline void load_ridge(const dr_cuda_rows &rows, int head, float (&ridge)[E]) {
+template <int E> static __device__ inline void load_ridge(const dr_cuda_rows &rows, int head, float (&ridge)[E]) {
     if (!rows.input[DR_INPUT_RIDGE].at) {
 #pragma unroll
         for (int e = 0; e < E; e++) ridge[e] = 1;
@@ -186,10 +183,11 @@ static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (
 }
 
 template <typename T, int E>
-static __device__ inline void store_made(const dr_cuda_rows &rows, void *made, int64_t token, int head, const float (&from)[E]) {
+static __device__ inline void store_made(const dr_cuda_rows &rows, void *made, int64_t token, int head,
+                                         const float (&from)[E]) {
     const int first = dr_lane_first<E>();
-    dr_store_lane<T, E>((T *)made + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned,
-                        from);
+    dr_store_lane<T, E>((T *)made + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first,
+                        rows.aligned, from);
 }
 
 template <typename T, int E>
@@ -505,16 +503,16 @@ dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t
     if (plan->slots > 0) DR_TRY(warp_grid(plan, WARPS, "scan_ends", &grid));
     if (!replay_only) {
         if (grid > 0)
-            DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
-                                scan_ends<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
-                            }));
+            DR_CUDA_CHUNK_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                                      scan_ends<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
+                                  }));
         DR_CUDA_LAUNCHED("scan_ends");
         DR_TRY(carry(plan, cu, tensors->end, tensors->product, initial, false, tensors->entry, final, stream));
     }
     if (grid == 0) return DR_OK;
-    DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
-                        scan_replay<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
-                    }));
+    DR_CUDA_CHUNK_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                              scan_replay<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors);
+                          }));
     DR_CUDA_LAUNCHED("scan_replay");
     return DR_OK;
 }
@@ -537,20 +535,21 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
     if (plan->slots > 0) {
         unsigned grid;
         DR_TRY(warp_grid(plan, WARPS, "scan_ends_back", &grid));
-        DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
-                            scan_ends_back<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors, *gradients);
-                        }));
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                                  scan_ends_back<T, E><<<grid, 32 * WARPS, 0, stream>>>(*plan, cu, *tensors, *gradients);
+                              }));
         DR_CUDA_LAUNCHED("scan_ends_back");
     }
     DR_TRY(carry(plan, cu, gradients->end, tensors->product, d_final, true, gradients->exit, d_initial, stream));
     if (plan->slots > 0)
-        DR_CUDA_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
-                            DR_TRY((replay_back<T, E>(plan, cu, tensors, gradients, stream)));
-                        }));
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, FOR_LANES(plan->rows.key_size, E, {
+                                  DR_TRY((replay_back<T, E>(plan, cu, tensors, gradients, stream)));
+                              }));
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;
     if (gradients->ridge && ridge->gradient)
-        DR_TRY(dr_cuda_sum_rows(gradients->ridge, plan->slots, H * plan->rows.key_size, NULL, (float *)ridge->gradient, stream));
+        DR_TRY(
+            dr_cuda_sum_rows(gradients->ridge, plan->slots, H * plan->rows.key_size, NULL, (float *)ridge->gradient, stream));
     if (gradients->centre && centre->gradient)
         DR_TRY(dr_cuda_sum_rows(gradients->centre, plan->slots, H, NULL, (float *)centre->gradient, stream));
     return DR_OK;

@@ -5,9 +5,9 @@
  *
  * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel: blocks of 16
  * rows, one a warp. A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks
- * between * tail (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so
- * far, the state's part first, by one block's factor. Pairs between the halves of a block go the same way, and a pair in one half
- * is done element by element with running products of alpha. No quotient, no positive exponent.
+ * between * tail (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came
+ * so far, the state's part first, by one block's factor. Pairs between the halves of a block go the same way, and a pair in one
+ * half is done element by element with running products of alpha. No quotient, no positive exponent.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
@@ -38,7 +38,7 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
 
 /* Factors of rows and channels, [64] each. */
 typedef struct {
-    float *split, *inverse, *rest; /* s, 1/s, -(c/s) */
+    float *split, *inverse, *rest;        /* s, 1/s, -(c/s) */
     float *head_query, *head_read, *tail; /* scalar decay: from entry, to exit */
     float *alpha, *gain;
     float *exit;  /* [2][64] halves of S . dS' by channel */
@@ -84,8 +84,7 @@ static __device__ inline void scale_rows(float (&c)[8][4], const float *factor, 
 }
 
 /* Row sums of c times a tile, of this warp's rows: lane 4 g has rows g and g + 8. */
-template <typename T>
-static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
+template <typename T> static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
     float2 sum = make_float2(0, 0);
 #pragma unroll
@@ -108,10 +107,10 @@ static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *til
 
 /* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
  * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
- * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one of
- * the row before. reads: times -c. */
-static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers, float *reads,
-                                          float2 reader, float2 read, float2 far) {
+ * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one
+ * of the row before. reads: times -c. */
+static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers,
+                                          float *reads, float2 reader, float2 read, float2 far) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
     if (lane % 4 == 0) {
@@ -131,7 +130,8 @@ static __device__ inline void decay_parts(const dr_cuda_backward_call &call, con
     call.back.reader_part[at + i] = sum;
 }
 
-/* ---- decay by channel ------------------------------------------------------------------------------------------------------ */
+/* ---- decay by channel ------------------------------------------------------------------------------------------------------
+ */
 
 /* alpha of every row and channel as floats: 1 at rows that do not decay. */
 static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
@@ -148,13 +148,11 @@ static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_
     }
 }
 
-template <typename T>
-static __device__ inline float tile_value(const char *tile, int row, int column) {
+template <typename T> static __device__ inline float tile_value(const char *tile, int row, int column) {
     return dr_to_float(*(const T *)(tile + dr_tile_at<T>(0, 64, row, column)));
 }
 
-template <typename T>
-static __device__ inline void set_tile(char *tile, int row, int column, float x) {
+template <typename T> static __device__ inline void set_tile(char *tile, int row, int column, float x) {
     *(T *)(tile + dr_tile_at<T>(0, 64, row, column)) = dr_from_float<T>(x);
 }
 
@@ -230,8 +228,10 @@ static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][
 #pragma unroll
             for (int step = 1; step <= 8; step *= 2) { /* the last turn asks for the product without the row's own */
                 const int distance = 4 * (step == 8 ? 1 : step);
-                const float x = reader ? __shfl_up_sync(0xffffffffu, f.x, distance) : __shfl_down_sync(0xffffffffu, f.x, distance);
-                const float y = reader ? __shfl_up_sync(0xffffffffu, f.y, distance) : __shfl_down_sync(0xffffffffu, f.y, distance);
+                const float x =
+                    reader ? __shfl_up_sync(0xffffffffu, f.x, distance) : __shfl_down_sync(0xffffffffu, f.x, distance);
+                const float y =
+                    reader ? __shfl_up_sync(0xffffffffu, f.y, distance) : __shfl_down_sync(0xffffffffu, f.y, distance);
                 if (step < 8) {
                     f.x *= place >= step ? x : 1;
                     f.y *= place >= step ? y : 1;
@@ -320,7 +320,8 @@ static __device__ inline void pairs_within(const dr_cuda_backward_call &call, co
     }
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------------------------------------
+ */
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -331,7 +332,8 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
-/* ---- gradients at once ----------------------------------------------------------------------------------------------------- */
+/* ---- gradients at once -----------------------------------------------------------------------------------------------------
+ */
 
 /* For rules whose row is its input (dr_rows_direct): gradients of query and key, and this part of -r . d_read for the gain. */
 template <typename T>
@@ -376,7 +378,8 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
     }
 }
 
-/* ---- the kernel, second half: after the states -------------------------------------------------------------------------------- */
+/* ---- the kernel, second half: after the states
+ * -------------------------------------------------------------------------------- */
 
 /* No or scalar decay. */
 template <typename T>
@@ -484,7 +487,9 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
 }
 
 template <typename T, bool channel>
-static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : channel ? 2 : 3)
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
+                                                        : channel      ? 2
+                                                                       : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -510,7 +515,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     __syncthreads();
     if (!channel) scalar_fades(rows, k);
 
-    /* from the states: S dO, S dY, dS' U */
+    /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
+    constexpr bool narrow = sizeof(T) == 2;
+    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[8][4] = {}, r[8][4] = {}, w[8][4] = {}, exit = 0;
     for (int column = 0; column < plan.value_width; column += 64) {
         const int64_t rows_at = block * 64 * plan.value_width, states_at = (block * plan.value_width + column) * plan.key_width;
@@ -529,8 +536,20 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
         if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
         dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
         const int d = thread % 64;
-        for (int v = thread / 64 * 32; v < thread / 64 * 32 + 32; v++)
-            exit = fmaf(tile_value<T>(shared + room.stage[3], v, d), tile_value<T>(shared + room.stage[4], v, d), exit);
+        for (int v = thread / 64 * 32; v < thread / 64 * 32 + 32; v++) {
+            float s = tile_value<T>(shared + room.stage[3], v, d), d_s = tile_value<T>(shared + room.stage[4], v, d);
+            if (narrow && entry) s = dr_state_element(rows, entry, first + d, column + v);
+            if (narrow && beyond) d_s = dr_state_element(rows, beyond, first + d, column + v);
+            exit = fmaf(s, d_s, exit);
+        }
+        if (!narrow || !(entry || beyond)) continue;
+        __syncthreads();
+        if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
+        if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
+        __syncthreads();
+        if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+        if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+        if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
     }
     k.exit[thread] = exit;
     __syncthreads();
@@ -550,8 +569,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
         finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, bool channel>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, bool channel> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T), channel).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
@@ -564,7 +582,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, {
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         return call->plan.rows.channel_decay ? launch<T, true>(call, stream) : launch<T, false>(call, stream);
     });
     return DR_OK;

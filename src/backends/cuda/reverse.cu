@@ -16,14 +16,23 @@ enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
-/* dY^T = dS'^T X^T */
+/* dY^T = dS'^T X^T. given: dS' is one that the call gives in float, and what its rounding takes goes through the product, too.
+ */
 template <typename T, int tiles>
-static __device__ inline void update_from_exit(const dr_scan_block &x, const float (&s)[tiles][4], float (&y)[8][4]) {
+static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
+                                               float (&y)[8][4]) {
 #pragma unroll
     for (int k = 0; k < tiles / 2; k++) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
+        dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+        if (sizeof(T) == 4 || !given) continue;
+        float rest[2][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+        dr_operand_from<T>(a, rest[0], rest[1]);
         dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
     }
 }
@@ -150,7 +159,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (!call.summary) dr_scan_save<T, tiles>(x, block, s);
         dr_copy_wait<2>();
         __syncthreads(); /* X is there */
-        update_from_exit<T, tiles>(x, s, y);
+        update_from_exit<T, tiles>(x, now.last, s, y);
         dr_copy_wait<1>();
         __syncthreads(); /* P', dO and factors are there; X is read */
         if (more && !late) load_exit<T, width>(x, block - plan.value_heads);
@@ -163,6 +172,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         __syncthreads(); /* all tiles but X are read */
         now.first -= plan.chunk;
         now.tokens = plan.chunk;
+        now.last = false;
         block -= plan.value_heads;
         if (more) {
             if (late) load_exit<T, width>(x, block);
@@ -181,7 +191,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
 
 /* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes every eighth
  * channel, its lanes E neighbours each of what is contracted. Without reads M is the product of the decays. */
-template <int E> static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid_constant__ reverse_call call) {
+template <int E>
+static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid_constant__ reverse_call call) {
     enum { WIDTH = 32 * E };
     __shared__ __align__(16) float state[2][JOIN_COLUMNS][WIDTH];
     const dr_cuda_chunk_plan &plan = call.scan.plan;
@@ -210,8 +221,8 @@ template <int E> static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_
                 to[i] = next[0][i] = fmaf(kept, last[0][i], local[i]);
             }
         } else {
-            const float *passage = tensors.passage +
-                                   ((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * WIDTH * WIDTH + lane * E;
+            const float *passage =
+                tensors.passage + ((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * WIDTH * WIDTH + lane * E;
             float x[JOIN_COLUMNS][E];
 #pragma unroll
             for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&last[v][lane * E], E, true, x[v]);
@@ -318,13 +329,14 @@ template <typename T, int boxes> static dr_status launch(const reverse_call *cal
 }
 
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const reverse_call reverse = {{call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o, call->back.d_exit,
-                                   dr_scan_lay(call->plan, (int)dr_dtype_size(call->plan.storage), false), false},
+    const reverse_call reverse = {{call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o,
+                                   call->back.d_exit, dr_scan_lay(call->plan, (int)dr_dtype_size(call->plan.storage), false),
+                                   false},
                                   call->back.d_update,
                                   call->back.local,
                                   call->back.between,
                                   false};
-    DR_CUDA_STORAGE(call->plan.storage, T, {
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);
         return launch<T, 4>(&reverse, stream);

@@ -121,6 +121,22 @@ static __device__ inline void reverse_put(T *to, int width, unsigned tile, const
         *(uint4 *)(to + i * width) = *(const uint4 *)(shared + dr_tile_at<T>(tile, 64, row + i, column));
 }
 
+/* What rounding to T takes from a gradient that the call gives in float, as operands A. */
+template <typename T, int tiles>
+static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+#pragma unroll
+    for (int k = 0; k < tiles / 2; k++) {
+        float rest[2][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+        dr_operand_a<T> operand;
+        dr_operand_from<T>(operand, rest[0], rest[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
+    }
+}
+
 /* steps: queries a chunk, in 16. */
 template <typename T, int boxes, int steps, bool reads>
 static __device__ inline void reverse_compute(const group_reverse_call &group_call, char *shared, int group, unsigned columns,
@@ -137,6 +153,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
     begin_back<tiles>(call, x, place, s);
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
+    bool given = scan.call.initial && place.part == place.parts - 1;
     for (int left = place.end - place.begin; left > 0; left--) {
         const char *stage = shared + at.stage * room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * room.bytes);
@@ -145,10 +162,17 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         unsigned a[tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
         float u[8][4];
         dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);
+        if (given) {
+            reverse_rest<T, tiles>(s, a);
+            dr_group_begin();
+            dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
+            dr_group_commit();
+            dr_group_wait<0>();
+        }
         dr_group_leave<T, tiles>((const float *)(stage + room.keep), s, a);
         reverse_outputs<T, steps>(factors, outputs, plan.query_rows, plain, scaled);
         dr_group_begin();
-        dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
+        dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
         dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
         dr_group_commit();
         dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
@@ -169,6 +193,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(scan, gates, at.stage));
         dr_group_next(at, scan.stages);
         block -= plan.value_heads;
+        given = false;
     }
     /* found once more rather than kept in registers */
     end_back<tiles>(call, x, dr_scan_find(scan.call, dr_forget(columns), dr_forget(rest)), s);

@@ -272,7 +272,7 @@ dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t 
     if (plan->slots > 0 && dr_rows_direct(plan->rows)) {
         if (plan->rows.row[0].gain != DR_GAIN_ONE) DR_TRY(launch_gains(call, stream));
     } else if (plan->slots > 0) {
-        DR_CUDA_STORAGE(plan->storage, T, {
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)
                 DR_TRY((launch<T, 2>(call, stream)));
             else if (plan->key_width == 128)

@@ -24,6 +24,31 @@ static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &
     return x;
 }
 
+/* The states that the call gives in float, before a sequence's first chunk and after its last: [K][V] of this head, or NULL. Of
+ * 16-bit types the tensors between the stages hold them rounded. */
+static __device__ inline const float *dr_given_state(const dr_cuda_backward_call &call, const dr_row_block &x, bool exit) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
+    const float *states = exit ? call.d_final : call.initial;
+    const int64_t size = (int64_t)plan.rows.key_size * plan.rows.value_size;
+    return there && states ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
+}
+
+static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
+    const bool there = channel < rows.key_size && column < rows.value_size;
+    return there ? state[(int64_t)channel * rows.value_size + column] : 0;
+}
+
+/* What rounding to T takes from 64 columns of V and 64 channels of a given state, to a tile as the stages hold it. */
+template <typename T>
+static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows, const float *state, int column, int first) {
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+        const float x = dr_state_element(rows, state, first + i / 64, column + i % 64);
+        *(T *)(tile + dr_tile_at<T>(0, 64, i % 64, i / 64)) = dr_from_float<T>(x - dr_to_float(dr_from_float<T>(x)));
+    }
+}
+
 /* Whether a query stands in the row: it is the last of its token. */
 static __device__ inline bool dr_queries(const dr_cuda_rows &rows, int row) {
     return rows.steps == 1 || row % rows.steps == rows.steps - 1;
@@ -70,8 +95,9 @@ static __device__ inline float dr_score_gain(float gain) {
     return fabsf(gain) < 0x1p-20f ? 1.0f : gain;
 }
 
-/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it. Of
- * 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other. */
+/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it.
+ * Of 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other.
+ */
 template <typename T, bool turned, int count>
 static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
                                               int contracted) {
@@ -135,8 +161,7 @@ static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_ti
 }
 
 /* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */
-template <typename T>
-static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
+template <typename T> static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
     const int warp = (int)(threadIdx.x / 32);
 #pragma unroll
     for (int k = 0; k < 4; k++) {

@@ -259,6 +259,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         dots[thread] = 0;
     }
     const unsigned base = dr_shared_address(shared);
+    const float *entry = dr_given_state(call, x, false);
     if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
@@ -283,6 +284,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             dr_copy_wait<0>();
             __syncthreads();
             if (!plan.reads) break;
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (sizeof(T) == 4 || !entry) continue;
+            __syncthreads();
+            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            __syncthreads();
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
         }
         if (plain) {
@@ -367,6 +373,6 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }
