@@ -236,18 +236,7 @@ static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid
 #pragma unroll
                     for (int e = 0; e < E; e++) sum[v] = fmaf(m[e], x[v][e], sum[v]);
                 }
-                /* after these, lane l has the sum of column l / 4 over lanes l % 4 + 4 i */
-#pragma unroll
-                for (int half = JOIN_COLUMNS / 2; half > 0; half /= 2) {
-                    const bool upper = lane & (4 * half);
-#pragma unroll
-                    for (int v = 0; v < half; v++) {
-                        const float mine = upper ? sum[v + half] : sum[v], other = upper ? sum[v] : sum[v + half];
-                        sum[v] = mine + __shfl_xor_sync(0xffffffffu, other, 4 * half);
-                    }
-                }
-                sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 2);
-                sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 1);
+                dr_warp_sums<JOIN_COLUMNS>(sum);
                 if (lane % 4 == 0) {
                     const int at = lane / 4 * WIDTH + j;
                     to[at] = next[0][at] = local[at] + sum[0];
