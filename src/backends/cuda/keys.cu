@@ -194,6 +194,30 @@ static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *sh
     }
 }
 
+/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
+template <typename T>
+static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
+                                          const keys_room &room, int first, int column) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
+    dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
+    if (plan.reads)
+        dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
+    dr_load_columns<T>(stage + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
+    dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
+    dr_load_columns<T>(stage + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
+}
+
+/* Asks for G, M, and the keys of 64 channels. */
+template <typename T>
+static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, int first) {
+    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
+    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
+    dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                        shared + room.query);
+}
+
 template <typename T, bool channel>
 static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
                                                         : channel      ? 2
@@ -220,6 +244,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
     }
+    if constexpr (channel) clear_alpha(rows, x, shared + room.alpha);
     __syncthreads();
     if (!channel) scalar_fades(rows, k);
 
@@ -228,38 +253,50 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[8][4] = {}, r[8][4] = {}, w[8][4] = {};
     float2 exit = make_float2(0, 0);
-    for (int column = 0; column < plan.value_width; column += 64) {
-        const int64_t rows_at = block * 64 * plan.value_width, states_at = (block * plan.value_width + column) * plan.key_width;
+    /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
+    const int V = plan.value_width;
+    bool asked = false;
+    load_states<T>(call, x, shared, room, first, 0);
+    dr_copy_commit();
+    if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
+    dr_copy_commit(); /* with nothing in it, too: the waits count groups */
+    if constexpr (channel) load_alpha(rows, x, first, shared + room.alpha);
+    for (int column = 0; column < V; column += 64) {
+        const int place = column % 128 ? room.ahead : 0;
+        const unsigned at = base + (unsigned)place;
+        if (room.ahead)
+            dr_copy_wait<1>();
+        else
+            dr_copy_wait<0>();
         __syncthreads();
-        dr_load_output_rows<T>(shared + room.stage[0], rows, x, call.d_o, column);
-        if (plan.reads)
-            dr_load_columns<T>(shared + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
-        dr_load_columns<T>(shared + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
-        dr_load_columns<T>(shared + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
-        dr_load_columns<T>(shared + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
-        dr_copy_commit();
-        if (channel && column == 0) load_alpha(rows, x, first, shared + room.alpha);
-        dr_copy_wait<0>();
-        __syncthreads();
-        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
-        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
-        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
-        exit_part<T>(rows, shared, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
-        if (!narrow || !(entry || beyond)) continue;
-        __syncthreads();
-        if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
-        if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
-        __syncthreads();
-        if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
-        if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
-        if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
+        if (plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
+        dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+        exit_part<T>(rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        if (narrow && (entry || beyond)) {
+            __syncthreads();
+            if (entry) dr_load_rest<T>(shared + place + room.stage[3], rows, entry, column, first);
+            if (beyond) dr_load_rest<T>(shared + place + room.stage[4], rows, beyond, column, first);
+            __syncthreads();
+            if (entry) dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
+            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
+            if (beyond) dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+        }
+        const int next = column + (room.ahead ? 128 : 64);
+        if (next < V) {
+            __syncthreads(); /* the stage is read */
+            load_states<T>(call, x, shared + place, room, first, next);
+            dr_copy_commit();
+        } else if (place == 0 && !asked) {
+            __syncthreads();
+            load_pairs<T>(call, x, shared, room, first); /* one group */
+            asked = true;
+        } else {
+            dr_copy_commit();
+        }
     }
     *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
     __syncthreads();
-    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + block * 64 * 64, 64, 0);
-    if (plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                        shared + room.query);
     if (thread < 64) {
         const int64_t at = block * plan.key_width + first + thread;
         k.exit[thread] = call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);

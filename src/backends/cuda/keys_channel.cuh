@@ -13,18 +13,23 @@
 
 #include "backends/cuda/keys.cuh"
 
-/* alpha of every row and channel as floats: 1 at rows that do not decay. */
+/* alpha of every row and channel as floats: 1 at rows that do not decay. Two steps with a barrier between: ones where not every
+ * row decays, then a warp every fourth token. */
+static __device__ inline void clear_alpha(const dr_cuda_rows &rows, const dr_row_block &x, char *alpha) {
+    if (rows.steps == 1 && x.rows == 64) return;
+    for (int i = (int)threadIdx.x; i < 64 * 64 / 4; i += BLOCK_THREADS) *(float4 *)(alpha + i * 16) = make_float4(1, 1, 1, 1);
+}
+
 static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
-    const int lane = (int)(threadIdx.x % 32);
-#pragma unroll 4
-    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
-        float a[2] = {1, 1};
-        if (row < x.rows && row % rows.steps == 0) {
-            dr_row_channel_alpha<2>(rows, x.place.first + row / rows.steps, x.head, first + 2 * lane, a);
-            if (first + 2 * lane >= rows.key_size) a[0] = 1;
-            if (first + 2 * lane + 1 >= rows.key_size) a[1] = 1;
-        }
-        *(float2 *)(alpha + dr_tile_at<float>(0, 64, row, 2 * lane)) = make_float2(a[0], a[1]);
+    const int d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    const float *at = (const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
+#pragma unroll 8
+    for (int token = (int)(threadIdx.x / 32); token < x.place.tokens; token += BLOCK_THREADS / 32) {
+        float g[2];
+        dr_load_lane<float, 2>(at + token * decay.token, left, rows.aligned, g);
+        *(float2 *)(alpha + dr_tile_at<float>(0, 64, token * rows.steps, d)) =
+            make_float2(left > 0 ? expf(g[0]) : 1, left > 1 ? expf(g[1]) : 1);
     }
 }
 

@@ -58,10 +58,15 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
     return rows.row[0].undecayed && (rows.steps == 1 || row % rows.steps == 0);
 }
 
-/* 64 columns of a matrix of ours, [64][width]. */
+/* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
 template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
-    const dr_strided<T> rows = {from + column, width, 64};
-    dr_copy_rows<T>(tile, 64, 1, 64, true, 64, 0, 1, rows);
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
+    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units * unit;
+    const T *at = from + row * width + column + within;
+    const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
+#pragma unroll
+    for (int j = 0; j < 64; j += step)
+        dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
 }
 
 /* 64 columns of d_o, the query rows of it. */
