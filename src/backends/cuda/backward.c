@@ -14,7 +14,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         .update = take(arena, plan, N, V, element),
         .d_score = take(arena, plan, N, N, element),
         .d_query = take(arena, plan, N, K, sizeof(float)),
-        .d_near = take(arena, plan, N, K, sizeof(float)),
+        .d_write = take(arena, plan, N, K, sizeof(float)),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
         .write_dot = take(arena, plan, 1, N, sizeof(float)),
         .exit_part = take(arena, plan, 1, K, sizeof(float)),
@@ -24,7 +24,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_read = take(arena, plan, N, K, sizeof(float));
         tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     }
-    if (plan->rows.channel_decay) tensors->d_far = take(arena, plan, N, K, sizeof(float));
     if (plan->rows.scalar_decay) {
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));

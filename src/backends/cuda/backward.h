@@ -24,15 +24,14 @@ typedef struct {
     void *d_erase;    /* [64][64] T M; NULL where no row reads */
     float *d_query;   /* [64][Kp] of q~ */
     float *d_read;    /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
-    float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
-    float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
+    float *d_write;   /* [64][Kp] of w */
     float *value_dot; /* [64] sum over V of (gate) value dz */
     float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
     float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
-    float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */
+    float *exit_part;   /* [Kp] D (S . dS') of every channel */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and the
      * gradient after it */
     float *local, *between;

@@ -43,6 +43,8 @@ typedef struct {
     bool reads;         /* some row has a read */
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
+    bool warpgroups;    /* the scan is that of sm_90a's warp groups */
+    int32_t processors; /* streaming multiprocessors */
     int64_t sequences, tokens;
     int64_t length; /* tokens of every sequence; 0: packed, see cu */
     int64_t slots;  /* of chunks */
@@ -94,7 +96,8 @@ __host__ __device__
 
 /* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
  * the engine has no kernel. */
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan);
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan);
 
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);

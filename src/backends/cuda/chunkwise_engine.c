@@ -22,7 +22,7 @@ typedef struct {
 static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                       const dr_input_gradients *gradients, engine *e) {
     *e = (engine){.layout = NULL};
-    DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend)->processors, &e->call.plan));
+    DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
     return DR_OK;
 }

@@ -31,17 +31,18 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Two thread blocks a multiprocessor are wanted. Parts cost the scan's work once more, so fewer than four do not pay. What is
- * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
-static void plan_parts(const dr_layout *layout, int processors, dr_cuda_chunk_plan *plan) {
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four do
+ * not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
-    const int64_t wanted = 2 * (int64_t)processors / chains;
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
     plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
 }
 
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan) {
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     const int steps = dr_rule_steps(rule);
     if (steps > DR_CUDA_CHUNK_ROWS)
@@ -64,6 +65,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         .reads = any_read(rule),
         .reader_direct = reads_directly(rule),
         .query_direct = queries_directly(rule),
+        .processors = gpu->processors,
         .sequences = layout->sequences,
         .tokens = layout->rows,
         .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
@@ -71,7 +73,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
-    plan_parts(layout, processors, plan);
+    plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
+    plan_parts(layout, plan);
     return DR_OK;
 }
 

@@ -5,50 +5,14 @@
  * The scan (scan.cuh) with the roles of R~ and X exchanged and one more source: the same tiles, the same transposes, so that
  * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do.
  *
- * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
- * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
- * local(p), with the M that the forward saved. */
-#include "backends/cuda/backward.h"
+ * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero, the
+ * last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) + local(p),
+ * with the M that the forward saved. */
 #include "backends/cuda/device.cuh"
+#include "backends/cuda/reverse_warpgroups.cuh"
 #include "backends/cuda/row_tiles.cuh"
-#include "backends/cuda/scan.cuh"
 
 enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
-
-/* scan: with d_final as its initial state, d_initial as the final one, d_o as o and d_exit as the saved states. */
-typedef struct {
-    dr_scan_call scan;
-    void *d_update;
-    float *local;   /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
-    float *between; /* after a part, likewise */
-    bool summary;   /* local, and nothing else */
-} reverse_call;
-
-/* ---- tiles ------------------------------------------------------------------------------------------------------------- */
-
-template <typename T, int width> static __device__ inline void load_exit(const dr_scan_block &x, int64_t block) {
-    const dr_strided<T> exit = {(const T *)x.call.tensors.exit + block * 64 * width, width, 64};
-    dr_copy_rows<T>(x.shared + x.room.exit, 64, width / 64, width, true, 64, 0, 1, exit);
-}
-
-/* P', dO, factors of rows and channels */
-template <typename T, int width>
-static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
-    const dr_cuda_rows &rows = x.call.plan.rows;
-    const int queries = x.call.plan.query_rows, thread = (int)threadIdx.x;
-    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const dr_strided<T> score = {(const T *)x.call.tensors.score + block * queries * 64, 64, queries};
-    dr_copy_rows<T>(x.shared + x.room.score, queries, 1, 64, true, queries, 0, 1, score);
-    const dr_strided<T> d_o = {(const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns,
-                               stride, place.tokens};
-    dr_copy_rows<T>(x.shared + x.room.value, queries, 1, rows.value_size - x.columns, rows.aligned, queries, 0, 1, d_o);
-    if (thread < 64)
-        dr_copy_async(dr_shared_address(x.shared + x.room.factors) + thread * 16, x.call.tensors.factors + block * 64 + thread,
-                      true);
-    else if (thread - 64 < width / 4)
-        dr_copy_async(dr_shared_address(x.shared + x.room.keep) + (thread - 64) * 16,
-                      x.call.tensors.keep + block * width + (thread - 64) * 4, true);
-}
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
@@ -161,34 +125,6 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
 
 /* ---- chunk after chunk --------------------------------------------------------------------------------------------------- */
 
-/* The gradient that a part ends with. */
-template <int tiles>
-static __device__ inline void begin_back(const reverse_call &call, const dr_scan_block &x, const dr_scan_place &place,
-                                         float (&s)[tiles][4]) {
-    const dr_cuda_chunk_plan &plan = call.scan.plan;
-    float *between = call.between + place.place * plan.value_width * plan.key_width;
-    if (place.parts > 1 && !call.summary) {
-        dr_scan_pass<tiles, false>(x, s, between);
-    } else if (place.part == place.parts - 1) {
-        const float *d_final = call.scan.initial + place.chain * plan.rows.key_size * plan.rows.value_size;
-        if (call.scan.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = d_final[at]; });
-        /* d_final may lie where d_initial goes */
-        if (call.summary) dr_scan_pass<tiles, true>(x, s, between);
-    }
-}
-
-template <int tiles>
-static __device__ inline void end_back(const reverse_call &call, const dr_scan_block &x, float (&s)[tiles][4]) {
-    const dr_cuda_chunk_plan &plan = call.scan.plan;
-    const dr_scan_place place = dr_scan_find(call.scan);
-    if (call.summary) {
-        dr_scan_pass<tiles, true>(x, s, call.local + place.place * plan.value_width * plan.key_width);
-    } else if (call.scan.final && place.part == 0) {
-        float *d_initial = call.scan.final + place.chain * plan.rows.key_size * plan.rows.value_size;
-        dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { d_initial[at] = element; });
-    }
-}
-
 template <typename T, int boxes>
 static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes == 4 ? 1 : 3)
     reverse(const __grid_constant__ reverse_call call) {
@@ -197,8 +133,9 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     constexpr bool late = boxes == 4 || sizeof(T) == 4; /* X is asked for at the end of a chunk: registers are short */
     const dr_cuda_chunk_plan &plan = call.scan.plan;
     const int64_t *cu = call.scan.tensors.cu;
-    const dr_scan_place place = dr_scan_find(call.scan);
-    if (place.part >= place.parts || (call.summary && place.part == 0)) return;
+    const unsigned groups = (unsigned)plan.value_width / 64;
+    const dr_scan_place place = dr_scan_find(call.scan, blockIdx.x % groups, blockIdx.x / groups);
+    if (reverse_idle(call, place)) return;
     const dr_scan_block x = {call.scan, shared, call.scan.room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
     begin_back<tiles>(call, x, place, s);
@@ -209,7 +146,9 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     if (left > 0) {
         load_exit<T, width>(x, block);
         dr_copy_commit();
-        load_outputs<T, width>(x, now, block);
+        load_scores<T>(x, block);
+        load_outputs<T>(x, now, x.room.value);
+        dr_scan_load_factors(x, block);
         dr_copy_commit();
         dr_scan_load_readers<T, width>(x, now, block);
         dr_copy_commit();
@@ -238,13 +177,16 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (more) {
             if (late) load_exit<T, width>(x, block);
             dr_copy_commit();
-            load_outputs<T, width>(x, now, block);
+            load_scores<T>(x, block);
+            load_outputs<T>(x, now, x.room.value);
+            dr_scan_load_factors(x, block);
             dr_copy_commit();
             dr_scan_load_readers<T, width>(x, now, block);
             dr_copy_commit();
         }
     }
-    end_back<tiles>(call, x, s);
+    const unsigned again = dr_forget(blockIdx.x); /* found once more rather than kept in registers */
+    end_back<tiles>(call, x, dr_scan_find(call.scan, again % groups, again / groups), s);
 }
 
 /* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes every eighth
@@ -294,18 +236,7 @@ static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid
 #pragma unroll
                     for (int e = 0; e < E; e++) sum[v] = fmaf(m[e], x[v][e], sum[v]);
                 }
-                /* after these, lane l has the sum of column l / 4 over lanes l % 4 + 4 i */
-#pragma unroll
-                for (int half = JOIN_COLUMNS / 2; half > 0; half /= 2) {
-                    const bool upper = lane & (4 * half);
-#pragma unroll
-                    for (int v = 0; v < half; v++) {
-                        const float mine = upper ? sum[v + half] : sum[v], other = upper ? sum[v] : sum[v + half];
-                        sum[v] = mine + __shfl_xor_sync(0xffffffffu, other, 4 * half);
-                    }
-                }
-                sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 2);
-                sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 1);
+                dr_warp_sums<JOIN_COLUMNS>(sum);
                 if (lane % 4 == 0) {
                     const int at = lane / 4 * WIDTH + j;
                     to[at] = next[0][at] = local[at] + sum[0];
@@ -330,6 +261,37 @@ template <typename T, int boxes> static dr_status launch_reverse(const reverse_c
     return DR_OK;
 }
 
+typedef void (*group_reverse_kernel)(group_reverse_call);
+
+template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
+    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, false>;
+    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true> : reverse_warpgroups<T, boxes, groups, 2, true>;
+}
+
+/* Chunks of other lengths than the rules' own are for the other form. */
+static bool fits_groups(const dr_cuda_chunk_plan *plan) {
+    return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
+}
+
+/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks. */
+template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
+    enum { SHARED = 227 * 1024 };
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int columns = plan->value_width / DR_CUDA_COLUMNS;
+    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
+    const int groups = columns > 1 && chains * columns > plan->processors ? 2 : 1;
+    const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
+    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, SHARED)};
+    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
+    const int bytes = dr_group_scan_bytes(group_call.scan);
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 2, "reverse_warpgroups", &grid));
+    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    kernel<<<grid, 128 + 128 * groups, (size_t)bytes, stream>>>(group_call);
+    DR_CUDA_LAUNCHED("reverse_warpgroups");
+    return DR_OK;
+}
+
 template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
     const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS};
@@ -341,13 +303,18 @@ template <int E> static dr_status launch_join(const reverse_call *call, cudaStre
 }
 
 template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {
+    const auto pass = [=](const reverse_call *which) {
+        if constexpr (sizeof(T) == 2 && boxes < 4)
+            if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
+        return launch_reverse<T, boxes>(which, stream);
+    };
     if (call->scan.plan.parts > 1) {
         reverse_call summary = *call;
         summary.summary = true;
-        DR_TRY((launch_reverse<T, boxes>(&summary, stream)));
+        DR_TRY(pass(&summary));
         DR_TRY(launch_join<2 * boxes>(call, stream));
     }
-    return launch_reverse<T, boxes>(call, stream);
+    return pass(call);
 }
 
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -85,12 +85,7 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     const dr_map_gain_inputs scalars = dr_row_gain_inputs(rows, token, step, key_head, head, dot);
     const dr_row_gains gains = dr_row_gain(rows, token, step, key_head, head, dot);
 
-    load_row<E>(plan, call.back.d_near, block, row, d_w);
-    if (rows.channel_decay) {
-        float far[E];
-        load_row<E>(plan, call.back.d_far, block, row, far);
-        add<E>(d_w, far);
-    }
+    load_row<E>(plan, call.back.d_write, block, row, d_w);
     float d_gain = 0, d_factor = 0;
     clear<E>(d_r);
     if (spec.read != DR_READ_NONE) {

@@ -58,10 +58,15 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
     return rows.row[0].undecayed && (rows.steps == 1 || row % rows.steps == 0);
 }
 
-/* 64 columns of a matrix of ours, [64][width]. */
+/* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
 template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
-    const dr_strided<T> rows = {from + column, width, 64};
-    dr_copy_rows<T>(tile, 64, 1, 64, true, 64, 0, 1, rows);
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
+    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units * unit;
+    const T *at = from + row * width + column + within;
+    const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
+#pragma unroll
+    for (int j = 0; j < 64; j += step)
+        dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
 }
 
 /* 64 columns of d_o, the query rows of it. */
@@ -88,6 +93,20 @@ static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, c
                                                char *write, char *query) {
     const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1};
     dr_load_rows<T>(plan, block, write, read, query);
+}
+
+/* Sums over the warp of count values, a power of two: lane l has in x[0] the sum of x[l / (32 / count)]. */
+template <int count> static __device__ inline void dr_warp_sums(float (&x)[count]) {
+    const int lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float mine = lane & distance ? x[i + half] : x[i], other = lane & distance ? x[i] : x[i + half];
+            x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
+        }
+#pragma unroll
+    for (int distance = 16 / count; distance > 0; distance /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], distance);
 }
 
 /* The gain that goes into M, and what is left of the gain beside it. */
@@ -182,7 +201,7 @@ template <typename T> static __device__ inline void dr_multiply_scores(float (&c
 static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
     const dr_row &row = rows.row[0];
     const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
-    return rows.steps == 1 && rows.group == 1 && !rows.channel_decay && !rows.diagonal_scan && rows.query == DR_QUERY_PLAIN &&
+    return rows.steps == 1 && rows.group == 1 && !rows.diagonal_scan && rows.query == DR_QUERY_PLAIN &&
            (row.read == DR_READ_NONE || row.read == DR_READ_KEY) && row.write == DR_WRITE_KEY && gain;
 }
 

@@ -25,6 +25,13 @@ static __device__ inline dr_source dr_source_made(const dr_cuda_rows &rows, cons
 
 /* ---- rows at one stride ---------------------------------------------------------------------------------------------- */
 
+/* The functions below are for 128 threads, whose first has an index that is a multiple of 128. */
+enum { DR_COPY_THREADS = 128 };
+
+static __device__ inline int dr_copy_thread() {
+    return (int)(threadIdx.x % DR_COPY_THREADS);
+}
+
 /* Rows first, first + spacing, .. of a tile of `boxes` boxes of 64 columns: `rows` of them, of which the first `alive` come
  * from `at`, stride elements from one to the next, and the others are zeros; `size` columns exist. A thread stays in one column
  * of units and, since its rows are 8 or 16 times spacing apart, at one exchange of units: all addresses but one are constants.
@@ -39,7 +46,7 @@ template <typename T>
 static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int boxes, int size, int rows, int first, int spacing,
                                                const dr_strided<T> &from) {
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < rows * boxes * 64; i += (int)blockDim.x) {
+    for (int i = dr_copy_thread(); i < rows * boxes * 64; i += DR_COPY_THREADS) {
         const int row = i / (boxes * 64), column = i % (boxes * 64);
         const bool valid = row < from.alive && column < size;
         *(T *)(tile + dr_tile_at<T>(0, tile_rows, first + spacing * row, column)) =
@@ -50,7 +57,7 @@ static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int bo
 template <typename T>
 static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes, int size, bool aligned, int rows, int first,
                                            int spacing, const dr_strided<T> &from) {
-    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = 128 / units, unit = 16 / (int)sizeof(T);
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = DR_COPY_THREADS / units, unit = 16 / (int)sizeof(T);
     const int alive = from.at ? from.alive : 0;
     if (!aligned) {
         const dr_strided<T> there = {from.at, from.stride, alive};

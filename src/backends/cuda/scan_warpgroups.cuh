@@ -1,0 +1,351 @@
+/* The scan (scan.cuh) for sm_90a, 16-bit types and K up to 128: the same transposes in the same registers, but the products are
+ * those of warp groups, whose operand B comes from shared memory by itself.
+ *
+ *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
+ *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
+ *
+ * A stage is filled when all copying warps have passed its first barrier, and free when all computing warps have passed its
+ * second one: computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
+ * values are taken from U while the second is under way; X^T Y goes before P' Y, which nothing waits for. */
+#ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
+#define DR_CUDA_SCAN_WARPGROUPS_CUH
+
+#include "backends/cuda/scan.cuh"
+#include "backends/cuda/warpgroup.cuh"
+
+enum { DR_SCAN_MOST_STAGES = 4 };
+
+typedef struct {
+    dr_scan_call call; /* call.room: of a stage */
+    int gate;          /* where in a stage the write gates lie */
+    int stages;
+} dr_group_scan_call;
+
+/* A stage; every tile begins at a multiple of 1024 bytes. */
+static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
+    const dr_cuda_chunk_plan &plan = scan.plan;
+    const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2;
+    dr_group_scan_call call = {scan, 0, 0};
+    dr_scan_room &room = call.call.room;
+    int end = 0;
+    room.reader = end, end += plan.reads ? keys : 0;
+    room.exit = end, end += keys;
+    room.query = end, end += scan.o ? keys : 0;
+    room.score = end, end += scan.o ? 64 * 64 * 2 : 0;
+    room.value = end, end += values;
+    call.gate = end, end += gated ? values : 0;
+    room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
+    room.keep = end, end += plan.key_width * (int)sizeof(float);
+    room.bytes = (end + 1023) / 1024 * 1024;
+    call.stages = (limit - 1024) / room.bytes;
+    if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
+    return call;
+}
+
+/* Behind the stages: for each, the barrier that says it is filled and the one that says it is free. */
+static __host__ __device__ inline int dr_group_scan_bytes(const dr_group_scan_call &call) {
+    return call.stages * (call.call.room.bytes + 2 * (int)sizeof(uint64_t));
+}
+
+#ifdef DR_CUDA_WARPGROUPS
+
+static __device__ inline unsigned dr_group_filled(const dr_group_scan_call &call, unsigned shared, int stage) {
+    return shared + (unsigned)(call.stages * call.call.room.bytes + stage * 16);
+}
+
+static __device__ inline unsigned dr_group_free(const dr_group_scan_call &call, unsigned shared, int stage) {
+    return dr_group_filled(call, shared, stage) + 8;
+}
+
+/* Stage and turn of a chunk, both by counting. */
+typedef struct {
+    int stage;
+    unsigned turn;
+} dr_group_turn;
+
+static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
+    if (++at.stage == stages) at.stage = 0, at.turn ^= 1;
+}
+
+/* ---- copying ------------------------------------------------------------------------------------------------------------- */
+
+/* The copies of the chunk that is `behind` chunks back have come: says so. */
+template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
+    dr_copy_wait<behind>();
+    dr_shared_fence();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) dr_gate_arrive(gate);
+}
+
+/* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
+template <typename T, int width>
+static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
+                                            int first, int second) {
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const unsigned gates = dr_shared_address(shared);
+    const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
+    dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin);
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    dr_group_turn at = {0, 1}, told = {0, 0};
+    for (int chunk = place.begin; chunk < place.end; chunk++) {
+        dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
+        const int64_t left = last - now.first;
+        now.tokens = left < plan.chunk ? (int)left : plan.chunk;
+        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, place.head / plan.rows.group, 0};
+        dr_scan_load_reader<T, width>(x, now, block);
+#pragma unroll 1
+        for (int g = 0; g < 2; g++) {
+            x.columns = g ? second : first;
+            if (x.columns < 0) continue;
+            dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
+            if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
+        }
+        dr_scan_load_factors(x, block);
+        dr_scan_load_writers<T, width>(x, block);
+        if (call.o) dr_scan_load_queries<T, width>(x, now, block);
+        dr_copy_commit();
+        if (group_call.stages == 2) {
+            dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
+            dr_group_next(told, group_call.stages);
+        } else if (chunk > place.begin) {
+            dr_group_tell<1>(dr_group_filled(group_call, gates, told.stage));
+            dr_group_next(told, group_call.stages);
+        }
+        dr_group_next(at, group_call.stages);
+        now.first += plan.chunk;
+        block += plan.value_heads;
+    }
+    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
+}
+
+/* ---- computing ----------------------------------------------------------------------------------------------------------- */
+
+/* C (+)= A B for operands A of `steps` times 16 contracted indices; b: operand B of the first, `step` bytes from one to the
+ * next and `box` more from four to the next four. */
+template <typename T, bool along, int columns, int steps>
+static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsigned (&a)[steps][4], unsigned tile, unsigned box,
+                                             bool add) {
+#pragma unroll
+    for (int k = 0; k < steps; k++)
+        dr_group_multiply<along>(T(), c, a[k],
+                                 dr_group_operand(tile + (along ? k % 4 * 32 + k / 4 * box : k * 2048), along ? 16 : box),
+                                 add || k > 0);
+}
+
+/* Z of 16 rows from `row` on, as the accumulators U^T lie; zeros for columns of the unit matrix. */
+template <typename T>
+static __device__ inline void dr_group_values(const dr_cuda_rows &rows, bool unit, bool gated, unsigned value, unsigned gate,
+                                              int row, float (&z)[2][4]) {
+    const int mine = dr_scan_warp() * 16;
+    if (unit) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) z[i / 4][i % 4] = 0;
+        return;
+    }
+    dr_load_transposed<T>(z, value, 64, row, mine);
+    if (!gated) return;
+    float w[2][4];
+    dr_load_transposed<T>(w, gate, 64, row, mine);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (rows.row[rows.steps == 2 ? i % 2 : 0].value == DR_VALUE_GATED) z[i / 4][i % 4] *= w[i / 4][i % 4];
+}
+
+/* Y^T as operands A, from U^T. */
+template <typename T, bool reads>
+static __device__ inline void dr_group_update(const dr_group_scan_call &group_call, const char *stage, int group, bool unit,
+                                              bool gated, const float (&u)[8][4], unsigned (&y)[4][4]) {
+    const dr_scan_call &call = group_call.call;
+    const unsigned at = dr_shared_address(stage);
+    const unsigned value = at + (unsigned)(call.room.value + group * 64 * 64 * 2);
+    const unsigned gate = at + (unsigned)(group_call.gate + group * 64 * 64 * 2);
+    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        float z[2][4];
+        dr_group_values<T>(call.plan.rows, unit, gated, value, gate, n * 16, z);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float4 f = *(const float4 *)&factors[n * 16 + h * 8 + j]; /* gain, reader, value, query */
+                const float read = f.x * f.y;
+#pragma unroll
+                for (int i = j; i < 4; i += 2) {
+                    z[h][i] *= f.z;
+                    if (reads) z[h][i] = fmaf(-read, u[2 * n + h][i], z[h][i]);
+                }
+            }
+        dr_operand_a<T> a;
+        dr_operand_from<T>(a, z[0], z[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[n][i] = a.x[i];
+    }
+}
+
+/* S^T as operands A; and S^T := S^T D. */
+template <typename T, int tiles>
+static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+    keep += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < tiles / 2; k++) {
+        dr_operand_a<T> operand;
+        dr_operand_from<T>(operand, s[2 * k], s[2 * k + 1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
+    }
+#pragma unroll
+    for (int n = 0; n < tiles; n++) {
+        const float2 d = *(const float2 *)(keep + n * 8);
+        s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
+    }
+}
+
+/* O^T to rows of o, through the warp's columns of the tile of V, which is read by then. */
+template <typename T, int tiles>
+static __device__ inline void dr_group_put_output(const dr_scan_call &call, const dr_scan_place &place, unsigned tile,
+                                                  const char *shared, int64_t token, int tokens, const float (&o)[tiles][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < tiles; n += 2) {
+        const unsigned x[4] = {dr_pack(T(), o[n][0], o[n][1]), dr_pack(T(), o[n][2], o[n][3]),
+                               dr_pack(T(), o[n + 1][0], o[n + 1][1]), dr_pack(T(), o[n + 1][2], o[n + 1][3])};
+        dr_store_matrices_transposed(dr_tile_at<T>(tile, 64, n * 8 + lane / 16 * 8 + lane % 8, mine + lane / 8 % 2 * 8), x);
+    }
+    __syncwarp();
+    const int row = lane / 2, column = lane % 2 * 8, columns = rows.value_size - place.columns - mine - column; /* that exist */
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns + mine + column;
+    tile -= dr_shared_address(shared);
+#pragma unroll
+    for (int i = 0; i < tiles * 8; i += 16) {
+        const char *from = shared + dr_tile_at<T>(tile, 64, row + i, mine + column);
+        if (i + row < tokens && columns > 0) {
+            if (rows.aligned) {
+                *(uint4 *)to = *(const uint4 *)from;
+            } else {
+#pragma unroll 1
+                for (int e = 0; e < columns && e < 8; e++) to[e] = ((const T *)from)[e];
+            }
+        }
+        to += 16 * stride;
+    }
+}
+
+/* The warp's columns of the state before the chunk, [V][K], from its operands. */
+template <typename T, int steps>
+static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_scan_place &place, int64_t block,
+                                            const unsigned (&a)[steps][4]) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int lane = (int)(threadIdx.x % 32), column = place.columns + dr_scan_warp() * 16 + lane / 4;
+    T *to = (T *)call.saved + (block * plan.value_width + column) * plan.key_width + lane % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < steps; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) *(unsigned *)(to + i % 2 * 8 * plan.key_width + k * 16 + i / 2 * 8) = a[k][i];
+}
+
+/* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
+template <typename T, int boxes, int queries, bool reads>
+static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
+                                               unsigned rest) {
+    constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 4;
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const unsigned gates = dr_shared_address(shared);
+    const dr_scan_place place = dr_scan_find(call, columns, rest);
+    if (dr_scan_idle(call, place)) return;
+    const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
+    float s[tiles][4] = {};
+    dr_scan_begin<tiles>(x, place, s);
+    int64_t token = dr_sequence_begin(plan, call.tensors.cu, place.sequence) + (int64_t)place.begin * plan.chunk;
+    const int64_t end = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    dr_group_turn at = {0, 0};
+    for (int chunk = place.begin; chunk < place.end; chunk++) {
+        const char *stage = shared + at.stage * call.room.bytes;
+        const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
+        unsigned a[steps][4], y[4][4];
+        float u[8][4], o[rows][4];
+        dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
+        dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
+        dr_group_begin();
+        if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
+        if (queries) {
+            dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false);
+            dr_group_commit();
+            if (call.saved) dr_group_save<T, steps>(call, place, block, a);
+        }
+        if (reads) dr_group_wait<queries ? 1 : 0>();
+        dr_group_update<T, reads>(group_call, stage, group, place.unit, gated, u, y);
+        if (queries) {
+            dr_group_wait<0>();
+            const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < rows; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + i % 2].query;
+        }
+        dr_group_begin();
+        dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
+        if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
+        dr_group_commit();
+        dr_group_wait<0>();
+        if (queries) {
+            const int64_t left = end - token;
+            dr_group_put_output<T, rows>(call, place, tile + (unsigned)(call.room.value + group * 64 * 64 * 2), shared, token,
+                                         left < plan.chunk ? (int)left : plan.chunk, o);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        dr_group_next(at, group_call.stages);
+        token += plan.chunk;
+        block += plan.value_heads;
+    }
+    /* found once more rather than kept in registers */
+    dr_scan_end<tiles>(x, dr_scan_find(call, dr_forget(columns), dr_forget(rest)), s);
+}
+
+#endif
+
+template <typename T, int boxes, int groups, int queries, bool reads>
+static __global__ void __launch_bounds__(128 + 128 * groups, 1)
+    scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
+#ifdef DR_CUDA_WARPGROUPS
+    extern __shared__ __align__(1024) char shared[];
+    const dr_scan_call &call = group_call.call;
+    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
+    const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
+    int busy = 0, columns[2] = {-1, -1};
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        const dr_scan_place place = dr_scan_find(call, first + g, rest);
+        if (first + g >= all || dr_scan_idle(call, place)) continue;
+        if (!place.unit) columns[g] = place.columns;
+        busy++;
+    }
+    if (busy == 0) return;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < group_call.stages; i++) {
+            dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 4);
+            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 4 * busy);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        if (groups == 2) dr_registers_give<40>();
+        dr_group_copy<T, boxes * 64>(group_call, shared, dr_scan_find(call, first, rest), columns[0], columns[1]);
+    } else {
+        if (groups == 2) dr_registers_take<232>();
+        const unsigned g = threadIdx.x / 128 - 1;
+        if (first + g < all) dr_group_compute<T, boxes, queries, reads>(group_call, shared, (int)g, first + g, rest);
+    }
+#endif
+}
+
+#endif
