@@ -104,7 +104,7 @@ static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row,
                                              float (&x)[8]) {
     const bool there = from.at && row < from.alive;
     const T *at = from.at + row * from.stride + column;
-    if (aligned && there && column < size) {
+    if (aligned && there && column + 8 <= size) {
         constexpr int words = 8 * (int)sizeof(T) / 16;
         union {
             uint4 word[words];
