@@ -28,6 +28,12 @@ typedef struct {
     float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
 } dr_prepare_small;
 
+/* Whose 16 rows a warp takes. Later rows are more work, and warps of one number share a scheduler: so the order changes from block
+ * to block, and between those that lie on one multiprocessor. */
+static __device__ inline int dr_prepare_warp() {
+    return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
+}
+
 static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
     dr_prepare_room room;
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
@@ -47,7 +53,7 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
 template <typename T>
 static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader, unsigned query, int width, bool reads,
                                                 float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = dr_prepare_warp();
     for (int k = 0; k < width; k += 16) {
         dr_operand_a<T> r, q;
         if (reads) dr_load_a<T>(r, reader, 64, warp * 16, k);
@@ -68,7 +74,7 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 
 /* r . w of every row, which is on the diagonal of R W^T. */
 static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     if (g / 2 != t) return;
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -109,7 +115,7 @@ static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_pre
  * the row's part times the column's; within it, from the table. */
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h;
@@ -142,7 +148,7 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
 /* P' = P A: the warp's rows of P from registers. */
 template <bool precise>
 static __device__ inline void dr_prepare_combine(const float *matrix, const float (&p)[8][4], float (&c)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = dr_prepare_warp();
 #pragma unroll
     for (int k = 0; k < 8; k++)
         if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
@@ -161,7 +167,7 @@ static __device__ inline void dr_prepare_combine(const float *matrix, const floa
 template <typename T>
 static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h, token = dr_row_token(rows, i);

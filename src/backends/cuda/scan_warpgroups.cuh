@@ -122,66 +122,63 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
 
-/* C (+)= A B for operands A of `steps` times 16 contracted indices; b: operand B of the first, `step` bytes from one to the
- * next and `box` more from four to the next four. */
+/* C (+)= A B for operands A of `steps` times 16 contracted indices, B from a tile; box: bytes from one box of 64 columns to the
+ * next. */
 template <typename T, bool along, int columns, int steps>
 static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsigned (&a)[steps][4], unsigned tile, unsigned box,
                                              bool add) {
+    const uint64_t b = dr_group_operand(tile, along ? 16 : box);
 #pragma unroll
     for (int k = 0; k < steps; k++)
-        dr_group_multiply<along>(T(), c, a[k],
-                                 dr_group_operand(tile + (along ? k % 4 * 32 + k / 4 * box : k * 2048), along ? 16 : box),
-                                 add || k > 0);
+        dr_group_multiply<along>(T(), c, a[k], dr_group_forward(b, along ? k % 4 * 32 + k / 4 * box : k * 2048), add || k > 0);
 }
 
-/* Z of 16 rows from `row` on, as the accumulators U^T lie; zeros for columns of the unit matrix. */
+/* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked for
+ * while products are under way. Zeros for columns of the unit matrix. */
 template <typename T>
-static __device__ inline void dr_group_values(const dr_cuda_rows &rows, bool unit, bool gated, unsigned value, unsigned gate,
-                                              int row, float (&z)[2][4]) {
+static __device__ inline void dr_group_values(bool unit, unsigned tile, unsigned (&v)[4][4]) {
     const int mine = dr_scan_warp() * 16;
-    if (unit) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) z[i / 4][i % 4] = 0;
-        return;
-    }
-    dr_load_transposed<T>(z, value, 64, row, mine);
-    if (!gated) return;
-    float w[2][4];
-    dr_load_transposed<T>(w, gate, 64, row, mine);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (rows.row[rows.steps == 2 ? i % 2 : 0].value == DR_VALUE_GATED) z[i / 4][i % 4] *= w[i / 4][i % 4];
-}
-
-/* Y^T as operands A, from U^T. */
-template <typename T, bool reads>
-static __device__ inline void dr_group_update(const dr_group_scan_call &group_call, const char *stage, int group, bool unit,
-                                              bool gated, const float (&u)[8][4], unsigned (&y)[4][4]) {
-    const dr_scan_call &call = group_call.call;
-    const unsigned at = dr_shared_address(stage);
-    const unsigned value = at + (unsigned)(call.room.value + group * 64 * 64 * 2);
-    const unsigned gate = at + (unsigned)(group_call.gate + group * 64 * 64 * 2);
-    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        float z[2][4];
-        dr_group_values<T>(call.plan.rows, unit, gated, value, gate, n * 16, z);
+        if (unit)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+            for (int i = 0; i < 4; i++) v[n][i] = 0;
+        else
+            dr_load_matrices_transposed(v[n], dr_lane_at<T>(tile + dr_lane_along<T>(), 64, n * 16, mine));
+    }
+}
+
+template <typename T> static __device__ inline float2 dr_group_pair(unsigned x) {
+    const T *pair = (const T *)&x;
+    return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
+}
+
+/* Y^T as operands A, from U^T and the values. Of two rows a token only one may be gated; gate: the tile of write gates. */
+template <typename T, bool reads, bool gated>
+static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
+                                              const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
+    factors += threadIdx.x % 4 * 2;
+    const bool even = gated && rows.row[0].value == DR_VALUE_GATED;
+    const bool odd = gated && rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
+    unsigned w[4][4];
+    if (gated) dr_group_values<T>(false, gate, w);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float4 f = *(const float4 *)&factors[n * 16 + h * 8 + j]; /* gain, reader, value, query */
-                const float read = f.x * f.y;
-#pragma unroll
-                for (int i = j; i < 4; i += 2) {
-                    z[h][i] *= f.z;
-                    if (reads) z[h][i] = fmaf(-read, u[2 * n + h][i], z[h][i]);
-                }
-            }
-        dr_operand_a<T> a;
-        dr_operand_from<T>(a, z[0], z[1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[n][i] = a.x[i];
+    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
+        const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
+        float2 upper = dr_group_pair<T>(v[n / 2][n % 2 * 2]), lower = dr_group_pair<T>(v[n / 2][n % 2 * 2 + 1]);
+        upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z; /* gain, reader, value, query */
+        if (gated) {
+            const float2 first = dr_group_pair<T>(w[n / 2][n % 2 * 2]), second = dr_group_pair<T>(w[n / 2][n % 2 * 2 + 1]);
+            upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
+            lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
+        }
+        if (reads) {
+            const float read = -f.x * f.y, read_right = -h.x * h.y;
+            upper.x = fmaf(read, u[n][0], upper.x), upper.y = fmaf(read_right, u[n][1], upper.y);
+            lower.x = fmaf(read, u[n][2], lower.x), lower.y = fmaf(read_right, u[n][3], lower.y);
+        }
+        y[n / 2][n % 2 * 2] = dr_pack(T(), upper.x, upper.y);
+        y[n / 2][n % 2 * 2 + 1] = dr_pack(T(), lower.x, lower.y);
     }
 }
 
@@ -220,18 +217,25 @@ static __device__ inline void dr_group_put_output(const dr_scan_call &call, cons
     const int row = lane / 2, column = lane % 2 * 8, columns = rows.value_size - place.columns - mine - column; /* that exist */
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
     T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns + mine + column;
-    tile -= dr_shared_address(shared);
+    const char *from = shared + (dr_tile_at<T>(tile, 64, row, mine + column) - dr_shared_address(shared));
+    uint4 x[tiles / 2];
 #pragma unroll
-    for (int i = 0; i < tiles * 8; i += 16) {
-        const char *from = shared + dr_tile_at<T>(tile, 64, row + i, mine + column);
-        if (i + row < tokens && columns > 0) {
-            if (rows.aligned) {
-                *(uint4 *)to = *(const uint4 *)from;
-            } else {
-#pragma unroll 1
-                for (int e = 0; e < columns && e < 8; e++) to[e] = ((const T *)from)[e];
-            }
+    for (int i = 0; i < tiles / 2; i++) x[i] = *(const uint4 *)(from + i * 16 * 128);
+    if (columns <= 0) return;
+    if (rows.aligned) {
+#pragma unroll
+        for (int i = 0; i < tiles / 2; i++) {
+            if (i * 16 + row < tokens) *(uint4 *)to = x[i];
+            to += 16 * stride;
         }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < tiles / 2; i++) {
+        const T *element = (const T *)&x[i];
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (i * 16 + row < tokens && e < columns) to[e] = element[e];
         to += 16 * stride;
     }
 }
@@ -270,7 +274,9 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         const char *stage = shared + at.stage * call.room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
-        unsigned a[steps][4], y[4][4];
+        const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
+        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
+        unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
@@ -281,15 +287,18 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             dr_group_commit();
             if (call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
+        dr_group_values<T>(place.unit, value, v);
         if (reads) dr_group_wait<queries ? 1 : 0>();
-        dr_group_update<T, reads>(group_call, stage, group, place.unit, gated, u, y);
+        if (gated && !place.unit)
+            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u, y);
+        else
+            dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
         if (queries) {
             dr_group_wait<0>();
-            const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
 #pragma unroll
             for (int n = 0; n < rows; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + i % 2].query;
+                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + threadIdx.x % 4 * 2 + i % 2].query;
         }
         dr_group_begin();
         dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
@@ -298,8 +307,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_wait<0>();
         if (queries) {
             const int64_t left = end - token;
-            dr_group_put_output<T, rows>(call, place, tile + (unsigned)(call.room.value + group * 64 * 64 * 2), shared, token,
-                                         left < plan.chunk ? (int)left : plan.chunk, o);
+            dr_group_put_output<T, rows>(call, place, value, shared, token, left < plan.chunk ? (int)left : plan.chunk, o);
         }
         __syncwarp();
         if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(group_call, gates, at.stage));

@@ -64,6 +64,11 @@ static __device__ inline uint64_t dr_group_operand(unsigned address, unsigned le
     return (uint64_t)(address >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The operand so many bytes on. */
+static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
+    return (b & 0xffffffff00000000u) | ((unsigned)b + (bytes >> 4));
+}
+
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of
  * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are. */
 #define DR_GROUP_ACCUMULATORS4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
