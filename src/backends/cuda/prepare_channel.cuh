@@ -65,9 +65,15 @@ typedef struct {
     bool undecayed[4];                /* it reads before its decay */
 } dr_quarter_place;
 
+/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes from
+ * thread block to thread block, and between those that lie on one multiprocessor. */
+static __device__ inline int dr_channel_block() {
+    return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
+}
+
 static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int lane = (int)(threadIdx.x % 32), block = dr_prepare_warp();
+    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block();
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -333,11 +339,27 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[3][4]
         }
 }
 
-/* Decayed readers to memory, decayed write keys to their tile. */
+/* Four channels of W~: a tile of floats or, where those products are, one of T and one of what that lost. */
+template <typename T> static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (sizeof(T) == 2) {
+        uint2 high, low;
+        dr_halve<T>(y[0], y[1], high.x, low.x);
+        dr_halve<T>(y[2], y[3], high.y, low.y);
+        char *to = leaving + dr_tile_at<T>(0, 64, row, column);
+        *(uint2 *)to = high;
+        *(uint2 *)(to + width * 128) = low;
+        return;
+    }
+#endif
+    dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+}
+
+/* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
                                              const dr_quarter_place &at, const dr_quarter_keys &x, char *leaving, int slice,
-                                             T *reader_to, T *query_to) {
+                                             T *reader_to, T *query_to, T *exit_to) {
     const float lower = 1.0f / dr_slice_lift<T>();
     float before[4], after[4];
 #pragma unroll
@@ -371,7 +393,10 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) y[e] = after[e] * x.writer[i][e];
-        dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+        if (plan.reads)
+            dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
+        else
+            dr_put_four<T>(exit_to + row * plan.key_width + column, y);
     }
     for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
         query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
@@ -396,9 +421,9 @@ static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const d
 }
 
 /* Masks, gains and scale; what is within a quarter comes from its table. */
-static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains,
+static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
                                               float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h;
@@ -461,7 +486,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
         dr_slice_leave<T>(plan, tables, at, keys, leaving, slice, (T *)tensors.reader + tile,
-                          (T *)tensors.query + x.block * plan.query_rows * plan.key_width);
+                          (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise>(tables, at.block, plan.reads, l, p, own_l, own_p);
         __syncthreads();
     }
@@ -477,25 +502,27 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
         tensors.factors[x.block * 64 + i] = factors;
     }
     __syncthreads();
-    dr_channel_mask(rows, results, gain, l, p);
+    dr_channel_mask(rows, results, gain, at.block, l, p);
     __syncthreads();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
-    float c[8][4] = {};
-    if (plan.reads) dr_triangle_invert<precise>(matrix);
-    if (plan.reads) {
-        dr_prepare_combine<precise>(matrix, p, c);
-        dr_prepare_put_score<T>(plan, score, c);
-        dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
-        dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.reads) {
+        dr_prepare_put_score<T>(plan, score, at.block, p);
         return;
     }
-    dr_prepare_put_score<T>(plan, score, p);
-    for (int e = i; e < 64 * plan.key_width; e += PREPARE_THREADS) {
-        const float w = *(const float *)(leaving + dr_tile_at<float>(0, 64, e / plan.key_width, e % plan.key_width));
-        exit[e] = dr_from_float<T>(w);
+    dr_triangle_invert<precise>(matrix);
+    dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) { /* the tiles of keys are no longer needed */
+        dr_prepare_finish<T, true>(plan, matrix, writer, NULL, at.block, p, dr_shared_address(leaving), score, exit);
+        return;
     }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, at.block, p, c);
+    dr_prepare_put_score<T>(plan, score, at.block, c);
+    dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
 }
 
 #endif
