@@ -77,34 +77,117 @@ template <int behind> static __device__ inline void dr_group_tell(unsigned gate)
     if (threadIdx.x % 32 == 0) dr_gate_arrive(gate);
 }
 
+/* Rows at one stride that fill a tile chunk after chunk: what the thread copies of the next one, rows 16 apart. */
+typedef struct {
+    const char *at; /* NULL: the rows are not of this kind, or there are none */
+    int step;       /* bytes from a row to the 16th after it */
+    int64_t skip;   /* what is added to those of the rows to come to the next chunk */
+} dr_group_stream;
+
+/* `row`: the first, a vector of its own `stride` bytes behind the one before; `chunk` bytes from chunk to chunk. */
+static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t stride, int rows, int64_t chunk) {
+    const int thread = (int)threadIdx.x;
+    dr_group_stream stream;
+    stream.at = (const char *)row + thread / 8 * stride + thread % 8 * 16;
+    stream.step = (int)(16 * stride);
+    stream.skip = chunk - rows * stride;
+    if (16 * stride >> 31) stream.at = NULL;
+    return stream;
+}
+
+/* rows: 64 or a multiple of 16 below; to: the thread's place in the tile. */
+template <int boxes>
+static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (j * 16 >= rows) break;
+#pragma unroll
+        for (int box = 0; box < boxes; box++) dr_copy_whole(to + j * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        stream.at += stream.step;
+    }
+    stream.at += stream.skip;
+}
+
+/* An input's rows, where those of a whole chunk of 64 tokens fill a tile. */
+template <typename T>
+static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source, int64_t first,
+                                                             int head, int column, bool whole) {
+    const dr_group_stream none = {NULL, 0, 0};
+    const int64_t size = sizeof(T);
+    if (!whole || !plan.rows.aligned || plan.rows.steps != 1 || plan.chunk != 64) return none;
+    return dr_group_open((const T *)source.at + first * source.token + head * source.head + column, source.token * size, 64,
+                         64 * source.token * size);
+}
+
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int width>
+template <typename T, int boxes>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
-                                            int first, int second) {
+                                            const int (&columns)[2]) {
+    constexpr int width = boxes * 64;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, whole_keys = rows.key_size == width;
     const unsigned gates = dr_shared_address(shared);
-    const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
-    dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin);
-    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    const int thread = (int)threadIdx.x, queries = plan.query_rows, key_head = place.head / rows.group;
+    const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
+    const int64_t last = dr_sequence_begin(plan, tensors.cu, place.sequence + 1), heads = plan.value_heads;
+    dr_chunk_place now = dr_chunk_of(plan, tensors.cu, place.sequence, place.begin);
+    int64_t block = (place.slot + place.begin) * heads + place.head;
+
+    constexpr int row_bytes = width * (int)sizeof(T);
+    const auto stored = [=](const void *tensor, int count, int bytes) {
+        return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, heads * count * bytes);
+    };
+    dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
+    dr_group_stream reader =
+        !plan.reads         ? dr_group_stream{NULL, 0, 0}
+        : plan.reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, whole_keys)
+                             : stored(tensors.reader, 64, row_bytes);
+    dr_group_stream query =
+        plan.query_direct ? dr_group_open_input<T>(plan,
+                                                   rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
+                                                                                : dr_source_of(rows.input[DR_INPUT_QUERY]),
+                                                   now.first, key_head, 0, whole_keys)
+                          : stored(tensors.query, queries, row_bytes);
+    dr_group_stream values[2];
+#pragma unroll
+    for (int g = 0; g < 2; g++)
+        values[g] = dr_group_open_input<T>(plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g],
+                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size);
+
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
-        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, place.head / plan.rows.group, 0};
-        dr_scan_load_reader<T, width>(x, now, block);
-#pragma unroll 1
+        const bool full = now.tokens == plan.chunk;
+        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
+        const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
+        if (reader.at && (full || !plan.reader_direct))
+            dr_group_fill<boxes>(reader, stage + (unsigned)call.room.reader, 64);
+        else
+            dr_scan_load_reader<T, width>(x, now, block);
+#pragma unroll
         for (int g = 0; g < 2; g++) {
-            x.columns = g ? second : first;
-            if (x.columns < 0) continue;
-            dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
+            x.columns = columns[g];
+            if (columns[g] < 0) continue;
+            if (full && values[g].at)
+                dr_group_fill<1>(values[g], stage + (unsigned)(call.room.value + g * 64 * 64 * 2), 64);
+            else
+                dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
             if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
         }
         dr_scan_load_factors(x, block);
-        dr_scan_load_writers<T, width>(x, block);
-        if (call.o) dr_scan_load_queries<T, width>(x, now, block);
+        dr_group_fill<boxes>(exit, stage + (unsigned)call.room.exit, 64);
+        if (call.o) {
+            dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
+            if (query.at && (full || !plan.query_direct))
+                dr_group_fill<boxes>(query, stage + (unsigned)call.room.query, queries);
+            else
+                dr_scan_load_queries<T, width>(x, now, block);
+        }
         dr_copy_commit();
         if (group_call.stages == 2) {
             dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
@@ -115,7 +198,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
-        block += plan.value_heads;
+        block += heads;
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
 }
@@ -240,17 +323,35 @@ static __device__ inline void dr_group_put_output(const dr_scan_call &call, cons
     }
 }
 
-/* The warp's columns of the state before the chunk, [V][K], from its operands. */
+/* Four lanes that hold a column of a 4 x 4 matrix each take a row of it each. */
+static __device__ inline void dr_group_exchange(unsigned (&x)[4]) {
+    const int lane = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int step = 1; step <= 2; step++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            unsigned &low = x[step == 1 ? 2 * i : i], &high = x[step == 1 ? 2 * i + 1 : i + 2];
+            const unsigned come = __shfl_xor_sync(0xffffffffu, lane & step ? low : high, step);
+            low = lane & step ? come : low;
+            high = lane & step ? high : come;
+        }
+}
+
+/* The warp's columns of the state before the chunk, [V][K], from its operands: 16 bytes a lane. */
 template <typename T, int steps>
 static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_scan_place &place, int64_t block,
                                             const unsigned (&a)[steps][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const int lane = (int)(threadIdx.x % 32), column = place.columns + dr_scan_warp() * 16 + lane / 4;
-    T *to = (T *)call.saved + (block * plan.value_width + column) * plan.key_width + lane % 4 * 2;
+    T *to = (T *)call.saved + (block * plan.value_width + column) * (steps * 16) + lane % 4 * 8;
 #pragma unroll
-    for (int k = 0; k < steps; k++)
+    for (int k = 0; k < steps; k += 2)
 #pragma unroll
-        for (int i = 0; i < 4; i++) *(unsigned *)(to + i % 2 * 8 * plan.key_width + k * 16 + i / 2 * 8) = a[k][i];
+        for (int i = 0; i < 2; i++) {
+            unsigned x[4] = {a[k][i], a[k][i + 2], a[k + 1][i], a[k + 1][i + 2]};
+            dr_group_exchange(x);
+            *(uint4 *)(to + i * 8 * steps * 16 + k * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
 }
 
 /* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
@@ -346,10 +447,10 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<40>();
-        dr_group_copy<T, boxes * 64>(group_call, shared, dr_scan_find(call, first, rest), columns[0], columns[1]);
+        if (groups == 2) dr_registers_give<56>();
+        dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
-        if (groups == 2) dr_registers_take<232>();
+        if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
         if (first + g < all) dr_group_compute<T, boxes, queries, reads>(group_call, shared, (int)g, first + g, rest);
     }

@@ -104,7 +104,7 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
-                dr_copy_async(to + j * row_step, source, true);
+                dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
             to += (unsigned)(tile_rows * row_bytes);
