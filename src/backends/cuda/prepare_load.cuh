@@ -29,9 +29,10 @@ typedef struct {
 
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
     dr_prepare_block x;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
     x.block = blockIdx.x;
-    x.place = dr_find_chunk(call.plan, call.tensors.cu, x.block / call.plan.value_heads);
-    x.head = (int)(x.block % call.plan.value_heads);
+    x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
+    x.head = (int)(blockIdx.x - slot * heads);
     x.key_head = x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
     x.channel = 0;
