@@ -54,7 +54,10 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     const bool squashes = writes(plan, DR_WRITE_PRECONDITIONED), morrison = writes(plan, DR_WRITE_SHERMAN_MORRISON);
     const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
     gradients->key = (float *)dr_arena_take(arena, bytes);
-    gradients->query = (float *)dr_arena_take(arena, bytes);
+    if (dr_rows_made(plan->rows))
+        gradients->settle = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+    else
+        gradients->query = (float *)dr_arena_take(arena, bytes);
     if (squashes) gradients->squashed = (float *)dr_arena_take(arena, bytes);
     if (morrison) gradients->morrison = (float *)dr_arena_take(arena, bytes);
     if (ridge_query) gradients->read_query = (float *)dr_arena_take(arena, bytes);
@@ -267,11 +270,12 @@ static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cu
     }
     if (gradients.squashed) {
         load_channels<E>(rows, gradients.squashed, token, head, first, d);
+        const float settle = gradients.settle ? gradients.settle[token * rows.key_heads + head] : 0;
 #pragma unroll
         for (int e = 0; e < E; e++) {
             float slope;
-            dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
-            d_after[e] += slope * (key[e] * d[e]) / (a_after[e] + rows.squash.eps);
+            const float b = dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
+            d_after[e] += slope * (key[e] * fmaf(settle, b * key[e], d[e])) / (a_after[e] + rows.squash.eps);
         }
     }
     if (gradients.morrison) { /* w = f m: dm = f dw - f (w . dw) key */
@@ -328,7 +332,7 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * WARPS : 32 * W)
 
 /* What a token's backward reads, asked for one token ahead. */
 template <int E> struct scan_token {
-    float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain;
+    float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain, settle;
 };
 
 template <typename T, int E>
@@ -336,7 +340,8 @@ static __device__ inline void load_token(const dr_cuda_rows &rows, const dr_cuda
                                          int head, int first, scan_token<E> &x) {
     scan_key<T, E>(rows, token, head, first, x.key);
     load_channels<E>(rows, gradients.key, token, head, first, x.d_key);
-    load_channels<E>(rows, gradients.query, token, head, first, x.d_query);
+    if (gradients.query) load_channels<E>(rows, gradients.query, token, head, first, x.d_query);
+    x.settle = gradients.settle ? gradients.settle[token * rows.key_heads + head] : 0;
     if (gradients.squashed) load_channels<E>(rows, gradients.squashed, token, head, first, x.d_squashed);
     if (gradients.read_query) {
         load_channels<E>(rows, gradients.read_query, token, head, first, x.d_read);
@@ -416,7 +421,7 @@ static __global__ void __launch_bounds__(32 * W)
                 d_a[e] += d_sum;
             }
         }
-        if (to_query)
+        if (to_query && gradients.query)
             dr_store_lane<T, E>(to_query + dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first, left, rows.aligned,
                                 x.d_query);
         if (gradients.squashed) { /* w = B * key */
@@ -424,9 +429,10 @@ static __global__ void __launch_bounds__(32 * W)
             for (int e = 0; e < E; e++) {
                 float slope;
                 const float b = dr_map_squash_value(&rows.squash, a[e], centre, &slope);
-                const float d_position = slope * (x.key[e] * x.d_squashed[e]);
+                const float d_squashed = fmaf(x.settle, b * x.key[e], x.d_squashed[e]);
+                const float d_position = slope * (x.key[e] * d_squashed);
                 if (e < left) d_centre -= d_position;
-                x.d_key[e] = fmaf(b, x.d_squashed[e], x.d_key[e]);
+                x.d_key[e] = fmaf(b, d_squashed, x.d_key[e]);
                 d_a[e] += d_position / (a[e] + rows.squash.eps);
             }
         }
