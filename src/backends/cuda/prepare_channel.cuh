@@ -488,6 +488,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2
     float g[4][4];
     dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     __syncthreads();
 
@@ -513,7 +514,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2
     dr_quarter_put(at, sums, results);
     __syncthreads();
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, results.near_read[i][0]));
+        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
