@@ -6,21 +6,22 @@
  *     inverse     A = (I + L)^-1 (triangle.cuh)
  *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
  *
- * The last two products are tf32 (three of them for float): A must not be rounded to bf16. */
+ * The last two products are tf32 (three of them for float): A must not be rounded to bf16. On sm_90a the products of 16-bit types
+ * are those of prepare_warpgroups.cuh. */
 #ifndef DR_CUDA_PREPARE_CUH
 #define DR_CUDA_PREPARE_CUH
 
 #include "backends/cuda/prepare_load.cuh"
+#include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/triangle.cuh"
 
 typedef struct {
-    int writer, reader, query, matrix, small, bytes;
+    int writer, reader, query, matrix, halves, small, bytes;
 } dr_prepare_room;
 
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
     float dot[64], gain[64];
-    float alpha[64];          /* of a row: its token's in the token's first row, else 1 */
     float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
@@ -36,8 +37,10 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
     room.matrix = room.query; /* once the products are made */
+    room.halves = room.matrix + matrix; /* a multiple of 1024 */
+    const int behind = room.halves + (element == 2 ? DR_HALVES_BYTES : 0);
     int end = room.query + tile + (reader ? tile : 0);
-    if (end < room.matrix + matrix) end = room.matrix + matrix;
+    if (end < behind) end = behind;
     room.small = end;
     room.bytes = end + (int)sizeof(dr_prepare_small);
     return room;
@@ -75,34 +78,29 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* Decays of the chunk's rows, by the first 64 threads. */
-static __device__ inline void dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
+/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the
+ * block. While tiles are under way. */
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
     const int token = dr_row_token(rows, i);
-    const bool decays = i < x.alive && i == token * rows.steps;
-    small.alpha[i] = decays ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
-}
-
-/* Needs alpha. A thread runs down from its row. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
-    const int begin = i & ~15;
-    float head = 1, product = 1, last = 1;
-    for (int m = begin; m <= i; m++) {
-        last = head;
-        head *= small.alpha[m];
+    const bool first = i == token * rows.steps;
+    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+#pragma unroll
+    for (int m = 0; m < 16; m++) {
+        const float other = __shfl_sync(0xffffffffu, alpha, m);
+        before = m <= own ? head : before;
+        head = m <= own ? head * other : head;
+        product = m > own ? product * other : 1.0f;
+        if (lane < 16) small.near[begin + m][own] = product;
     }
-    for (int m = i; m < begin + 16; m++) { /* product: from after row i to after row m */
-        if (m > i) product *= small.alpha[m];
-        small.near[m][i - begin] = product;
+    if (lane < 16) {
+        small.tail[i] = product;
+        return;
     }
-    const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
     small.head[i] = head;
-    small.read[i] = undecayed ? last : head;
-    small.tail[i] = product;
-    if (i == begin + 15) small.total[i / 16] = head;
+    small.read[i] = rows.row[0].undecayed && first ? before : head;
+    if (own == 15) small.total[begin / 16] = head;
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
@@ -139,10 +137,9 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
     }
 }
 
-/* P' = P A: the warp's rows of P from registers. */
+/* P' = P A: rows 16 warp .. of P from registers. */
 template <bool precise>
-static __device__ inline void dr_prepare_combine(const float *matrix, const float (&p)[8][4], float (&c)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32);
+static __device__ inline void dr_prepare_combine(const float *matrix, int warp, const float (&p)[8][4], float (&c)[8][4]) {
 #pragma unroll
     for (int k = 0; k < 8; k++)
         if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
@@ -157,11 +154,11 @@ static __device__ inline void dr_prepare_combine(const float *matrix, const floa
         }
 }
 
-/* Rows of P' that belong to a query, and zeros behind them. */
+/* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. */
 template <typename T>
-static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, const float (&c)[8][4]) {
+static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, int warp, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h, token = dr_row_token(rows, i);
@@ -272,7 +269,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3) prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -287,15 +284,23 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
     const int64_t tile = x.block * 64 * plan.key_width;
 
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
-    dr_prepare_alpha(rows, x, small);
+    const int i = (int)threadIdx.x;
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    dr_prepare_decays(rows, x, small);
     dr_copy_wait<0>();
+    dr_shared_fence();
     __syncthreads();
 
     float l[8][4] = {}, p[8][4] = {};
-    dr_prepare_scores<T>(dr_shared_address(shared + room.writer),
-                         dr_shared_address(shared + (reader ? room.reader : room.writer)),
-                         dr_shared_address(shared + room.query), plan.key_width, plan.reads, l, p);
-    dr_prepare_decays(rows, small);
+    const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
+    const unsigned reader_at = dr_shared_address(shared + (reader ? room.reader : room.writer));
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        if (plan.reads) dr_group_scores<T>(l, reader_at, writer_at, plan.key_width / 64);
+        dr_group_scores<T>(p, query_at, writer_at, plan.key_width / 64);
+    } else
+#endif
+        dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
     dr_prepare_dots(l, small.dot);
     if (tensors.reader)
         dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
@@ -303,10 +308,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     __syncthreads();
-    const int i = (int)threadIdx.x;
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, small.dot[i]));
+        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
         small.gain[i] = factors.gain;
     }
     __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
@@ -329,17 +333,24 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
     dr_prepare_mask(rows, small, plan.reads, matrix, l, p);
     __syncthreads();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    const int warp = (int)(threadIdx.x / 32);
     if (!plan.reads) {
-        dr_prepare_put_score<T>(plan, score, p);
+        dr_prepare_put_score<T>(plan, score, warp, p);
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }
     dr_triangle_invert<precise>(matrix);
-    float c[8][4] = {};
-    dr_prepare_combine<precise>(matrix, p, c);
-    dr_prepare_put_score<T>(plan, score, c);
-    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, dr_shared_address(shared + room.writer), exit);
     dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_prepare_finish<T, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        return;
+    }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, warp, p, c);
+    dr_prepare_put_score<T>(plan, score, warp, c);
+    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
 }
 
 #endif

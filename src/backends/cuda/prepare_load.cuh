@@ -29,9 +29,10 @@ typedef struct {
 
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
     dr_prepare_block x;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
     x.block = blockIdx.x;
-    x.place = dr_find_chunk(call.plan, call.tensors.cu, x.block / call.plan.value_heads);
-    x.head = (int)(x.block % call.plan.value_heads);
+    x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
+    x.head = (int)(blockIdx.x - slot * heads);
     x.key_head = x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
     x.channel = 0;
@@ -211,12 +212,20 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* The gains of row i, a thread each. */
-static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i, float dot) {
-    const dr_row_gains none = {0, 0, 0};
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. */
+static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
+    dr_map_gain_inputs none = {};
     if (i >= x.alive) return none;
     const int token = dr_row_token(rows, i);
-    return dr_row_gain(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, dot);
+    return dr_row_gain_inputs(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, 0);
+}
+
+static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                      dr_map_gain_inputs inputs, float dot) {
+    const dr_row_gains none = {0, 0, 0};
+    if (i >= x.alive) return none;
+    inputs.dot = dot;
+    return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
 }
 
 /* gain and value of row i's factors. */

@@ -64,24 +64,40 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
         dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
         return;
     }
-    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units;
+    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units;
     const int place = first + spacing * row;
+    const unsigned row_step = (unsigned)(spacing * row_bytes);
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
-    const T *at = from.at + row * from.stride + within * unit;
+    const char *at = (const char *)(from.at + row * from.stride + within * unit);
+    const int64_t source_step = from.stride * (step * (int)sizeof(T));
+    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+#pragma unroll 1
+        for (int box = 0; box < boxes; box++) {
+            const char *source = at;
+#pragma unroll
+            for (int j = 0; j < 64; j += step) {
+                dr_copy_whole(to + j * row_step, source);
+                source += source_step;
+            }
+            to += (unsigned)(tile_rows * row_bytes);
+            at += row_bytes;
+        }
+        return;
+    }
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
         const bool inside = box * 64 + within * unit < size;
-        const T *source = at;
+        const char *source = at;
 #pragma unroll
         for (int j = 0; j < 64; j += step) {
             if (j + step <= rows || j + row < rows) {
                 const bool valid = inside && j + row < alive;
-                dr_copy_async(to + (unsigned)(j * spacing * row_bytes), valid ? source : from.at, valid);
+                dr_copy_async(to + j * row_step, valid ? source : (const char *)from.at, valid);
             }
-            source += step * from.stride;
+            source += source_step;
         }
         to += (unsigned)(tile_rows * row_bytes);
-        at += 64;
+        at += row_bytes;
     }
 }
 

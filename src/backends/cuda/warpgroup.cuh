@@ -29,7 +29,9 @@ static __device__ inline void dr_gate_wait(unsigned gate, unsigned turn) {
 
 /* What this thread wrote to shared memory, or saw written, comes before what the matrix units read there. */
 static __device__ inline void dr_shared_fence() {
+#ifdef DR_CUDA_WARPGROUPS
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -64,6 +66,11 @@ static __device__ inline uint64_t dr_group_operand(unsigned address, unsigned le
     return (uint64_t)(address >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The operand so many bytes on. */
+static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
+    return (b & 0xffffffff00000000u) | ((unsigned)b + (bytes >> 4));
+}
+
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of
  * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are. */
 #define DR_GROUP_ACCUMULATORS4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
@@ -76,6 +83,7 @@ static __device__ inline uint64_t dr_group_operand(unsigned address, unsigned le
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, "    \
     "%55, %56, %57, %58, %59, %60, %61, %62, %63"
 
+/* The same with columns 64 and A in shared memory too: rows of a tile, what is contracted is contiguous. */
 #define DR_GROUP_PRODUCT(type, name)                                                                                           \
     template <bool along>                                                                                                      \
     static __device__ inline void dr_group_multiply(type, float (&c)[4][4], const unsigned (&a)[4], uint64_t b, int add) {     \
@@ -99,10 +107,24 @@ static __device__ inline uint64_t dr_group_operand(unsigned address, unsigned le
                      : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4), DR_GROUP_ACCUMULATORS16(c, 8),            \
                        DR_GROUP_ACCUMULATORS16(c, 12)                                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
+    }                                                                                                                          \
+    static __device__ inline void dr_group_multiply_tiles(type, float (&c)[8][4], uint64_t a, uint64_t b) {                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16    \
+                     "}, %32, %33, 1, 1, 1, 0, 0;"                                                                             \
+                     : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4)                                            \
+                     : "l"(a), "l"(b));                                                                                        \
     }
 
 DR_GROUP_PRODUCT(__nv_bfloat16, "bf16")
 DR_GROUP_PRODUCT(__half, "f16")
+
+/* Four 8 x 8 matrices of 16 bits to shared memory: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it, and gives the
+ * address of row l % 8 of matrix l / 8. */
+static __device__ inline void dr_store_matrices(unsigned address, const unsigned (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
 
 /* Four 8 x 8 matrices of 16 bits to shared memory, transposed: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it,
  * and gives the address of what becomes row l % 8 of matrix l / 8. */
