@@ -301,6 +301,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
     dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     if constexpr (channel) load_alpha(rows, x, first, shared + room.alpha);
+#pragma unroll 1
     for (int column = 0; column < V; column += 64) {
         const int place = column % 128 ? room.ahead : 0;
         const unsigned at = base + (unsigned)place;

@@ -231,9 +231,9 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             }
             x[i] = w;
             fade[i] = one;
-            d_q = plus(score[i], w, d_q);
-            near[i] = times(make_float2(score[i], score[i]), q);
-            float2 e = times(q, d_q);
+            near[i] = none;
+            float2 e = times(q, d_q), all = times(make_float2(score[i], score[i]), q);
+            d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
             if (reads) {
                 const float inverse = k.inverse[row], gain = k.gain[row];
                 d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
@@ -247,12 +247,12 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 } else {
                     e = make_float2(e.x + read.x, e.y + read.y);
                 }
-                own_pair(own + OWN_BYTES, at) = to.direct ? erased : none;
-                if (!to.direct) *(float2 *)(to.read + row * to.width) = d_r;
-            } else {
-                own_pair(own + OWN_BYTES, at) = none;
+                if (to.direct)
+                    all = make_float2(all.x + erased.x, all.y + erased.y);
+                else *(float2 *)(to.read + row * to.width) = d_r;
             }
             own_pair(own, at) = e;
+            own_pair(own + OWN_BYTES, at) = all;
             if (to.direct)
                 put_input<T>(to, to.to_query, to.query_stride, row, d_q);
             else

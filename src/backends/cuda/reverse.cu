@@ -27,13 +27,15 @@ static __device__ inline void update_from_exit(const dr_scan_block &x, bool give
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
         dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
-        if (sizeof(T) == 4 || !given) continue;
-        float rest[2][4];
+        if constexpr (sizeof(T) == 2)
+            if (given) {
+                float rest[2][4];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
-        dr_operand_from<T>(a, rest[0], rest[1]);
-        dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+                for (int i = 0; i < 8; i++)
+                    rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+                dr_operand_from<T>(a, rest[0], rest[1]);
+                dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+            }
     }
 }
 

@@ -95,20 +95,6 @@ static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, c
     dr_load_rows<T>(plan, block, write, read, query);
 }
 
-/* Sums over the warp of count values, a power of two: lane l has in x[0] the sum of x[l / (32 / count)]. */
-template <int count> static __device__ inline void dr_warp_sums(float (&x)[count]) {
-    const int lane = (int)(threadIdx.x % 32);
-#pragma unroll
-    for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            const float mine = lane & distance ? x[i + half] : x[i], other = lane & distance ? x[i] : x[i + half];
-            x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
-        }
-#pragma unroll
-    for (int distance = 16 / count; distance > 0; distance /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], distance);
-}
-
 /* The gain that goes into M, and what is left of the gain beside it. */
 static __device__ inline float dr_score_gain(float gain) {
     return fabsf(gain) < 0x1p-20f ? 1.0f : gain;
