@@ -4,6 +4,7 @@
  * DELTARULE_SEED sets, and the number of the case. */
 #include "base/cpu.h"
 #include "recurrence/trial.h"
+#include "statuses.h"
 
 #include "ops/shapes.h"
 
@@ -18,16 +19,6 @@
 static uint64_t seed(void) {
     const char *chosen = getenv("DELTARULE_SEED");
     return chosen ? strtoull(chosen, NULL, 10) : 20261;
-}
-
-static void must(dr_status status) {
-    if (status != DR_OK) fail_msg("%s", dr_last_error());
-}
-
-static dr_backend *open_backend(const char *name, const char *isa, int threads) {
-    dr_backend *backend;
-    must(dr_backend_open(name, &(dr_backend_options){.isa = isa, .threads = threads}, &backend));
-    return backend;
 }
 
 static dr_backend *open_cpu(const char *isa, int threads) {

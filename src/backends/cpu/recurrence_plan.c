@@ -21,15 +21,6 @@ static int64_t at_least_one(int64_t size) {
     return size > 1 ? size : 1;
 }
 
-static int64_t longest_sequence(const dr_layout *layout) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < layout->sequences; i++) {
-        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_input_form form = dr_recurrence_input_form(recurrence, (dr_input)i);
@@ -123,7 +114,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
-    int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
+    int64_t longest = at_least_one(decode ? 1 : dr_layout_longest(&plan->layout));
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
     plan_inputs(recurrence, plan);

@@ -1,6 +1,7 @@
 /* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
 #include "backends/cuda/chunkwise.h"
 #include "backends/cuda/chunkwise_kernels.h"
+#include "ops/shapes.h"
 
 static int32_t round_up(int64_t size, int32_t unit) {
     return (int32_t)((size + unit - 1) / unit * unit);
@@ -30,22 +31,13 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-static int64_t longest_of(const dr_layout *layout) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < layout->sequences; i++) {
-        const int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 /* Two thread blocks a multiprocessor are wanted. Parts cost the scan's work once more, so fewer than four do not pay. What is
  * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, int processors, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t wanted = 2 * (int64_t)processors / chains;
     plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
-    const int64_t chunks = (longest_of(layout) + plan->chunk - 1) / plan->chunk;
+    const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
 }
 
