@@ -92,7 +92,7 @@ memory='first_seconds workspace_forward'
     [ "$(value threads 1)" = 2 ] || fail 'the order of threads is not as asked'
 
     # A GPU, where there is one and the build has its backend; else a sentence that says what is missing.
-    if "$deltarule" info | grep -q '^backend cuda ('; then
+    if "$deltarule" info | grep -q '^backend cuda (F32'; then
         bench 0 'forward + backward' op $small --backend cuda --dtype bf16
         grep -q 'bytes a token and value head' stdout || fail 'no word on memory'
         bench 0 '"share_of_copy": ' op $small --backend cuda --json
