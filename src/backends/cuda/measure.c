@@ -111,9 +111,9 @@ static dr_status start(struct dr_cuda_product *blas) {
     find(blas->library, "cublasDestroy_v2", &blas->destroy);
     find(blas->library, "cublasGemmEx", &blas->multiply);
     if (!create || !blas->set_workspace || !blas->set_stream || !blas->destroy || !blas->multiply)
-        return dr_fail(DR_ERROR_UNSUPPORTED, "the cuBLAS of this machine lacks a function: there is no product to measure");
+        return dr_fail(DR_ERROR_UNSUPPORTED, "the cuBLAS of this machine lacks a function that is needed");
     DR_CUDA(cudaMalloc(&blas->workspace, WORKSPACE));
-    return create(&blas->handle) == 0 ? DR_OK : dr_fail(DR_ERROR_DEVICE, "cuBLAS did not start on this GPU");
+    return create(&blas->handle) == 0 ? DR_OK : dr_fail(DR_ERROR_UNSUPPORTED, "cuBLAS did not start on this GPU");
 }
 
 void dr_cuda_product_close(dr_cuda *gpu) {
@@ -130,9 +130,7 @@ static dr_status open_product(dr_cuda *gpu) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
     void *memory = NULL, *library = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "there is no libcublas.so.13 or .12 in the loader's path: no product was measured");
+    if (!library) return dr_fail(DR_ERROR_UNSUPPORTED, "there is no libcublas.so.13 or .12 in the loader's path");
     dr_status status = dr_allocate_zero(sizeof(struct dr_cuda_product), "a library", &memory);
     if (status != DR_OK) {
         dlclose(library);
