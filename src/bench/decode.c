@@ -87,7 +87,9 @@ static dr_status measure(const dr_bench_options *options, int count, const dr_re
         if (i == 0 && (limits->memory.backend = dr_bench_device_of(c->memory.backend)))
             DR_TRY(dr_bench_limits_create(false, options->seed, limits));
         dr_bench_pair *pair = dr_bench_grid_at(grid, i / count, i % count, 0);
-        if ((pair->work.device = dr_bench_device_of(c->memory.backend)))
+        pair->work.device = dr_bench_device_of(c->memory.backend);
+        pair->work.replayed = true;
+        if (pair->work.device)
             dr_bench_copy_item(limits, &pair->limit);
         else
             dr_bench_stream_item(&c->stream, &pair->limit);

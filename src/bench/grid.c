@@ -72,7 +72,7 @@ static double now(void) {
 static dr_status time_runs(const dr_bench_item *item, int64_t runs, double *seconds) {
     double start = now();
     if (item->device) {
-        DR_TRY(item->device->ops->time_runs(item->device, item->run, item->context, runs, seconds));
+        DR_TRY(item->device->ops->time_runs(item->device, item->run, item->context, runs, item->replayed, seconds));
         *seconds /= (double)runs;
         return DR_OK;
     }

@@ -8,6 +8,7 @@ typedef struct {
     dr_status (*run)(void *context); /* NULL: there is no such limit */
     void *context;
     dr_backend *device; /* whose clock tells the time of its runs; NULL: that of the process does */
+    bool replayed;      /* on it: without what launching takes on the host */
     double amount;      /* of a run: operations or bytes */
     int64_t runs;       /* each repeat; the grid chooses */
     double *seconds;    /* [repeats] of one run */

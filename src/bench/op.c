@@ -143,6 +143,7 @@ static void fill_device(const op_case *c, bool both, dr_bench_limits *limits, dr
     dr_bench_product_item(limits, &pair->limit);
     dr_bench_copy_item(limits, &pair->memory);
     pair->work.device = backend;
+    pair->work.replayed = true;
     pair->bytes = both ? 3 * in + 2 * out : in + out;
 }
 

@@ -1,6 +1,7 @@
-/* Measuring on the GPU. Runs are captured in a CUDA graph and replayed between two events: what the host needs to launch them
- * is not in their time, as it is not in that of a program that replays graphs or runs ahead of its GPU. The default stream
- * cannot be captured, so that a backend on it gets a stream of its own meanwhile.
+/* Measuring on the GPU. Runs to be replayed are captured in a CUDA graph: what the host needs to launch them is not in their
+ * time, as it is not in that of a program that replays graphs or runs ahead of its GPU. The default stream cannot be captured,
+ * so that a backend on it gets a stream of its own meanwhile. A copy must not be replayed: in a graph it is left to the copy
+ * engines, which are a third slower.
  *
  * cuBLAS is for comparison only, so nothing is linked with it: it is looked for when a product is asked for. Its interface is
  * declared here as far as it is needed; the numbers are those of cublas_api.h. */
@@ -25,11 +26,14 @@ static dr_status capture(const dr_cuda *gpu, dr_status (*run)(void *context), vo
     return status;
 }
 
-static dr_status replay(const dr_cuda *gpu, cudaGraphExec_t exec, const cudaEvent_t event[2], double *seconds) {
+/* Between two events: the graph, or the runs one by one. */
+static dr_status run_between(const dr_cuda *gpu, cudaGraphExec_t exec, dr_status (*run)(void *context), void *context,
+                             int64_t runs, const cudaEvent_t event[2], double *seconds) {
     float milliseconds = 0;
-    DR_CUDA(cudaGraphUpload(exec, gpu->stream));
+    if (exec) DR_CUDA(cudaGraphUpload(exec, gpu->stream));
     DR_CUDA(cudaEventRecord(event[0], gpu->stream));
-    DR_CUDA(cudaGraphLaunch(exec, gpu->stream));
+    if (exec) DR_CUDA(cudaGraphLaunch(exec, gpu->stream));
+    for (int64_t i = 0; i < runs && !exec; i++) DR_TRY(run(context));
     DR_CUDA(cudaEventRecord(event[1], gpu->stream));
     DR_CUDA(cudaEventSynchronize(event[1]));
     DR_CUDA(cudaEventElapsedTime(&milliseconds, event[0], event[1]));
@@ -37,15 +41,15 @@ static dr_status replay(const dr_cuda *gpu, cudaGraphExec_t exec, const cudaEven
     return DR_OK;
 }
 
-static dr_status time_on_stream(const dr_cuda *gpu, dr_status (*run)(void *context), void *context, int64_t runs,
+static dr_status time_on_stream(const dr_cuda *gpu, dr_status (*run)(void *context), void *context, int64_t runs, bool replay,
                                 double *seconds) {
     cudaGraphExec_t exec = NULL;
     cudaEvent_t event[2] = {NULL, NULL};
     dr_status status;
-    DR_GO(capture(gpu, run, context, runs, &exec));
+    if (replay) DR_GO(capture(gpu, run, context, runs, &exec));
     DR_GO(dr_cuda_check(cudaEventCreate(&event[0]), "making an event"));
     DR_GO(dr_cuda_check(cudaEventCreate(&event[1]), "making an event"));
-    DR_GO(replay(gpu, exec, event, seconds));
+    DR_GO(run_between(gpu, exec, run, context, runs, event, seconds));
 done:
     for (int i = 0; i < 2; i++)
         if (event[i]) cudaEventDestroy(event[i]);
@@ -53,16 +57,16 @@ done:
     return status;
 }
 
-dr_status dr_cuda_time_runs(dr_backend *backend, dr_status (*run)(void *context), void *context, int64_t runs,
+dr_status dr_cuda_time_runs(dr_backend *backend, dr_status (*run)(void *context), void *context, int64_t runs, bool replay,
                             double *seconds) {
     dr_cuda *gpu = backend->state;
     const cudaStream_t own = gpu->stream;
     int before;
     DR_TRY(dr_cuda_enter(backend, &before));
     dr_status status = dr_cuda_check(cudaStreamSynchronize(own), "waiting for the stream");
-    if (status == DR_OK && !own)
+    if (status == DR_OK && replay && !own)
         status = dr_cuda_check(cudaStreamCreateWithFlags(&gpu->stream, cudaStreamNonBlocking), "making a stream");
-    if (status == DR_OK) status = time_on_stream(gpu, run, context, runs, seconds);
+    if (status == DR_OK) status = time_on_stream(gpu, run, context, runs, replay, seconds);
     if (gpu->stream != own) {
         cudaStreamDestroy(gpu->stream);
         gpu->stream = own;

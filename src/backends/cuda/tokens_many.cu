@@ -12,17 +12,8 @@
 #include "backends/cuda/bulk.cuh"
 #include "backends/cuda/tokens_pass.cuh"
 
-#ifndef MOST_PLACES_
-#define MOST_PLACES_ 4
-#endif
-#ifndef PIECES
-#define PIECES 1
-#endif
-#ifndef LEAST_MANY_
-#define LEAST_MANY_ 2
-#endif
-constexpr int LEAST_MANY = LEAST_MANY_;
-constexpr int MOST_COLUMNS = 128, MOST_SLICES = MOST_COLUMNS / COLUMNS, MOST_PLACES = MOST_PLACES_;
+constexpr int LEAST_MANY = 2; /* states a multiprocessor from which on this pays */
+constexpr int MOST_COLUMNS = 128, MOST_SLICES = MOST_COLUMNS / COLUMNS, MOST_PLACES = 4;
 constexpr int MOST_THREADS = THREADS * (1 + MOST_SLICES) + 32;
 
 typedef struct {
@@ -35,7 +26,7 @@ template <int KT> struct many_shared {
     token_shared<KT> made;              /* channels of two rows in turn */
     float4 value[2][MOST_COLUMNS / 4];  /* z */
     float gain[2];                      /* c */
-    row_sums sums[MOST_SLICES][2];      /* of a row that needs them and of the next */
+    row_sums sums[MOST_SLICES][2];      /* of the same rows */
     uint64_t row_made[2], row_taken[2]; /* barriers */
     uint64_t loaded[MOST_PLACES], passed[MOST_PLACES];
 };
@@ -68,7 +59,7 @@ static __device__ inline void arrive_warp(uint64_t &barrier) {
 template <typename T, int KT>
 static __device__ inline void make_rows(const dr_cuda_tokens &call, const many_plan &plan, many_shared<KT> &shared) {
     const dr_cuda_rows &rows = call.rows;
-    turn_of turn = {0, 1};
+    unsigned row = 0;
     for (unsigned state = blockIdx.x; state < plan.states; state += gridDim.x) {
         place at = place_of(call, state, 1);
         at.column = 4 * (int)threadIdx.x;
@@ -83,15 +74,16 @@ static __device__ inline void make_rows(const dr_cuda_tokens &call, const many_p
         const float alpha = dr_row_alpha(rows, token, at.value_head);
         const float key_dot = rows.diagonal_scan ? pass_scan<T>(rows, at, token, shared.made, a, squash, morrison) : 0;
         make_query<T>(rows, at, token, a, query);
-        for (int step = 0; step < rows.steps; step++, next_turn(turn, 2)) {
-            dr_mbarrier_wait(dr_shared_address(&shared.row_taken[turn.index]), turn.parity);
+        for (int step = 0; step < rows.steps; step++, row++) {
+            const int turn = (int)(row % 2);
+            dr_mbarrier_wait(dr_shared_address(&shared.row_taken[turn]), row / 2 % 2 ^ 1);
             const row_operands made =
-                make_row<T>(rows, at, token, step, turn.index, alpha, key_dot, squash, morrison, query, shared.made);
+                make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
             const float z = row_value_factor(dr_rule_row(rows, step), made.gains);
             if (threadIdx.x < MOST_COLUMNS / 4)
-                shared.value[turn.index][threadIdx.x] = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
-            if (threadIdx.x == 0) shared.gain[turn.index] = made.gains.gain;
-            arrive_warp(shared.row_made[turn.index]);
+                shared.value[turn][threadIdx.x] = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
+            if (threadIdx.x == 0) shared.gain[turn] = made.gains.gain;
+            arrive_warp(shared.row_made[turn]);
         }
     }
 }
@@ -106,30 +98,30 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
     const int lane = (int)threadIdx.x % THREADS, group = lane / COLUMN_GROUPS;
     const int column = slice * COLUMNS + 4 * (lane % COLUMN_GROUPS);
     const unsigned barrier = 1 + (unsigned)slice;
-    turn_of turn = {0, 0}, at = {0, 0};
-    int summed = 0;
+    turn_of at = {0, 0};
+    unsigned row = 0; /* of those that this block makes: two of them in turn */
     for (unsigned state = blockIdx.x; state < plan.states; state += gridDim.x) {
-        if (slot_of(call, state / (unsigned)rows.value_heads) < 0) continue;
-        float *mine = places + (int64_t)at.index * K * V + group * V + column;
+        if (call.from && call.from[state / (unsigned)rows.value_heads] < 0) continue;
+        float *mine = places + at.index * K * V + group * V + column;
         float4 S[ROWS];
         clear_state(S);
         dr_mbarrier_wait(dr_shared_address(&shared.loaded[at.index]), at.parity);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (group + i * ROW_GROUPS < K && column < V) S[i] = *reinterpret_cast<const float4 *>(mine + i * ROW_GROUPS * V);
-        for (int step = 0; step < rows.steps; step++, next_turn(turn, 2)) {
-            const bool last = step == rows.steps - 1;
-            row_sums &sums = shared.sums[slice][summed];
-            if (last || dr_row_reads(rows, step)) summed ^= 1;
-            dr_mbarrier_wait(dr_shared_address(&shared.row_made[turn.index]), turn.parity);
-            const float4 value = shared.value[turn.index][column / 4];
-            const row_pass pass = pass_state(rows, step, group, barrier, shared.made.channel[turn.index], value,
-                                             shared.gain[turn.index], sums, S);
-            arrive_warp(shared.row_taken[turn.index]);
-            if (!last || group != 0 || column >= V) continue;
-            const float4 out = read_output(rows, sums, pass.update);
-            const float o[4] = {out.x, out.y, out.z, out.w};
-            dr_store_lane<T, 4>((T *)call.o + (int64_t)state * V + column, V - column, call.whole_output, o);
+        for (int step = 0; step < rows.steps; step++, row++) {
+            const unsigned turn = row % 2;
+            row_sums &sums = shared.sums[slice][turn];
+            dr_mbarrier_wait(dr_shared_address(&shared.row_made[turn]), row / 2 % 2);
+            const float4 value = shared.value[turn][column / 4];
+            const row_pass pass =
+                pass_state(rows, step, group, barrier, shared.made.channel[turn], value, shared.gain[turn], sums, S);
+            if (step == rows.steps - 1 && group == 0 && column < V) {
+                const float4 out = read_output(rows, sums, pass.update);
+                const float o[4] = {out.x, out.y, out.z, out.w};
+                dr_store_lane<T, 4>((T *)call.o + (int64_t)state * V + column, V - column, call.whole_output, o);
+            }
+            arrive_warp(shared.row_taken[turn]);
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
@@ -156,10 +148,8 @@ static __device__ inline void copy_states(const dr_cuda_tokens &call, const many
         if (loading >= plan.states) return;
         const unsigned barrier = dr_shared_address(&shared.loaded[load.index]);
         dr_mbarrier_promise(barrier, plan.state_bytes);
-        const unsigned part = plan.state_bytes / PIECES;
-        for (int i = 0; i < PIECES; i++)
-            dr_bulk_load(dr_shared_address(places + load.index * size) + i * part,
-                         (const char *)(call.initial + (slot * HV + loading % HV) * size) + i * part, part, barrier, policy);
+        dr_bulk_load(dr_shared_address(places + load.index * size), call.initial + (slot * HV + loading % HV) * size,
+                     plan.state_bytes, barrier, policy);
         next_turn(load, plan.places);
         loading += gridDim.x;
     };
@@ -170,11 +160,9 @@ static __device__ inline void copy_states(const dr_cuda_tokens &call, const many
         if (slot < 0) continue;
         const int64_t kept = call.to ? call.to[sequence] : slot;
         dr_mbarrier_wait(dr_shared_address(&shared.passed[at.index]), at.parity);
-        const unsigned part = plan.state_bytes / PIECES;
         if (kept >= 0)
-            for (int i = 0; i < PIECES; i++)
-                dr_bulk_store((char *)(call.final + (kept * HV + state % HV) * size) + i * part,
-                              dr_shared_address(places + at.index * size) + i * part, part, policy);
+            dr_bulk_store(call.final + (kept * HV + state % HV) * size, dr_shared_address(places + at.index * size),
+                          plan.state_bytes, policy);
         dr_bulk_commit();
         next_turn(at, plan.places);
         /* the place of the state before is free when its store has been read */
