@@ -80,7 +80,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
         .saved = saved.used,
     };
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    memory->decode = threads * 2 * (size_t)plan.decode_heads * chunk_bytes(&plan, DR_CHUNK_DECODE);
+    memory->decode = threads * chunk_bytes(&plan, DR_CHUNK_DECODE);
     return DR_OK;
 }
 
@@ -163,14 +163,13 @@ dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *rec
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_DECODE);
 #pragma omp parallel num_threads(threads)
     {
-        dr_cpu_chunk chunks[2 * DR_CPU_DECODE_HEADS];
+        dr_cpu_chunk chunk;
         const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
-        dr_arena arena = {.block = (char *)workspace + (size_t)(2 * self * plan.decode_heads) * bytes};
-        for (int i = 0; i < 2 * plan.decode_heads; i++) dr_cpu_chunk_lay(&plan, DR_CHUNK_DECODE, &arena, &chunks[i]);
-        kernels->decode(&plan, &call, chunks, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
+        lay_own_chunk(&plan, DR_CHUNK_DECODE, workspace, bytes, &chunk);
+        kernels->decode(&plan, &call, &chunk, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
 #pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, chunks, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
     }
     return DR_OK;
 }

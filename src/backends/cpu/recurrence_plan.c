@@ -5,7 +5,7 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8 };
+enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8, LOAD_AHEAD = 2 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -72,6 +72,30 @@ static void plan_keys(dr_cpu_plan *plan) {
     if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
 }
 
+/* Inputs that only the maps read, once or twice: products and scans want rows of their own pitch, padded to whole tiles. */
+static void plan_direct(dr_cpu_plan *plan) {
+    int values = 0;
+    for (int i = 0; i < plan->rule->rows; i++) values += plan->rule->row[i].value != DR_VALUE_NONE;
+    const bool key_is_scanned = plan->rule->scan != DR_SCAN_NONE || plan->rule->query != DR_QUERY_PLAIN;
+    const bool direct[DR_INPUTS] = {[DR_INPUT_VALUE] = true,
+                                    [DR_INPUT_LOG_DECAY] = true,
+                                    [DR_INPUT_ERASE_GATE] = true,
+                                    [DR_INPUT_WRITE_GATE] = true,
+                                    [DR_INPUT_RATE] = true,
+                                    [DR_INPUT_FREE_READ] = true,
+                                    [DR_INPUT_ERASE_KEY] = true,
+                                    [DR_INPUT_KEY] = !key_is_scanned,
+                                    [DR_INPUT_QUERY] =
+                                        plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
+    for (int i = 0; i < DR_INPUTS; i++) {
+        dr_cpu_input *input = &plan->input[i];
+        input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
+                        i != plan->read_input && i != plan->write_input;
+        input->direct_gradient = input->direct && (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && !input->key_owned &&
+                                 (values == 1 || plan->step_axis);
+    }
+}
+
 /* A replay needs the write keys and the decays, and makes the updates too where they are the values. */
 static void plan_replay(dr_cpu_plan *plan) {
     for (int i = 0; i < DR_INPUTS; i++) plan->replayed[i] = plan->input[i].used;
@@ -109,7 +133,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
         .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
-    plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
+    plan->load_ahead = decode ? LOAD_AHEAD : 0;
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
@@ -122,6 +146,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     /* a corrected query is no longer needed itself, unless a read key has it too */
     plan->query_in_place =
         rule->query == DR_QUERY_PLAIN || (rule->query == DR_QUERY_CORRECTED && !plan->input[DR_INPUT_LAMBDA].used);
+    plan_direct(plan);
     plan_replay(plan);
 }
 
@@ -146,9 +171,15 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
         bool is_row = i == plan->read_input || i == plan->write_input;
         bool is_query = i == DR_INPUT_QUERY && plan->query_in_place;
-        if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
-        if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
+        chunk->pitch[i] = chunk->d_pitch[i] = input->pitch;
+        if (!is_row && !is_query && !input->direct) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        /* the gradient of the log decays of channels is what the engine gives, see lay_rows */
+        const bool is_engines = i == DR_INPUT_LOG_DECAY && plan->channel;
+        if (backward && !is_engines && !input->direct_gradient)
+            chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
+    if (backward && plan->input[DR_INPUT_VALUE].direct_gradient)
+        chunk->unwanted = take(arena, plan->chunk * plan->steps, plan->value_pitch);
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -187,7 +218,7 @@ static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     }
     if (plan->solved_query) chunk->read_query = chunk->solved;
     chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
-                            plan->rule->normalizer == DR_NORMALIZER_NONE;
+                            plan->rule->normalizer == DR_NORMALIZER_NONE && plan->rule->query != DR_QUERY_RIDGE;
     if (!backward) return;
     chunk->d_read_query = plan->query_in_place ? chunk->d_input[DR_INPUT_QUERY]
                           : plan->solved_query ? chunk->d_solved
@@ -224,6 +255,7 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->d_gain = take(arena, N, 1);
     chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
+    if (plan->channel) chunk->d_input[DR_INPUT_LOG_DECAY] = chunk->d_log_decay;
     chunk->d_output = take(arena, C, Vp);
     chunk->d_state = take(arena, plan->group * dr_cpu_state_floats(plan), 1);
 }

@@ -11,7 +11,6 @@
 #include "maps/squash.h"
 #include "ops/operations.h"
 
-enum { DR_CPU_DECODE_HEADS = 8 }; /* at most */
 enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
 
 /* How the tensor of an input is laid out, and a chunk's copy of it. */
@@ -20,6 +19,8 @@ typedef struct {
     int64_t heads, width; /* of the tensor: [tokens, steps, heads, width] */
     int64_t steps;        /* rows a token */
     int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
+    bool direct;          /* maps read it where it is: no copy is made */
+    bool direct_gradient; /* one row of one value head makes it, where it is wanted */
 } dr_cpu_input;
 
 typedef struct {
@@ -43,7 +44,7 @@ typedef struct {
     bool solved_query;                     /* and gives the query, not a write key */
     bool query_in_place;                   /* q~ takes the place of the query, and its gradient that of the query's */
     bool bf16_state;                       /* S outside of a call */
-    int64_t decode_heads;                  /* whose rows are made before the first of their states is read */
+    int64_t load_ahead;                    /* decoding: asks for the inputs of so many heads later */
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
@@ -71,8 +72,10 @@ typedef struct {
     int64_t columns;                              /* Np */
     dr_cpu_ahead ahead;
 
-    float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
+    float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
+    int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
+    float *unwanted; /* [C steps][Vp] takes direct gradients that nobody asks for */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */
@@ -81,7 +84,7 @@ typedef struct {
     float *squash, *squash_slope, *d_squash; /* [C][Kp] B, dB/dln A: backward only */
     float *morrison, *d_morrison;            /* [C][Kp] Sherman-Morrison write keys */
     float *morrison_factor;                  /* [C] 1 / (1 + key . m) */
-    bool writes_scanned;                     /* write = B key is made with B, which then is not kept: forward only */
+    bool writes_scanned;                     /* write = B key is made with A and B, which then are not kept: forward only */
     float *key_dot;                          /* [C] key . (B key), of the normalizer */
     float *read_query, *d_read_query;        /* [C][Kp] the q~ of the key head */
     float *d_scan;                           /* [Kp] gradient of A, carried backwards over the chunks */
@@ -149,7 +152,7 @@ typedef struct {
     void (*forward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     void (*backward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     /* one token: isa/recurrence_stages.h */
-    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
     void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 } dr_cpu_recurrence_kernels;
 
@@ -191,7 +194,7 @@ static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chun
     chunk->erases = tokens * plan->erases;
     chunk->readers = chunk->erases + tokens;
     if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
-    if (plan->query_in_place) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
+    if (plan->query_in_place && !plan->input[DR_INPUT_QUERY].direct) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
 }
 
 /* Which chunk of its segment the scan is about. */

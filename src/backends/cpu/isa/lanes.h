@@ -10,7 +10,7 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
-#define LANES_HAVE_EXP_NEAR /* for the maps */
+#define LANES_HAVE_NEAR /* for the maps */
 
 #include <immintrin.h>
 #include <math.h>
@@ -311,11 +311,19 @@ static inline lanes lanes_load_bf16(const uint16_t *p) {
     return lanes_of_bits(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p)));
 #endif
 }
+/* x rounded, in the upper halves; the lower hold what is left */
+static inline lanes_int lanes_nearest_bf16_(lanes x) {
+    lanes_int bits = lanes_bits(x), up = lanes_int_add(bits, lanes_int_set(0x7fff));
+#if defined(DR_ISA_avx512)
+    return _mm512_mask_add_epi32(up, _mm512_test_epi32_mask(bits, lanes_int_set(0x10000)), up, lanes_int_set(1));
+#else
+    return lanes_int_add(up, lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1)));
+#endif
+}
 static inline void lanes_store_bf16(uint16_t *p, lanes x) {
-    lanes_int bits = lanes_bits(x), odd = lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1));
-    lanes nearest = lanes_of_bits(lanes_int_add(bits, lanes_int_add(odd, lanes_int_set(0x7fff))));
-    lanes quiet = lanes_of_bits(lanes_int_or(bits, lanes_int_set(0x00400000))); /* rounding could carry NaN to infinity */
-    bits = lanes_int_right(lanes_bits(lanes_select(lanes_equal(x, x), nearest, quiet)), 16);
+    lanes quiet = lanes_of_bits(lanes_int_or(lanes_bits(x), lanes_int_set(0x00400000))); /* rounding could carry NaN to 0 */
+    lanes nearest = lanes_select(lanes_equal(x, x), lanes_of_bits(lanes_nearest_bf16_(x)), quiet);
+    lanes_int bits = lanes_int_right(lanes_bits(nearest), 16);
 #if defined(DR_ISA_avx512)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
 #elif defined(DR_ISA_avx2)
@@ -323,6 +331,28 @@ static inline void lanes_store_bf16(uint16_t *p, lanes x) {
 #else
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(bits, bits));
 #endif
+}
+
+/* 2 LANES of them at once, those at even and at odd places apart, which takes no permutation. What is stored may be a NaN only
+ * with the bits of one in bfloat16: sums and products of such have no others. */
+static inline lanes lanes_plain_nan(lanes x) {
+    return lanes_select(lanes_equal(x, x), x, lanes_set(NAN));
+}
+static inline void lanes_load_bf16_pairs(const uint16_t *p, lanes *even, lanes *odd) {
+    const lanes_int both = lanes_bits(lanes_load((const void *)p));
+    *even = lanes_of_bits(lanes_int_left(both, 16));
+    *odd = lanes_of_bits(lanes_int_and(both, lanes_int_set(-0x10000)));
+}
+static inline void lanes_store_bf16_pairs(uint16_t *p, lanes even, lanes odd) {
+    const lanes_int low = lanes_nearest_bf16_(even), high = lanes_nearest_bf16_(odd);
+#if defined(DR_ISA_avx512)
+    const lanes_int both = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
+#elif defined(DR_ISA_avx2)
+    const lanes_int both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
+#else
+    const lanes_int both = _mm_or_si128(_mm_srli_epi32(low, 16), _mm_and_si128(high, lanes_int_set(-0x10000)));
+#endif
+    lanes_store((void *)p, lanes_of_bits(both));
 }
 
 /* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
@@ -421,6 +451,24 @@ static inline lanes lanes_log(lanes x) {
     return lanes_select(zero_or_infinite, e, lanes_fma(e, lanes_set(0.693359375f), q + f));
 }
 
+/* ln x where only its absolute error counts, some 1e-7: with the mantissa's first four bits c = 1 / inverse is looked up, which
+ * leaves ln(1 + f) for |f| < 1/32. Takes half the operations of the other. */
+static inline lanes lanes_log_near(lanes x) {
+    static const float inverse[LANES] = {0.969696999f, 0.914285719f, 0.864864886f, 0.820512831f, 0.780487776f, 0.744186044f,
+                                         0.711111128f, 0.680851042f, 0.653061211f, 0.627451003f, 0.603773594f, 0.581818163f,
+                                         0.561403513f, 0.542372882f, 0.524590135f, 0.507936537f};
+    static const float log_c[LANES] = {0.030771628f, 0.0896121562f, 0.145181984f, 0.19782573f,  0.247836202f, 0.295464218f,
+                                       0.340926558f, 0.384411722f,  0.426084429f, 0.466089696f, 0.504556f,    0.541597307f,
+                                       0.577315331f, 0.611801565f,  0.645138025f, 0.677398741f};
+    const lanes m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan), e = _mm512_getexp_ps(x);
+    const lanes_int first = lanes_int_right(lanes_bits(m), 19); /* and what a permutation does not look at */
+    const lanes f = lanes_fma(m, _mm512_permutexvar_ps(first, lanes_load(inverse)), lanes_set(-1.0f)), square = f * f;
+    const lanes whole = lanes_fma(e, lanes_set(0.693147182f), _mm512_permutexvar_ps(first, lanes_load(log_c)));
+    lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
+    p = lanes_fma(square, lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f)), p);
+    return whole + lanes_fma(p, square, f);
+}
+
 #else
 
 /* ln x = e ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt(2)], subnormal x scaled by 2^23 first.
@@ -439,6 +487,10 @@ static inline lanes lanes_log(lanes x) {
     value = lanes_select(lanes_less(x, lanes_set(INFINITY)), value, x); /* infinity and NaN are their own logarithm */
     value = lanes_select(lanes_equal(x, lanes_zero()), lanes_set(-INFINITY), value);
     return lanes_select(lanes_less(x, lanes_zero()), lanes_set(NAN), value);
+}
+
+static inline lanes lanes_log_near(lanes x) {
+    return lanes_log(x);
 }
 
 #endif
@@ -486,18 +538,36 @@ static inline lanes lanes_tanh(lanes x) {
     return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
 }
 
-/* Turns a square block: lane j of x[i] becomes lane i of x[j]. Each pass deals the first and second half of the vectors into
- * each other like two halves of a pack of cards; LANES cards are in turned order after log2(LANES) passes. */
 #if defined(DR_ISA_avx512)
 #define LANES_DEAL_LOW_  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_DEAL_HIGH_ 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define LANES_EVEN_      0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define LANES_ODD_       1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif defined(DR_ISA_avx2)
 #define LANES_DEAL_LOW_  0, 8, 1, 9, 2, 10, 3, 11
 #define LANES_DEAL_HIGH_ 4, 12, 5, 13, 6, 14, 7, 15
+#define LANES_EVEN_      0, 2, 4, 6, 8, 10, 12, 14
+#define LANES_ODD_       1, 3, 5, 7, 9, 11, 13, 15
 #else
 #define LANES_DEAL_LOW_  0, 4, 1, 5
 #define LANES_DEAL_HIGH_ 2, 6, 3, 7
+#define LANES_EVEN_      0, 2, 4, 6
+#define LANES_ODD_       1, 3, 5, 7
 #endif
+/* 2 LANES floats in order, x then y, from those at even places x and at odd places y; and back */
+static inline void lanes_deal(lanes *x, lanes *y) {
+    const lanes even = *x, odd = *y;
+    *x = __builtin_shufflevector(even, odd, LANES_DEAL_LOW_);
+    *y = __builtin_shufflevector(even, odd, LANES_DEAL_HIGH_);
+}
+static inline void lanes_part(lanes *x, lanes *y) {
+    const lanes first = *x, second = *y;
+    *x = __builtin_shufflevector(first, second, LANES_EVEN_);
+    *y = __builtin_shufflevector(first, second, LANES_ODD_);
+}
+
+/* Turns a square block: lane j of x[i] becomes lane i of x[j]. Each pass deals the first and second half of the vectors into
+ * each other like two halves of a pack of cards; LANES cards are in turned order after log2(LANES) passes. */
 static inline void lanes_turn(lanes x[LANES]) {
     lanes y[LANES];
 #pragma GCC unroll 4

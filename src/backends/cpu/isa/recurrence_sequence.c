@@ -145,7 +145,7 @@ static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     const int64_t head = key_head * plan->group + (last ? 0 : i + 1), V = plan->value_size;
     dr_ahead_clear(&chunk->ahead);
     if (tokens <= 0) return;
-    dr_chunk_expect(plan, call, chunk, first, tokens, head, last);
+    dr_chunk_expect(plan, call, chunk, first, tokens, head, last, DR_EXPECT_ALL);
     dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
                  V);
     dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, tokens * plan->steps, V);
@@ -285,18 +285,26 @@ static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chun
     }
 }
 
-/* What the backward reads and writes of value head i at the same place of the segment before. */
+/* What the backward will want of value head i. A replay reads whole segments at once: its inputs are asked for at the same
+ * place of the segment before. All else waits for the chunk before, so that the second-level cache need not hold it meanwhile.
+ */
 static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p, int64_t i) {
-    const int64_t first = p->first - dr_cpu_segment(plan), begin = dr_layout_begin(&plan->layout, p->sequence);
-    const int64_t head = p->key_head * plan->group + i, V = plan->value_size, rows = plan->chunk * plan->steps;
+    const int64_t begin = dr_layout_begin(&plan->layout, p->sequence), tokens = plan->chunk, steps = plan->steps;
+    const int64_t before = p->first - tokens, earlier = p->first - dr_cpu_segment(plan);
+    const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
+    const bool replays = plan->segment > 1;
     dr_ahead_clear(&chunk->ahead);
-    if (first < begin) return;
-    dr_chunk_expect(plan, call, chunk, first, plan->chunk, head, i == 0);
-    dr_ahead_add(&chunk->ahead, call->d_o + (first * plan->value_heads + head) * V, plan->value_heads * V, plan->chunk, V);
-    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, rows, V);
-    /* and this chunk's share of the state before that segment */
-    const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
-    dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    if (before >= begin) {
+        dr_chunk_expect(plan, call, chunk, before, tokens, head, i == 0, replays ? DR_EXPECT_REST : DR_EXPECT_ALL);
+        dr_ahead_add(&chunk->ahead, call->d_o + (before * plan->value_heads + head) * V, plan->value_heads * V, tokens, V);
+    }
+    if (earlier >= begin) {
+        if (replays) dr_chunk_expect(plan, call, chunk, earlier, tokens, head, i == 0, DR_EXPECT_REPLAYED);
+        dr_ahead_add(&chunk->ahead, updates_of(plan, call, earlier, head), V, tokens * steps, V);
+        /* and this chunk's share of the state before that segment */
+        const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
+        dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    }
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
@@ -312,7 +320,7 @@ static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
         const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
         expect_backward(plan, call, chunk, p, i);
         dr_chunk_load_rows(plan, call->inputs, chunk, head);
-        dr_chunk_clear_rows(plan, chunk);
+        dr_chunk_clear_rows(plan, call, chunk, head);
         dr_chunk_map_decay(plan, chunk);
         if (plan->matrix) {
             load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);
