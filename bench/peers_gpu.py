@@ -258,7 +258,7 @@ def recorded(wanted):
     lines = []
     print(f"{'':22} {'forward':>40}   {'forward + backward':>40}")
     print(f"{'rule':<10} {'shape':<11}" + 2 * f" {'ms':>9} {'spread':>6} {'product':>7} {'copy':>6} {'peer/our':>8}  "
-          + f" {'workspace a token-head':>22}")
+          + f" {'bytes a token-head: forward, both, saved':>40}")
     for shape in wanted.shapes.split(","):
         times = {}
         rules = [rule for rule in wanted.rules.split(",") if shape != "1x131072x8" or shape in RECORDED.get(rule, {})]
@@ -270,7 +270,8 @@ def recorded(wanted):
                 x = found[part]
                 text += (f" {1e3 * x['seconds']:9.4f} {100 * x['spread']:5.1f}% {100 * x['share']:6.1f}% {100 * x['share_of_copy']:5.1f}%"
                          f" {over(theirs[i], 1e3 * x['seconds']):>8}  ")
-            print(text + f" {found['workspace_forward'] / heads:9.0f} {found['workspace_forward_backward'] / heads:12.0f}", flush=True)
+            print(text + f" {found['workspace_forward'] / heads:9.0f} {found['workspace_forward_backward'] / heads:12.0f}"
+                  f" {found['saved'] / heads:9.0f}", flush=True)
             times[rule] = [found[part]["seconds"] for part in ("forward", "forward_backward")]
             lines.append(found)
         for rule, base in RELATIVES:

@@ -62,7 +62,8 @@ typedef struct {
     int threads;
     int64_t chunk; /* tokens; 1: token by token */
     double performed_forward, performed_forward_backward;
-    double workspace_forward, workspace_forward_backward; /* bytes beside inputs and outputs; the latter with what is saved */
+    /* bytes beside inputs and outputs: of a forward alone, of both with what is saved between them, and that part */
+    double workspace_forward, workspace_forward_backward, saved;
     double first; /* seconds from opening the backend to the end of the first run, inputs not counted */
     char lacking[160];
     dr_bench_work forward;

@@ -171,6 +171,7 @@ static void describe(const op_case *c, int threads, dr_bench_op_result *result) 
                                    .chunk = 1,
                                    .first = c->first,
                                    .workspace_forward = (double)c->bytes.forward,
+                                   .saved = (double)c->bytes.saved,
                                    .workspace_forward_backward =
                                        (double)c->bytes.saved +
                                        (double)(c->bytes.backward > c->bytes.forward ? c->bytes.backward : c->bytes.forward)};

@@ -65,7 +65,9 @@ static void print_gpu_op(const dr_recurrence *recurrence, const dr_bench_op_resu
     if (!forward_only) cli_bench_print_gpu_work(rule_name(recurrence), "forward + backward", &result->forward_backward, true);
     printf("%16s %s: %.3f GFLOP counted; workspace %.1f bytes a token and value head", "", result->kernel,
            1e-9 * result->forward.amount, result->workspace_forward / heads);
-    if (!forward_only) printf(", with the backward %.1f", result->workspace_forward_backward / heads);
+    if (!forward_only)
+        printf(", with the backward %.1f of which %.1f are saved", result->workspace_forward_backward / heads,
+               result->saved / heads);
     printf("; first run after %.3f s\n", result->first);
 }
 
@@ -108,7 +110,8 @@ static void print_json_op(const dr_recurrence *recurrence, const cli_bench_unit 
     print_json_shape(recurrence, result->kernel, result->threads);
     printf(", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"first_seconds\": %.6g, \"workspace_forward\": %.0f",
            recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->first, result->workspace_forward);
-    if (!forward_only) printf(", \"workspace_forward_backward\": %.0f", result->workspace_forward_backward);
+    if (!forward_only)
+        printf(", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward, result->saved);
     printf(", \"share_forward\": %.6g", result->forward.share);
     if (!forward_only) printf(", \"share_forward_backward\": %.6g", result->forward_backward.share);
     cli_bench_print_json_work(unit, "forward", &result->forward, result->performed_forward);

@@ -44,7 +44,7 @@ memory='first_seconds workspace_forward'
     grep -q 'GFLOP counted, .* performed; with the backward' stdout || fail 'no counts'
     bench 0 '"share_forward_backward": ' op $small --json
     [ "$(wc -l <stdout)" -eq 1 ] || fail 'not one object'
-    keys $shape $memory workspace_forward_backward tokens chunk share_forward share_forward_backward forward forward_backward performed $work
+    keys $shape $memory workspace_forward_backward saved tokens chunk share_forward share_forward_backward forward forward_backward performed $work
     [ "$(value rule 1)" = gdn ] || fail 'not gdn'
     [ "$(value tokens 1)" = 64 ] || fail 'not 64 tokens'
     [ "$(value kernel 1)" = "cpu chunkwise $("$deltarule" info | sed -n 's/^backend cpu (F32, \([a-z0-9]*\),.*/\1/p') chunk $(value chunk 1)" ] ||
@@ -96,7 +96,7 @@ memory='first_seconds workspace_forward'
         bench 0 'forward + backward' op $small --backend cuda --dtype bf16
         grep -q 'bytes a token and value head' stdout || fail 'no word on memory'
         bench 0 '"share_of_copy": ' op $small --backend cuda --json
-        keys $shape $memory workspace_forward_backward tokens chunk share_forward share_forward_backward forward forward_backward \
+        keys $shape $memory workspace_forward_backward saved tokens chunk share_forward share_forward_backward forward forward_backward \
             performed bytes gbs copy_gbs share_of_copy $(echo $work | sed 's/sgemm/product/g')
         bench 0 '"copy_gbs": ' decode $few --backend cuda --json --against kda
         [ "$(wc -l <stdout)" -eq 2 ] || fail 'not two objects'
