@@ -5,7 +5,15 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8, LOAD_AHEAD = 2 };
+enum {
+    CHUNK_ROWS = 16,
+    SEGMENT_ROWS = 64,
+    REPLAY_ROWS = 16,
+    BLOCK_ROWS = 16,
+    BLOCK_TOKENS = 8,
+    BLOCK_COLUMNS = 32,
+    LOAD_AHEAD = 2
+};
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -15,6 +23,10 @@ static int64_t round_up(int64_t size) {
 static int64_t pitch_of(int64_t size) {
     int64_t width = round_up(size);
     return width % 64 ? width : width + DR_CHUNK_TILE;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
 static int64_t at_least_one(int64_t size) {
@@ -30,6 +42,7 @@ static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
             .key_owned = !form.per_value,
             .heads = form.heads,
             .width = form.size,
+            .taken = form.size,
             .steps = form.steps,
             .pitch = form.vector ? pitch_of(form.size) : 1,
         };
@@ -89,10 +102,12 @@ static void plan_direct(dr_cpu_plan *plan) {
                                         plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_cpu_input *input = &plan->input[i];
-        input->direct = direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
+        input->direct = input->used && direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
                         i != plan->read_input && i != plan->write_input;
-        input->direct_gradient = input->direct && (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && !input->key_owned &&
-                                 (values == 1 || plan->step_axis);
+        const bool sole = i == DR_INPUT_ERASE_GATE
+                              ? plan->rule->rows == 1 && !plan->step_axis
+                              : (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && (values == 1 || plan->step_axis);
+        input->direct_gradient = input->direct && sole && !input->key_owned;
     }
 }
 
@@ -121,6 +136,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .value_size = recurrence->value_size,
         .value_width = round_up(recurrence->value_size),
         .value_pitch = pitch_of(recurrence->value_size),
+        .values = recurrence->value_size,
         .chunkwise = !decode && recurrence->path != DR_PATH_RECURRENT,
         .steps = dr_rule_steps(rule),
         .step_axis = rule->repeat > 1,
@@ -148,6 +164,29 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         rule->query == DR_QUERY_PLAIN || (rule->query == DR_QUERY_CORRECTED && !plan->input[DR_INPUT_LAMBDA].used);
     plan_direct(plan);
     plan_replay(plan);
+}
+
+int64_t dr_cpu_most_blocks(const dr_cpu_plan *plan) {
+    return (plan->values + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+}
+
+void dr_cpu_plan_block(const dr_cpu_plan *plan, int64_t blocks, int64_t i, dr_cpu_plan *block) {
+    const int64_t tiles = dr_cpu_most_blocks(plan), first = tiles * i / blocks * BLOCK_COLUMNS;
+    int64_t end = tiles * (i + 1) / blocks * BLOCK_COLUMNS;
+    if (end > plan->values) end = plan->values;
+    *block = *plan;
+    block->value_first = first;
+    block->value_size = end - first;
+    block->value_width = round_up(block->value_size);
+    block->value_pitch = pitch_of(block->value_size);
+    static const dr_input of_values[] = {DR_INPUT_VALUE, DR_INPUT_WRITE_GATE};
+    for (size_t k = 0; k < sizeof of_values / sizeof *of_values; k++) {
+        dr_cpu_input *input = &block->input[of_values[k]];
+        input->first = first;
+        input->taken = block->value_size;
+        input->pitch = block->value_pitch;
+        input->direct &= block->value_size % DR_CHUNK_TILE == 0;
+    }
 }
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
@@ -178,8 +217,7 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         if (backward && !is_engines && !input->direct_gradient)
             chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
-    if (backward && plan->input[DR_INPUT_VALUE].direct_gradient)
-        chunk->unwanted = take(arena, plan->chunk * plan->steps, plan->value_pitch);
+    if (backward) chunk->unwanted = take(arena, plan->chunk * plan->steps, larger(plan->key_pitch, plan->value_pitch));
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {

@@ -17,6 +17,7 @@ enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a 
 typedef struct {
     bool used, per_token, key_owned;
     int64_t heads, width; /* of the tensor: [tokens, steps, heads, width] */
+    int64_t first, taken; /* the elements of a row that this plan is about */
     int64_t steps;        /* rows a token */
     int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
     bool direct;          /* maps read it where it is: no copy is made */
@@ -28,6 +29,7 @@ typedef struct {
     dr_layout layout;
     int64_t key_heads, value_heads, group; /* value heads a key head */
     int64_t key_size, key_width, key_pitch, value_size, value_width, value_pitch;
+    int64_t value_first, values; /* of a head's values in the tensors, the value_size from value_first on belong to this plan */
     bool chunkwise;
     int64_t chunk;   /* tokens a chunk */
     int64_t segment; /* chunks from one saved state to the next */
@@ -75,7 +77,7 @@ typedef struct {
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
     int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
-    float *unwanted; /* [C steps][Vp] takes direct gradients that nobody asks for */
+    float *unwanted; /* [C steps][max(Kp, Vp)] takes direct gradients that nobody asks for */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */
@@ -160,6 +162,11 @@ typedef enum { DR_CHUNK_FORWARD, DR_CHUNK_BACKWARD, DR_CHUNK_DECODE } dr_cpu_chu
 
 /* The only place where chunk length and blocks are chosen. */
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan);
+
+/* The plan of block i of so many blocks of value columns, at most dr_cpu_most_blocks: after a forward of each, all is done.
+ * Columns never meet in a forward, so that results are the same bits for any number of blocks. */
+void dr_cpu_plan_block(const dr_cpu_plan *plan, int64_t blocks, int64_t i, dr_cpu_plan *block);
+int64_t dr_cpu_most_blocks(const dr_cpu_plan *plan); /* as many as tiles of the products */
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode); /* before it is cut to the longest sequence */
 

@@ -43,6 +43,7 @@ typedef struct {
     bool reads;         /* some row has a read */
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
+    bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
     int32_t processors; /* streaming multiprocessors */
     int64_t sequences, tokens;

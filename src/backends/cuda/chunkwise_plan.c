@@ -65,6 +65,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         .reads = any_read(rule),
         .reader_direct = reads_directly(rule),
         .query_direct = queries_directly(rule),
+        .hopper = gpu->hopper,
         .processors = gpu->processors,
         .sequences = layout->sequences,
         .tokens = layout->rows,

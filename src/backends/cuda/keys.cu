@@ -3,7 +3,8 @@
  *     d_query_i = scale f(at_i, 0) (S dO_i) + sum_j G_ij f w_j           d_read_i = f(at_i, 0) (S dY_i) + sum_j M_ij f w_j / s
  *     d_far_j   = f(N, j+1) (dS' U_j)                                   d_near_j = sum_i f (G_ij q_i - c_i M_ij r_i / s)
  *
- * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel: keys_channel.cuh.
+ * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel:
+ * keys_channel.cuh.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
@@ -60,6 +61,27 @@ template <typename T> static __device__ inline float2 square_rows(const char *ti
         sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
     }
     return sum;
+}
+
+static __device__ inline void clear(float (&c)[8][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) c[n][i] = 0;
+}
+
+/* Zeroes entries of G and M whose pair spans no decay, once their products are made: in the sums over rows they cancel, and of
+ * strong decays what is left is smaller than their rounding. A barrier before and after. */
+template <typename T>
+static __device__ inline void drop_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room) {
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+        const int reader = i / 64, writer = i % 64, seen = reader / rows.steps - (dr_undecayed(rows, reader) ? 1 : 0);
+        const unsigned at = dr_tile_at<T>(0, 64, reader, writer);
+        if (writer / rows.steps >= reader / rows.steps) *(T *)(shared + room.score + at) = dr_from_float<T>(0.0f);
+        if (reads && writer / rows.steps >= seen) *(T *)(shared + room.erase + at) = dr_from_float<T>(0.0f);
+    }
+    __syncthreads();
 }
 
 /* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
@@ -187,8 +209,13 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.head_read, 1);
         scale_rows(r, k.split, 1);
     }
-    float2 far = make_float2(0, 0), read = far;
+    constexpr bool apart = sizeof(T) == 4;
+    float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
     if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
+    if (apart && rows.scalar_decay) {
+        entry = dot_rows<T>(q, shared + room.query);
+        if (plan.reads) entry_read = dot_rows<T>(r, shared + room.read);
+    }
     dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
     dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
     if (plan.reads) {
@@ -213,7 +240,22 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     }
     if (!rows.scalar_decay) return;
     const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
-    const float2 reader = make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    if (apart) {
+        drop_pairs<T>(rows, plan.reads, shared, room);
+        clear(q), clear(r), clear(w);
+        dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
+        dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
+        if (plan.reads) {
+            dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
+            dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
+            const float2 near = dot_rows<T>(r, shared + room.read);
+            read = make_float2(k.inverse[row] * (entry_read.x + near.x), k.inverse[row + 8] * (entry_read.y + near.y));
+        }
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    const float2 reader = apart ? make_float2(entry.x + (query.x - write.x), entry.y + (query.y - write.y))
+                                : make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
     read.x *= -k.gain[row];
     read.y *= -k.gain[row + 8];
     decay_parts(call, x, k.total, k.total + 64, reader, read, far);
@@ -347,7 +389,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     __syncthreads();
     if (thread < 64) {
         const int64_t at = block * plan.key_width + first + thread;
-        k.exit[thread] = call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
+        k.exit[thread] =
+            call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
         if (rows.scalar_decay) call.back.exit_part[at] = k.exit[thread];
     }
     dr_copy_wait<0>();

@@ -22,7 +22,6 @@ typedef struct {
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
     float dot[64], gain[64];
-    float alpha[64];          /* of a row: its token's in the token's first row, else 1 */
     float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
@@ -79,34 +78,29 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* Decays of the chunk's rows, by the first 64 threads. */
-static __device__ inline void dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
+/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the
+ * block. While tiles are under way. */
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
     const int token = dr_row_token(rows, i);
-    const bool decays = i < x.alive && i == token * rows.steps;
-    small.alpha[i] = decays ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
-}
-
-/* Needs alpha. A thread runs down from its row. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
-    const int begin = i & ~15;
-    float head = 1, product = 1, last = 1;
-    for (int m = begin; m <= i; m++) {
-        last = head;
-        head *= small.alpha[m];
+    const bool first = i == token * rows.steps;
+    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+#pragma unroll
+    for (int m = 0; m < 16; m++) {
+        const float other = __shfl_sync(0xffffffffu, alpha, m);
+        before = m <= own ? head : before;
+        head = m <= own ? head * other : head;
+        product = m > own ? product * other : 1.0f;
+        if (lane < 16) small.near[begin + m][own] = product;
     }
-    for (int m = i; m < begin + 16; m++) { /* product: from after row i to after row m */
-        if (m > i) product *= small.alpha[m];
-        small.near[m][i - begin] = product;
+    if (lane < 16) {
+        small.tail[i] = product;
+        return;
     }
-    const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
     small.head[i] = head;
-    small.read[i] = undecayed ? last : head;
-    small.tail[i] = product;
-    if (i == begin + 15) small.total[i / 16] = head;
+    small.read[i] = rows.row[0].undecayed && first ? before : head;
+    if (own == 15) small.total[begin / 16] = head;
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
@@ -290,7 +284,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const int64_t tile = x.block * 64 * plan.key_width;
 
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
-    dr_prepare_alpha(rows, x, small);
+    const int i = (int)threadIdx.x;
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    dr_prepare_decays(rows, x, small);
     dr_copy_wait<0>();
     dr_shared_fence();
     __syncthreads();
@@ -305,7 +301,6 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     } else
 #endif
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
-    dr_prepare_decays(rows, small);
     dr_prepare_dots(l, small.dot);
     if (tensors.reader)
         dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
@@ -313,10 +308,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     __syncthreads();
-    const int i = (int)threadIdx.x;
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, small.dot[i]));
+        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
         small.gain[i] = factors.gain;
     }
     __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */

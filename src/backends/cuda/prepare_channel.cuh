@@ -35,7 +35,7 @@ typedef struct {
 } dr_slice_results;
 
 typedef struct {
-    int writer, reader, query, leaving, tables, gain, bytes;
+    int writer, reader, query, leaving, tables, halves, gain, bytes;
 } dr_channel_room;
 
 static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
@@ -46,13 +46,17 @@ static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_c
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
-    room.leaving = 0; /* float: in the place of the write keys */
-    if (element != 4) {
+    const bool groups = element == 2 && plan.hopper; /* then halves of W~ take the places of write keys and queries */
+    room.leaving = 0;                                /* float: in the place of the write keys */
+    if (element == 2 && !groups) {
         room.leaving = end;
         end += 64 * plan.key_width * 4;
     }
     room.tables = end;
-    room.gain = room.tables + (int)sizeof(dr_slice_tables);
+    room.halves = room.tables + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
+    end += (int)sizeof(dr_slice_tables);
+    if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
+    room.gain = end;
     room.bytes = room.gain + 64 * (int)sizeof(float);
     return room;
 }
@@ -90,10 +94,15 @@ typedef struct {
     float read[10], asked[10];
 } dr_quarter_sums;
 
-/* What becomes of the keys: [row][channel]; decays from the start of the block to the quarter, and from it to the block's end. */
+/* The keys, [row][channel], and what becomes of them. */
 typedef struct {
-    float reader[4][4], query[4][4], writer[4][4], before[4], rest[4];
+    float reader[4][4], query[4][4], writer[4][4];
 } dr_quarter_keys;
+
+/* Decays from the start of the block to the quarter, and from the quarter to the block's end. */
+typedef struct {
+    float before[4], rest[4];
+} dr_quarter_decays;
 
 /* Tables hold numbers for tf32 products that are not exact: dr_round_tf32 says why. */
 template <typename T> static __device__ inline float dr_slice_lift() {
@@ -132,6 +141,11 @@ template <typename T> static __device__ inline void dr_tile_four(const char *til
         pack.pair = *(const uint2 *)at;
 #pragma unroll
     for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
+}
+
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
 template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
@@ -183,12 +197,13 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
     }
 }
 
-/* All of a slice: tables, and the thread's keys. */
+/* All tables of a slice. */
 template <typename T>
 static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
                                                 const char *reader, const char *query, int slice, bool reads,
-                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_keys &x) {
+                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
     float total[4];
+    dr_quarter_keys x;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
@@ -207,11 +222,11 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
     for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
         const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
         const float far = __shfl_xor_sync(0xffffffffu, half, 16);
-        x.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
-        x.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
+        decays.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
+        decays.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
         total[e] = half * far;
     }
-    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], x.rest);
+    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], decays.rest);
     if (at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
 }
 
@@ -339,7 +354,7 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[3][4]
         }
 }
 
-/* Four channels of W~: a tile of floats or, where those products are, one of T and one of what that lost. */
+/* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
 template <typename T> static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (sizeof(T) == 2) {
@@ -358,12 +373,12 @@ template <typename T> static __device__ inline void dr_leaving_put(char *leaving
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
-                                             const dr_quarter_place &at, const dr_quarter_keys &x, char *leaving, int slice,
+                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving, int slice,
                                              T *reader_to, T *query_to, T *exit_to) {
     const float lower = 1.0f / dr_slice_lift<T>();
     float before[4], after[4];
 #pragma unroll
-    for (int e = 0; e < 4; e++) before[e] = lower * x.before[e], after[e] = lower * x.rest[e];
+    for (int e = 0; e < 4; e++) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
 #pragma unroll
     for (int b = 0; b < 4; b++) {
         if (b == at.block) continue;
@@ -380,19 +395,22 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = at.row + i;
-        float y[4];
+        float x[4], y[4];
         if (plan.reads) {
+            dr_take_four(&tables.reader[row][at.channel], x);
 #pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = before[e] * x.reader[i][e];
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_put_four<T>(reader_to + row * plan.key_width + column, y);
         }
         if (at.query[i] >= 0) {
+            dr_take_four(&tables.query[row][at.channel], x);
 #pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = before[e] * x.query[i][e];
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_put_four<T>(query_to + at.query[i] + column, y);
         }
+        dr_take_four(&tables.writer[row][at.channel], x);
 #pragma unroll
-        for (int e = 0; e < 4; e++) y[e] = after[e] * x.writer[i][e];
+        for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
         if (plan.reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
@@ -447,7 +465,7 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -470,6 +488,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     float g[4][4];
     dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     __syncthreads();
 
@@ -477,15 +496,15 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     dr_quarter_sums sums = {};
 #pragma unroll 1
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
-        dr_quarter_keys keys;
-        dr_slice_tabulate<T>(tables, at, writer, reader, query, slice, plan.reads, g, sums, keys);
+        dr_quarter_decays between;
+        dr_slice_tabulate<T>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
         decay += SLICE;
         dr_slice_fetch(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         __syncthreads();
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_leave<T>(plan, tables, at, keys, leaving, slice, (T *)tensors.reader + tile,
+        dr_slice_leave<T>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
                           (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise>(tables, at.block, plan.reads, l, p, own_l, own_p);
         __syncthreads();
@@ -495,7 +514,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     dr_quarter_put(at, sums, results);
     __syncthreads();
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, results.near_read[i][0]));
+        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
@@ -514,8 +533,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     dr_triangle_invert<precise>(matrix);
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
-    if constexpr (!precise) { /* the tiles of keys are no longer needed */
-        dr_prepare_finish<T, true>(plan, matrix, writer, NULL, at.block, p, dr_shared_address(leaving), score, exit);
+    if constexpr (!precise) {
+        dr_prepare_finish<T, true>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving), score, exit);
         return;
     }
 #endif

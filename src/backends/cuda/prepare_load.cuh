@@ -212,12 +212,20 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* The gains of row i, a thread each. */
-static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i, float dot) {
-    const dr_row_gains none = {0, 0, 0};
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. */
+static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
+    dr_map_gain_inputs none = {};
     if (i >= x.alive) return none;
     const int token = dr_row_token(rows, i);
-    return dr_row_gain(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, dot);
+    return dr_row_gain_inputs(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, 0);
+}
+
+static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                      dr_map_gain_inputs inputs, float dot) {
+    const dr_row_gains none = {0, 0, 0};
+    if (i >= x.alive) return none;
+    inputs.dot = dot;
+    return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
 }
 
 /* gain and value of row i's factors. */

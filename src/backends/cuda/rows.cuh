@@ -302,14 +302,17 @@ typedef struct {
     float gain, base, factor;
 } dr_row_gains;
 
-static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
-                                                  float dot) {
-    const dr_map_gain_inputs x = dr_row_gain_inputs(rows, token, step, key_head, value_head, dot);
+static __device__ inline dr_row_gains dr_row_gain_of(const dr_cuda_rows &rows, int step, const dr_map_gain_inputs &x) {
     dr_row_gains g;
     g.base = dr_map_base_gain(dr_rule_row(rows, step).gain, rows.gain_eps, &x);
     g.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &x);
     g.gain = g.base * g.factor;
     return g;
+}
+
+static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
+                                                  float dot) {
+    return dr_row_gain_of(rows, step, dr_row_gain_inputs(rows, token, step, key_head, value_head, dot));
 }
 
 /* Value z of a row: E channels of the lane from channel `first` on. */

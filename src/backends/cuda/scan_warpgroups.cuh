@@ -95,28 +95,35 @@ static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t 
     return stream;
 }
 
-/* rows: 64 or a multiple of 16 below; to: the thread's place in the tile. */
-template <int boxes>
+/* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile. */
+template <int boxes, int spacing = 1>
 static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows) {
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < 4 / spacing; j++) {
         if (j * 16 >= rows) break;
 #pragma unroll
-        for (int box = 0; box < boxes; box++) dr_copy_whole(to + j * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        for (int box = 0; box < boxes; box++)
+            dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
         stream.at += stream.step;
     }
     stream.at += stream.skip;
 }
 
-/* An input's rows, where those of a whole chunk of 64 tokens fill a tile. */
+/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk. */
 template <typename T>
 static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source, int64_t first,
-                                                             int head, int column, bool whole) {
+                                                             int head, int column, int tokens, bool whole) {
     const dr_group_stream none = {NULL, 0, 0};
     const int64_t size = sizeof(T);
-    if (!whole || !plan.rows.aligned || plan.rows.steps != 1 || plan.chunk != 64) return none;
-    return dr_group_open((const T *)source.at + first * source.token + head * source.head + column, source.token * size, 64,
-                         64 * source.token * size);
+    if (!whole || !plan.rows.aligned || plan.rows.step_axis || plan.chunk != tokens) return none;
+    return dr_group_open((const T *)source.at + first * source.token + head * source.head + column, source.token * size, tokens,
+                         tokens * source.token * size);
+}
+
+/* Of two rows a token the one whose value is stored in the tile, if it is only one, else -1. */
+static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
+    const bool first = rows.row[0].value != DR_VALUE_NONE, second = rows.row[1].value != DR_VALUE_NONE;
+    return first == second ? -1 : second;
 }
 
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
@@ -143,19 +150,22 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
     dr_group_stream reader =
         !plan.reads         ? dr_group_stream{NULL, 0, 0}
-        : plan.reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, whole_keys)
+        : plan.reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64, whole_keys && rows.steps == 1)
                              : stored(tensors.reader, 64, row_bytes);
     dr_group_stream query =
         plan.query_direct ? dr_group_open_input<T>(plan,
                                                    rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
                                                                                 : dr_source_of(rows.input[DR_INPUT_QUERY]),
-                                                   now.first, key_head, 0, whole_keys)
+                                                   now.first, key_head, 0, queries, whole_keys)
                           : stored(tensors.query, queries, row_bytes);
     dr_group_stream values[2];
+    const int row = rows.steps == 2 ? dr_group_value_row(rows) : 0, value_row = thread / 8 * rows.steps + row;
+    const unsigned value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
 #pragma unroll
     for (int g = 0; g < 2; g++)
         values[g] = dr_group_open_input<T>(plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g],
-                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size);
+                                           64 / rows.steps,
+                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
@@ -173,8 +183,11 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         for (int g = 0; g < 2; g++) {
             x.columns = columns[g];
             if (columns[g] < 0) continue;
-            if (full && values[g].at)
-                dr_group_fill<1>(values[g], stage + (unsigned)(call.room.value + g * 64 * 64 * 2), 64);
+            const unsigned to = stage - mine + value_mine + (unsigned)(call.room.value + g * 64 * 64 * 2);
+            if (full && values[g].at && rows.steps == 1)
+                dr_group_fill<1>(values[g], to, 64);
+            else if (full && values[g].at)
+                dr_group_fill<1, 2>(values[g], to, 32);
             else
                 dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
             if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
@@ -217,17 +230,16 @@ static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsig
 }
 
 /* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked for
- * while products are under way. Zeros for columns of the unit matrix. */
+ * while products are under way. there: the bits that are values, the even row's below; zeros for the others, and for columns of
+ * the unit matrix. */
 template <typename T>
-static __device__ inline void dr_group_values(bool unit, unsigned tile, unsigned (&v)[4][4]) {
+static __device__ inline void dr_group_values(bool unit, unsigned there, unsigned tile, unsigned (&v)[4][4]) {
     const int mine = dr_scan_warp() * 16;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        if (unit)
+        if (!unit) dr_load_matrices_transposed(v[n], dr_lane_at<T>(tile + dr_lane_along<T>(), 64, n * 16, mine));
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[n][i] = 0;
-        else
-            dr_load_matrices_transposed(v[n], dr_lane_at<T>(tile + dr_lane_along<T>(), 64, n * 16, mine));
+        for (int i = 0; i < 4; i++) v[n][i] = unit ? 0 : v[n][i] & there;
     }
 }
 
@@ -244,7 +256,7 @@ static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr
     const bool even = gated && rows.row[0].value == DR_VALUE_GATED;
     const bool odd = gated && rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
     unsigned w[4][4];
-    if (gated) dr_group_values<T>(false, gate, w);
+    if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
 #pragma unroll
     for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
         const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
@@ -366,6 +378,8 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
+    const int only = plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
+    const unsigned there = only == 0 ? 0x0000ffffu : only == 1 ? 0xffff0000u : 0xffffffffu;
     float s[tiles][4] = {};
     dr_scan_begin<tiles>(x, place, s);
     int64_t token = dr_sequence_begin(plan, call.tensors.cu, place.sequence) + (int64_t)place.begin * plan.chunk;
@@ -388,7 +402,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             dr_group_commit();
             if (call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
-        dr_group_values<T>(place.unit, value, v);
+        dr_group_values<T>(place.unit, there, value, v);
         if (reads) dr_group_wait<queries ? 1 : 0>();
         if (gated && !place.unit)
             dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u, y);

@@ -36,10 +36,13 @@ static inline lanes_mask lanes_first(int64_t n) {
     return (lanes_mask)(n >= 16 ? 0xffff : (1u << n) - 1);
 }
 static inline lanes lanes_load_n(const float *p, int64_t n) {
-    return _mm512_maskz_loadu_ps(lanes_first(n), p);
+    return n >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes_first(n), p);
 }
 static inline void lanes_store_n(float *p, int64_t n, lanes x) {
-    _mm512_mask_storeu_ps(p, lanes_first(n), x);
+    if (n >= 16)
+        _mm512_storeu_ps(p, x);
+    else
+        _mm512_mask_storeu_ps(p, lanes_first(n), x);
 }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
     return _mm512_fmadd_ps(a, b, c);
@@ -382,6 +385,26 @@ static inline float lanes_largest(lanes x) {
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_shuffle_ps(z, z, 1)));
 }
 
+#if defined(DR_ISA_avx512)
+
+/* e^x = 2^n 2^(j/16) e^r with n + j/16 = round(16 x / ln 2) / 16, |r| <= ln(2)/32: adding 1.5 2^19 rounds to sixteenths and
+ * leaves j in the last bits; ln 2 in two parts so that r is exact. Limits: beyond them the result is 0 or infinity in any case;
+ * a NaN passes because min and max give their second operand then. */
+static inline lanes lanes_exp(lanes x) {
+    static const float root[LANES] = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+                                      1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+                                      1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+    x = lanes_min(lanes_set(89.0f), lanes_max(lanes_set(-104.5f), x));
+    const lanes rounded = lanes_fma(x, lanes_set(1.44269504f), lanes_set(786432.0f)), n = rounded - lanes_set(786432.0f);
+    lanes r = lanes_fnma(n, lanes_set(0.693359375f), x);
+    r = lanes_fnma(n, lanes_set(-2.12194440e-4f), r);
+    const lanes p = lanes_fma(lanes_fma(r, lanes_set(1.666666716e-01f), lanes_set(0.5f)), r * r, r);
+    const lanes t = _mm512_permutexvar_ps(lanes_bits(rounded), lanes_load(root));
+    return _mm512_scalef_ps(lanes_fma(t, p, t), n); /* which takes n's whole part, rounded down */
+}
+
+#else
+
 /* x 2^n for a whole n in [-252, 254], correctly rounded when the result is subnormal: two factors, of which the first keeps x
  * exact for x near 1 */
 static inline lanes lanes_scale_(lanes x, lanes_int n) {
@@ -405,23 +428,30 @@ static inline lanes lanes_exp(lanes x) {
     p = lanes_fma(p, r, lanes_set(1.666651893e-01f));
     p = lanes_fma(p, r, lanes_set(5.000000095e-01f));
     p = lanes_fma(p, r * r, r) + lanes_set(1.0f);
-#if defined(DR_ISA_avx512)
-    return _mm512_scalef_ps(p, whole);
-#else
     return lanes_scale_(p, n);
-#endif
 }
 
-/* e^x for |x| <= ln 2: 1 + x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
+#endif
+
+/* e^x - 1 for |x| <= ln 2: x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
  * are summed in pairs, which halves the time that one step waits for the one before it. */
-static inline lanes lanes_exp_near(lanes x) {
+static inline lanes lanes_expm1_near_(lanes x) {
     lanes square = x * x;
     lanes p = lanes_fma(lanes_set(1.666667004e-01f), x, lanes_set(0.5f));
     lanes q = lanes_fma(lanes_set(8.332772592e-03f), x, lanes_set(4.166667003e-02f));
     lanes r = lanes_fma(lanes_set(2.007427480e-04f), x, lanes_set(1.388832881e-03f));
     r = lanes_fma(lanes_set(2.503438013e-05f), square, r);
     p = lanes_fma(lanes_fma(r, square, q), square, p);
-    return lanes_fma(p, square, x) + lanes_set(1.0f);
+    return lanes_fma(p, square, x);
+}
+static inline lanes lanes_exp_near(lanes x) {
+    return lanes_expm1_near_(x) + lanes_set(1.0f);
+}
+
+/* 1 - e^-x for x >= 0, which keeps its relative accuracy near 0 */
+static inline lanes lanes_saturation(lanes x) {
+    lanes near = -lanes_expm1_near_(-x), far = lanes_set(1.0f) - lanes_exp(-x);
+    return lanes_select(lanes_less(x, lanes_set(0.6931f)), near, far);
 }
 
 /* f^3 Q(f) of ln(1 + f) = f - f^2/2 + f^3 Q(f), 1 + f in [sqrt(1/2), sqrt(2)] */
@@ -495,11 +525,35 @@ static inline lanes lanes_log_near(lanes x) {
 
 #endif
 
+#if defined(DR_ISA_avx512)
+
+/* ln(1 + x) for x in [0, 1]: by the first four bits of x, c = 1 / inverse is looked up, which leaves ln(1 + f). In the first
+ * sixteenth c is 1 and f is x, so that small x lose nothing. */
+static inline lanes lanes_log1p(lanes x) {
+    static const float inverse[LANES] = {1.0f,         0.914285719f, 0.864864886f, 0.820512831f, 0.780487776f, 0.744186044f,
+                                         0.711111128f, 0.680851042f, 0.653061211f, 0.627451003f, 0.603773594f, 0.581818163f,
+                                         0.561403513f, 0.542372882f, 0.524590135f, 0.507936537f};
+    static const float log_c[LANES] = {0.0f,         0.0896121562f, 0.145181984f, 0.19782573f,  0.247836202f, 0.295464218f,
+                                       0.340926558f, 0.384411722f,  0.426084429f, 0.466089696f, 0.504556f,    0.541597307f,
+                                       0.577315331f, 0.611801565f,  0.645138025f, 0.677398741f};
+    const lanes_int first = lanes_int_right(lanes_bits(lanes_set(1.0f) + lanes_min(lanes_set(0.9999f), x)), 19);
+    const lanes i = _mm512_permutexvar_ps(first, lanes_load(inverse));
+    const lanes f = lanes_fma(x, i, i - lanes_set(1.0f)), square = f * f;
+    lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
+    lanes q = lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f));
+    q = lanes_fma(square, lanes_fma(f, lanes_set(1.428571492e-01f), lanes_set(-1.666666716e-01f)), q);
+    return _mm512_permutexvar_ps(first, lanes_load(log_c)) + lanes_fma(lanes_fma(square, q, p), square, f);
+}
+
+#else
+
 /* ln(1 + x) for x in [0, 1]: what 1 + x rounds away comes back as a first-order term */
 static inline lanes lanes_log1p(lanes x) {
     lanes u = lanes_set(1.0f) + x;
     return lanes_log(u) + (x - (u - lanes_set(1.0f))) / u;
 }
+
+#endif
 
 /* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|) */
 static inline lanes lanes_softplus(lanes x) {
@@ -510,6 +564,15 @@ static inline lanes lanes_softplus(lanes x) {
 static inline lanes lanes_sigmoid(lanes x) {
     lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
     return lanes_select(lanes_less(x, lanes_zero()), e * r, r);
+}
+
+/* The smaller of sigmoid(x) and sigmoid(-x); both follow from it, and their product, without losing relative accuracy. */
+static inline lanes lanes_sigmoid_tail(lanes x) {
+    lanes e = lanes_exp(-lanes_abs(x));
+    return e / (lanes_set(1.0f) + e);
+}
+static inline lanes lanes_sigmoid_of_tail(lanes x, lanes tail) {
+    return lanes_select(lanes_less(x, lanes_zero()), tail, lanes_set(1.0f) - tail);
 }
 
 static inline lanes lanes_silu(lanes x) {

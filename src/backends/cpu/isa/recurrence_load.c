@@ -17,11 +17,11 @@ static int64_t rows_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk) {
 
 static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int i, int64_t head) {
     const dr_cpu_input *input = &plan->input[i];
-    const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head);
+    const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head) + input->first;
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
     /* heads lie one behind the other, also from one sequence's token to the next */
     const float *ahead = from + plan->load_ahead * input->width;
-    for (int64_t d = 0; plan->load_ahead && d < input->width; d += LINE) _mm_prefetch((const char *)(ahead + d), _MM_HINT_T1);
+    for (int64_t d = 0; plan->load_ahead && d < input->taken; d += LINE) _mm_prefetch((const char *)(ahead + d), _MM_HINT_T1);
     if (input->direct) {
         chunk->input[i] = (float *)from;
         chunk->pitch[i] = stride;
@@ -32,7 +32,7 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
         for (int64_t row = 0; row < rows; row++) to[row] = from[row * stride];
         return;
     }
-    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) load_row(input->width, from, to);
+    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) load_row(input->taken, from, to);
     /* what is divided by A + ridge is 0 behind the true size, and stays it */
     for (int64_t d = input->width; i == DR_INPUT_RIDGE && d < round_to_tile(input->width); d++) chunk->input[i][d] = 1;
 }
@@ -85,8 +85,8 @@ static void expect(const dr_cpu_plan *plan, const float *tensor, dr_cpu_chunk *c
     const dr_cpu_input *input = &plan->input[i];
     if (!tensor || !input->per_token) return;
     const int64_t stride = input->heads * input->width;
-    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width, stride, tokens * input->steps,
-                 input->width);
+    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width + input->first, stride,
+                 tokens * input->steps, input->taken);
 }
 
 void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,

@@ -264,6 +264,7 @@ static void map_keys_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const dr
     const int64_t K = plan->key_width, t = row / plan->steps;
     dr_map_keys x = keys_of(plan, chunk->input, chunk->pitch, chunk->squash, chunk->morrison, chunk->solved, row);
     dr_map_keys dx = keys_of(plan, chunk->d_input, chunk->d_pitch, chunk->d_squash, chunk->d_morrison, chunk->d_solved, row);
+    if (plan->input[DR_INPUT_ERASE_GATE].direct_gradient) memset(dx.erase_gate, 0, (size_t)K * sizeof(float));
     const float *write = chunk->write + row * plan->key_pitch;
     float *d_write = chunk->d_write + row * plan->key_pitch;
     if (reader && gain_needs_dot(spec->gain)) {
