@@ -104,36 +104,60 @@ static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const 
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
- * the row's part times the column's; within it, from the table. */
+ * the row's part times the column's; within it, from the table. h: the lane's rows g and g + 8 of the block. */
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int first = warp * 16 + g;
+    float asked[2], read[2], gain[2]; /* times the blocks between */
+    const float *near[2], *near_read[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h;
+        const int i = first + 8 * h;
         const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
-        const float gain = small.gain[i];
-        float asked = rows.scale * small.head[i], read = gain * small.read[i]; /* times the blocks between */
-        const float *near = small.near[i], *near_read = undecayed && i > 0 ? small.near[i - 1] : near;
+        gain[h] = small.gain[i];
+        asked[h] = rows.scale * small.head[i], read[h] = gain[h] * small.read[i];
+        near[h] = small.near[i], near_read[h] = undecayed && i > 0 ? small.near[i - 1] : near[h];
+    }
 #pragma unroll
-        for (int n = 7; n >= 0; n--) {
-            float &score = p[n][2 * h], &score_right = p[n][2 * h + 1], &lower = l[n][2 * h], &lower_right = l[n][2 * h + 1];
-            if (n / 2 < warp) {
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) l[2 * b + e / 4][e % 4] = p[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
                 const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
-                score *= asked * tail.x, score_right *= asked * tail.y;
-                lower *= read * tail.x, lower_right *= read * tail.y;
-                if (n % 2 == 0) asked *= small.total[n / 2], read *= small.total[n / 2];
-            } else if (n / 2 == warp) {
-                const int j = n % 2 * 8 + 2 * t, row = g + 8 * h;
-                score = j <= row ? rows.scale * near[j] * score : 0.0f;
-                score_right = j + 1 <= row ? rows.scale * near[j + 1] * score_right : 0.0f;
-                lower = j < row ? gain * near_read[j] * lower : 0.0f;
-                lower_right = j + 1 < row ? gain * near_read[j + 1] * lower_right : 0.0f;
-            } else {
-                score = score_right = lower = lower_right = 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    p[n][2 * h] *= asked[h] * tail.x, p[n][2 * h + 1] *= asked[h] * tail.y;
+                    l[n][2 * h] *= read[h] * tail.x, l[n][2 * h + 1] *= read[h] * tail.y;
+                }
             }
-            if (reads) *(float2 *)(matrix + i * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(lower, lower_right);
+#pragma unroll
+            for (int h = 0; h < 2; h++) asked[h] *= small.total[b], read[h] *= small.total[b];
+        } else {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int j = n * 8 + 2 * t;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int row = g + 8 * h;
+                    const float2 f = *(const float2 *)&near[h][j], f_read = *(const float2 *)&near_read[h][j];
+                    float(&score)[4] = p[2 * b + n], (&lower)[4] = l[2 * b + n];
+                    score[2 * h] = j <= row ? rows.scale * f.x * score[2 * h] : 0.0f;
+                    score[2 * h + 1] = j + 1 <= row ? rows.scale * f.y * score[2 * h + 1] : 0.0f;
+                    lower[2 * h] = j < row ? gain[h] * f_read.x * lower[2 * h] : 0.0f;
+                    lower[2 * h + 1] = j + 1 < row ? gain[h] * f_read.y * lower[2 * h + 1] : 0.0f;
+                }
+            }
         }
+        if (!reads) continue;
+#pragma unroll
+        for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
@@ -335,7 +359,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     const int warp = (int)(threadIdx.x / 32);
     if (!plan.reads) {
-        dr_prepare_put_score<T>(plan, score, warp, p);
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T>(plan, (char *)matrix, warp, p, score);
+        else
+#endif
+            dr_prepare_put_score<T>(plan, score, warp, p);
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }

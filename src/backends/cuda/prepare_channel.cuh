@@ -527,7 +527,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
     if (!plan.reads) {
-        dr_prepare_put_score<T>(plan, score, at.block, p);
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T>(plan, (char *)matrix, at.block, p, score);
+        else
+#endif
+            dr_prepare_put_score<T>(plan, score, at.block, p);
         return;
     }
     dr_triangle_invert<precise>(matrix);

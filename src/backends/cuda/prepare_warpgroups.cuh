@@ -142,12 +142,25 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
     }
 }
 
+/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. */
+template <typename T>
+static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
+                                                 T *score) {
+    const dr_cuda_rows &rows = plan.rows;
+    dr_group_put_rows<T>(stage, c, [&](int row) {
+        row += block * 16;
+        const int token = dr_row_token(rows, row);
+        return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
+    });
+    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+        score[i] = dr_from_float<T>(0.0f);
+}
+
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
  * overwritten. */
 template <typename T, bool rest>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
-    const dr_cuda_rows &rows = plan.rows;
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
     dr_halves_turn<T>(matrix, leave, high, low);
@@ -156,14 +169,8 @@ static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, 
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));
-        dr_group_put_rows<T>((char *)matrix, c, [&](int row) {
-            row += block * 16;
-            const int token = dr_row_token(rows, row);
-            return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
-        });
+        dr_group_put_score<T>(plan, (char *)matrix, block, c, score);
     }
-    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
-        score[i] = dr_from_float<T>(0.0f);
     dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
 }
 

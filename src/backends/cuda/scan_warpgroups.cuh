@@ -4,7 +4,7 @@
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
  *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
  *
- * A stage is filled when all copying warps have passed its first barrier, and free when all computing warps have passed its
+ * A stage is filled when all copying warps have passed its first barrier, and free when all computing threads have passed its
  * second one: computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
  * values are taken from U while the second is under way; X^T Y goes before P' Y, which nothing waits for. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
@@ -424,8 +424,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             const int64_t left = end - token;
             dr_group_put_output<T, rows>(call, place, value, shared, token, left < plan.chunk ? (int)left : plan.chunk, o);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
         dr_group_next(at, group_call.stages);
         token += plan.chunk;
         block += plan.value_heads;
@@ -456,7 +455,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < group_call.stages; i++) {
             dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 4);
-            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 4 * busy);
+            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 128 * busy);
         }
     }
     __syncthreads();
