@@ -29,10 +29,15 @@ typedef struct {
     float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
 } dr_prepare_small;
 
-static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
+/* Read keys are made of the scores of keys and queries, and never stand in a tile. */
+static __host__ __device__ inline bool dr_prepare_sums(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    return plan.reader_sum && !tensors.reader;
+}
+
+static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element, bool sums) {
     dr_prepare_room room;
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
-    const bool reader = plan.reads && !dr_rows_tied(plan.rows);
+    const bool reader = plan.reads && !sums && !dr_rows_tied(plan.rows);
     room.writer = 0;
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
@@ -66,6 +71,22 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
                     dr_product<T>(p[2 * n + h], q, w[h]);
                 }
             }
+    }
+}
+
+/* R W^T of r = key + lambda query, from K W^T and Q W^T. */
+static __device__ inline void dr_prepare_sum(const dr_cuda_rows &rows, const dr_prepare_block &x, float (&l)[8][4],
+                                             const float (&p)[8][4]) {
+    const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
+    const float *lambda = (const float *)input.at + x.place.first * input.token + x.head * input.head;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) + 8 * h;
+        const float factor = i < x.alive ? lambda[i * input.token] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(factor, p[n][e], l[n][e]);
     }
 }
 
@@ -301,7 +322,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_block x = dr_prepare_find(call);
     if (x.place.tokens <= 0) return;
-    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
+    const bool sums = dr_prepare_sums(plan, tensors);
+    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T), sums);
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
     float *matrix = (float *)(shared + room.matrix);
     char *reader = room.reader ? shared + room.reader : NULL;
@@ -325,6 +347,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     } else
 #endif
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
+    if (sums) dr_prepare_sum(rows, x, l, p);
     dr_prepare_dots(l, small.dot);
     if (tensors.reader)
         dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
