@@ -16,7 +16,8 @@ template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
     const bool channel = plan->rows.channel_decay;
-    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
+    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
+                              : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
     void (*kernel)(dr_prepare_call) = channel ? prepare_channel<T> : prepare<T>;
     const int64_t sizes[] = {plan->slots, plan->value_heads};
     unsigned blocks;
@@ -46,7 +47,7 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (call->summary)
-        return !plan->reads                 ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
                : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
                                            : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
     if (!plan->reads)

@@ -45,8 +45,8 @@ static int64_t longest_of(const dr_layout *layout) {
     return longest;
 }
 
-/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four do
- * not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
+ * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;

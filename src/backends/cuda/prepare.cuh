@@ -6,8 +6,8 @@
  *     inverse     A = (I + L)^-1 (triangle.cuh)
  *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
  *
- * The last two products are tf32 (three of them for float): A must not be rounded to bf16. On sm_90a the products of 16-bit types
- * are those of prepare_warpgroups.cuh. */
+ * The last two products are tf32 (three of them for float): A must not be rounded to bf16. On sm_90a the products of 16-bit
+ * types are those of prepare_warpgroups.cuh. */
 #ifndef DR_CUDA_PREPARE_CUH
 #define DR_CUDA_PREPARE_CUH
 
@@ -41,7 +41,7 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
     room.writer = 0;
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
-    room.matrix = room.query; /* once the products are made */
+    room.matrix = room.query;           /* once the products are made */
     room.halves = room.matrix + matrix; /* a multiple of 1024 */
     const int behind = room.halves + (element == 2 ? DR_HALVES_BYTES : 0);
     int end = room.query + tile + (reader ? tile : 0);
@@ -99,8 +99,8 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the
- * block. While tiles are under way. */
+/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of
+ * the block. While tiles are under way. */
 static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
     const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
     const int token = dr_row_token(rows, i);
@@ -178,7 +178,8 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
         for (int n = 2 * b; n < 2 * b + 2; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
+                    make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
@@ -314,7 +315,8 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3) prepare(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
+    prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;

@@ -120,8 +120,8 @@ static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to
 
 /* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk. */
 template <typename T>
-static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source, int64_t first,
-                                                             int head, int column, int tokens, bool whole) {
+static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source,
+                                                             int64_t first, int head, int column, int tokens, bool whole) {
     const dr_group_stream none = {NULL, 0, 0};
     const int64_t size = sizeof(T);
     if (!whole || !plan.rows.aligned || plan.rows.step_axis || plan.chunk != tokens) return none;
@@ -158,10 +158,10 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     };
     dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
     const bool sums = dr_group_scan_sums(call), reader_direct = plan.reader_direct || sums;
-    dr_group_stream reader =
-        !plan.reads     ? dr_group_stream{NULL, 0, 0}
-        : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64, whole_keys && rows.steps == 1)
-                             : stored(tensors.reader, 64, row_bytes);
+    dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
+                             : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
+                                                                      whole_keys && rows.steps == 1)
+                                             : stored(tensors.reader, 64, row_bytes);
     dr_group_stream query =
         plan.query_direct ? dr_group_open_input<T>(plan,
                                                    rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
@@ -173,9 +173,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     const unsigned value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
 #pragma unroll
     for (int g = 0; g < 2; g++)
-        values[g] = dr_group_open_input<T>(plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g],
-                                           64 / rows.steps,
-                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
+        values[g] = dr_group_open_input<T>(
+            plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
+            columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
@@ -246,9 +246,9 @@ static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsig
         dr_group_multiply<along>(T(), c, a[k], dr_group_forward(b, along ? k % 4 * 32 + k / 4 * box : k * 2048), add || k > 0);
 }
 
-/* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked for
- * while products are under way. there: the bits that are values, the even row's below; zeros for the others, and for columns of
- * the unit matrix. */
+/* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked
+ * for while products are under way. there: the bits that are values, the even row's below; zeros for the others, and for
+ * columns of the unit matrix. */
 template <typename T>
 static __device__ inline void dr_group_values(bool unit, unsigned there, unsigned tile, unsigned (&v)[4][4]) {
     const int mine = dr_scan_warp() * 16;
@@ -430,7 +430,8 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
                 for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
         }
         if (gated && !place.unit)
-            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u, y);
+            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
+                                            y);
         else
             dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
         if (queries) {
