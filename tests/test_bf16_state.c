@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "recurrence/problem.h"
 #include "scratch.h"
+#include "statuses.h"
 
 #include <deltarule/state.h>
 #include <math.h>
@@ -17,16 +18,6 @@
 #include <cmocka.h>
 
 enum { TOKENS = 24, SEQUENCES = 3 };
-
-static void must(dr_status status) {
-    if (status != DR_OK) fail_msg("%s", dr_last_error());
-}
-
-static dr_backend *open_cpu(const char *isa) {
-    dr_backend *backend;
-    must(dr_backend_open("cpu", &(dr_backend_options){.isa = isa, .threads = 2}, &backend));
-    return backend;
-}
 
 static int isa_count(void) {
     dr_cpu_features features = dr_cpu_detect();
@@ -97,7 +88,7 @@ static void assert_rounded(const char *name, const problem *p, const double *o, 
 }
 
 static void check_rule(const dr_rule *rule, int64_t value_size, const char *isa, dr_random *random) {
-    dr_backend *cpu = open_cpu(isa);
+    dr_backend *cpu = open_backend("cpu", isa, 2);
     char name[128];
     result want;
     fault what;
@@ -132,7 +123,7 @@ static void test_edges(void **state) {
     (void)state;
     dr_random random = dr_random_start(12, 0);
     for (int isa = 0; isa < isa_count(); isa++) {
-        dr_backend *cpu = open_cpu(isas[isa]);
+        dr_backend *cpu = open_backend("cpu", isas[isa], 2);
         problem *p = problem_of(dr_rule_find("linear_attention"), 24, 1, &random);
         const float values[] = {NAN, INFINITY, -INFINITY, 3.4e38f, -0.0f, 1e-40f, 1.0f, -3.0f};
         double *o = numbers(p->o_count), *final[DR_STATES];
@@ -162,7 +153,7 @@ static void test_many_tokens(void **state) {
     (void)state;
     static const char *const rules[] = {"gdn", "kda", "eda", "qdelta", "pgdn", "gla", "delta_product"};
     dr_random random = dr_random_start(13, 0);
-    dr_backend *reference, *cpu = open_cpu(NULL);
+    dr_backend *reference, *cpu = open_backend("cpu", NULL, 2);
     must(dr_backend_open("reference", NULL, &reference));
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         problem *p = problem_of(dr_rule_find(rules[r]), 16, TOKENS, &random);
@@ -198,11 +189,6 @@ static void test_many_tokens(void **state) {
 
 /* ---- states as objects ---------------------------------------------------------------------------------------------- */
 
-static void assert_refused(dr_status status, dr_status expected, const char *words) {
-    assert_string_equal(dr_status_name(status), dr_status_name(expected));
-    if (!strstr(dr_last_error(), words)) fail_msg("the message lacks '%s': %s", words, dr_last_error());
-}
-
 static dr_recurrence recurrence_of(const char *rule, int64_t sequences) {
     return (dr_recurrence){.rule = dr_rule_find(rule),
                            .layout = {.sequences = sequences, .rows = sequences},
@@ -224,7 +210,7 @@ static uint16_t *s_of(dr_state *state) {
 static void test_objects(void **unused) {
     (void)unused;
     const char *file = scratch_path("state.safetensors");
-    dr_backend *cpu = open_cpu(NULL);
+    dr_backend *cpu = open_backend("cpu", NULL, 2);
     dr_recurrence recurrence = recurrence_of("pkda", 2), plain = recurrence;
     plain.bf16_state = false;
     dr_state *state, *part, *whole, *loaded, *other;

@@ -1,6 +1,7 @@
 /* States between the chunks of a forward: from each of them the rest comes out bit for bit, for every named rule; and what is
  * refused. */
 #include "recurrence/problem.h"
+#include "statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,21 +9,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static dr_backend *open_backend(const char *name) {
-    dr_backend *backend;
-    if (dr_backend_open(name, &(dr_backend_options){.threads = 2}, &backend) != DR_OK) fail_msg("%s", dr_last_error());
-    return backend;
-}
-
-static void must(dr_status status) {
-    if (status != DR_OK) fail_msg("%s", dr_last_error());
-}
-
-static void assert_refused(dr_status status, dr_status expected, const char *words) {
-    assert_string_equal(dr_status_name(status), dr_status_name(expected));
-    if (!strstr(dr_last_error(), words)) fail_msg("the message lacks '%s': %s", words, dr_last_error());
-}
 
 /* How the problem runs, and what comes out. */
 typedef struct {
@@ -78,7 +64,7 @@ static void check_boundaries(dr_backend *backend, const problem *p, dr_path path
 static void test_boundaries(void **unused) {
     (void)unused;
     static const int64_t cu_seqlens[] = {0, 50, 50, 57, 58};
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     for (int i = 0; i < dr_rule_count(); i++) {
         dr_random random = dr_random_start(11, (uint64_t)i);
         dr_recurrence recurrence = {.rule = dr_rule_at(i),
@@ -100,7 +86,7 @@ static void test_boundaries(void **unused) {
 
 static void test_refused_boundaries(void **unused) {
     (void)unused;
-    dr_backend *cpu = open_backend("cpu"), *reference = open_backend("reference");
+    dr_backend *cpu = open_backend("cpu", NULL, 2), *reference = open_backend("reference", NULL, 2);
     dr_recurrence recurrence = {.rule = dr_rule_find("gdn"),
                                 .layout = {.sequences = 2, .rows = 6},
                                 .key_heads = 2,

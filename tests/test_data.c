@@ -293,15 +293,15 @@ typedef struct {
     int64_t positions[MOST_PAIRS];
 } example;
 
-static example draw_example(dr_mqar *mqar, uint64_t seed, int64_t index) {
+static example draw_example(dr_mqar *mqar, int64_t pairs, uint64_t seed, int64_t index) {
     example made;
     dr_random random = dr_stream(seed, DR_STREAM_MQAR_TRAINING, index);
-    dr_mqar_draw(mqar, &random, made.ids, made.positions, made.labels);
+    dr_mqar_draw(mqar, &random, pairs, made.ids, made.positions, made.labels);
     return made;
 }
 
-static void assert_example_holds(const example *one, const dr_mqar_shape *shape) {
-    int64_t pairs = shape->pairs, context = 2 * pairs;
+static void assert_example_holds(const example *one, const dr_mqar_shape *shape, int64_t pairs) {
+    int64_t context = 2 * pairs;
     uint8_t asked[MOST_PAIRS] = {0};
     for (int64_t i = 0; i < pairs; i++) {
         int32_t key = one->ids[2 * i], value = one->ids[2 * i + 1];
@@ -338,10 +338,13 @@ static void test_recall_examples(void **state) {
         dr_mqar *mqar;
         assert_int_equal(dr_mqar_create(&shapes[i], &mqar), DR_OK);
         for (int64_t n = 0; n < 200; n++) {
-            example one = draw_example(mqar, 9, n);
-            assert_example_holds(&one, &shapes[i]);
+            const int64_t pairs = n % 2 ? 1 + n / 2 % shapes[i].pairs : shapes[i].pairs;
+            example one = draw_example(mqar, pairs, 9, n);
+            assert_example_holds(&one, &shapes[i], pairs);
         }
-        example one = draw_example(mqar, 9, 0), again = draw_example(mqar, 9, 0), other = draw_example(mqar, 10, 0);
+        const int64_t pairs = shapes[i].pairs;
+        example one = draw_example(mqar, pairs, 9, 0), again = draw_example(mqar, pairs, 9, 0);
+        example other = draw_example(mqar, pairs, 10, 0);
         assert_memory_equal(one.ids, again.ids, (size_t)shapes[i].length * sizeof(int32_t));
         if (shapes[i].length > 4) assert_memory_not_equal(one.ids, other.ids, (size_t)shapes[i].length * sizeof(int32_t));
         dr_mqar_destroy(mqar);
@@ -364,7 +367,7 @@ static void test_recall_slots_follow_the_power_law(void **state) {
     assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
     int64_t first[SLOTS] = {0}, second[SLOTS] = {0};
     for (int64_t n = 0; n < EXAMPLES; n++) {
-        example one = draw_example(mqar, 11, n);
+        example one = draw_example(mqar, PAIRS, 11, n);
         for (int64_t q = 0; q < PAIRS; q++) {
             int64_t slot = (one.positions[q] - 2 * PAIRS) / 2;
             first[slot] += one.ids[one.positions[q]] == one.ids[0];
@@ -395,7 +398,7 @@ static void test_recall_tokens_are_uniform(void **state) {
     assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
     int64_t key[PARTS] = {0}, value[PARTS] = {0}, filler[PARTS] = {0}, fillers = 0;
     for (int64_t n = 0; n < EXAMPLES; n++) {
-        example one = draw_example(mqar, 13, n);
+        example one = draw_example(mqar, shape.pairs, 13, n);
         key[one.ids[0] * PARTS / (VOCABULARY / 2)]++;
         value[(one.ids[7] - VOCABULARY / 2) * PARTS / (VOCABULARY / 2)]++;
         for (int64_t t = 9; t < 32; t += 2, fillers++) filler[one.ids[t] * PARTS / VOCABULARY]++; /* never a query */

@@ -518,6 +518,30 @@ static void test_first_values(void **state) {
     dr_model_destroy(other);
 }
 
+/* Uniform first taps fill their range and nothing else changes its law. */
+static void test_first_taps(void **state) {
+    (void)state;
+    dr_model_config config = medium("gdn");
+    config.conv_initializer_range = 0.5;
+    dr_model *model = make(reference, &config);
+    const dr_parameter *list;
+    int64_t listed = dr_model_parameters(model, &list), convolutions = 0;
+    const double *values = dr_model_parameter_block(model);
+    for (int64_t i = 0; i < listed; i++) {
+        const double *of = values + list[i].offset;
+        double sum = 0, most = 0;
+        for (int64_t k = 0; k < list[i].count; k++) sum += of[k] * of[k], most = fmax(most, fabs(of[k]));
+        const double deviation = sqrt(sum / (double)list[i].count);
+        if (strstr(list[i].name, "_conv1d")) {
+            convolutions++;
+            assert_true(most <= 0.5 && most > 0.48 && fabs(deviation / (0.5 / sqrt(3)) - 1) < 0.15);
+        } else if (list[i].count > 1000)
+            assert_true(fabs(deviation / 0.15 - 1) < 0.1);
+    }
+    assert_int_equal(convolutions, 3 * config.layers);
+    dr_model_destroy(model);
+}
+
 /* The sentence names the field. */
 static void refuse_config(dr_model_config config, const char *sentence) {
     dr_model *model = NULL;
@@ -553,6 +577,7 @@ static void test_refused_configs(void **state) {
     REFUSE("eda", gates.lower_bound, 0, "lower_bound is 0");
     REFUSE("gdn", norm_eps, 0, "norm_eps is 0");
     REFUSE("gdn", initializer_range, NAN, "initializer_range is nan");
+    REFUSE("gdn", conv_initializer_range, -1, "conv_initializer_range is -1");
     REFUSE("gla", gates.negative_eigenvalues, true, "neither");
     REFUSE("pgdn", gates.negative_eigenvalues, true, "force");
     REFUSE("retnet", key_size, 5, "key_size is 5");
@@ -602,12 +627,19 @@ static void test_failed_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),       cmocka_unit_test(test_gradient_adds),
-        cmocka_unit_test(test_first_values),    cmocka_unit_test(test_refused_configs),
-        cmocka_unit_test(test_refused_batches), cmocka_unit_test(test_cpu_agrees),
-        cmocka_unit_test(test_steps),           cmocka_unit_test(test_split),
-        cmocka_unit_test(test_packed),          cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_positions),       cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_gradient_adds),
+        cmocka_unit_test(test_first_values),
+        cmocka_unit_test(test_first_taps),
+        cmocka_unit_test(test_refused_configs),
+        cmocka_unit_test(test_refused_batches),
+        cmocka_unit_test(test_cpu_agrees),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -57,6 +57,8 @@ static void assert_same_config(const dr_model_config *one, const dr_model_config
                         offsetof(dr_model_config, output_gate) - offsetof(dr_model_config, vocabulary));
     assert_true(one->output_gate == other->output_gate && one->tied == other->tied &&
                 one->a_log_per_channel == other->a_log_per_channel && one->norm_eps == other->norm_eps);
+    assert_true(one->initializer_range == other->initializer_range &&
+                one->conv_initializer_range == other->conv_initializer_range);
     assert_true(one->gates.gate == other->gates.gate && one->gates.negative_eigenvalues == other->gates.negative_eigenvalues &&
                 one->gates.lambda == other->gates.lambda && one->gates.lambda_value == other->gates.lambda_value &&
                 one->gates.lambda_bias_learned == other->gates.lambda_bias_learned);
@@ -110,6 +112,9 @@ static void test_named_rules(void **state) {
 static void test_variants(void **state) {
     (void)state;
     dr_model_config config = tiny(dr_rule_find("gdn"));
+    config.conv_initializer_range = 0.5;
+    check_round_trip(backends[1], &config, "gated_deltanet");
+    config.conv_initializer_range = 0;
     config.value_heads = 4;
     config.tied = true;
     config.conv_size = 0;

@@ -4,6 +4,7 @@
  * DELTARULE_SEED sets, and the number of the case. */
 #include "base/cpu.h"
 #include "recurrence/trial.h"
+#include "statuses.h"
 
 #include "ops/shapes.h"
 
@@ -18,16 +19,6 @@
 static uint64_t seed(void) {
     const char *chosen = getenv("DELTARULE_SEED");
     return chosen ? strtoull(chosen, NULL, 10) : 20261;
-}
-
-static void must(dr_status status) {
-    if (status != DR_OK) fail_msg("%s", dr_last_error());
-}
-
-static dr_backend *open_backend(const char *name, const char *isa, int threads) {
-    dr_backend *backend;
-    must(dr_backend_open(name, &(dr_backend_options){.isa = isa, .threads = threads}, &backend));
-    return backend;
 }
 
 static dr_backend *open_cpu(const char *isa, int threads) {
@@ -177,6 +168,37 @@ static void test_threads(void **state) {
                 dr_backend *more = open_cpu(NULL, threads);
                 result got = run(more, p, paths[j], 0, true);
                 assert_results_same("another number of threads", p, &got, &want);
+                result_free(&got);
+                dr_backend_close(more);
+            }
+            result_free(&want);
+        }
+        problem_free(p);
+    }
+}
+
+/* More threads than sequences and heads share out the columns of the values. */
+static void test_value_blocks(void **state) {
+    (void)state;
+    static const int64_t cu_seqlens[] = {0, 70};
+    dr_random random = dr_random_start(seed(), 11);
+    for (int i = 0; i < 16; i++) {
+        dr_rule drawn = draw_rule(&random);
+        int64_t unused[MOST_SEQUENCES + 1];
+        dr_recurrence sizes = draw_sizes(&random, &drawn, unused);
+        sizes.layout = (dr_layout){.sequences = 1, .rows = 70, .cu_seqlens = cu_seqlens};
+        sizes.key_heads = 1;
+        sizes.value_heads = drawn.tied_scan ? 1 : between(&random, 1, 2);
+        sizes.value_size = i % 4 == 0 ? 128 : 2 * between(&random, 17, 90);
+        problem *p = problem_create(&drawn, &sizes, false, &random);
+        for (int j = 0; j < 2; j++) {
+            dr_backend *one = open_cpu(isas[i % isa_count()], 1);
+            result want = run(one, p, paths[j], 0, true);
+            dr_backend_close(one);
+            for (int threads = 2; threads <= 8; threads += 3) {
+                dr_backend *more = open_cpu(isas[i % isa_count()], threads);
+                result got = run(more, p, paths[j], 0, true);
+                assert_results_same("columns on several threads", p, &got, &want);
                 result_free(&got);
                 dr_backend_close(more);
             }
@@ -396,11 +418,17 @@ static void test_kernel_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rules),      cmocka_unit_test(test_compositions),
-        cmocka_unit_test(test_threads),          cmocka_unit_test(test_packed_is_separate),
-        cmocka_unit_test(test_split_is_whole),   cmocka_unit_test(test_no_decay_is_zero_decay),
-        cmocka_unit_test(test_linear_in_values), cmocka_unit_test(test_nan_survives),
-        cmocka_unit_test(test_missing_operands), cmocka_unit_test(test_kernel_names),
+        cmocka_unit_test(test_named_rules),
+        cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_value_blocks),
+        cmocka_unit_test(test_packed_is_separate),
+        cmocka_unit_test(test_split_is_whole),
+        cmocka_unit_test(test_no_decay_is_zero_decay),
+        cmocka_unit_test(test_linear_in_values),
+        cmocka_unit_test(test_nan_survives),
+        cmocka_unit_test(test_missing_operands),
+        cmocka_unit_test(test_kernel_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

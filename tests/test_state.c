@@ -2,6 +2,7 @@
 #include "allocation.h"
 #include "recurrence/trial.h"
 #include "scratch.h"
+#include "statuses.h"
 
 #include "formats/safetensors.h"
 
@@ -9,22 +10,6 @@
 #include <math.h>
 
 static const char *const backend_names[] = {"reference", "cpu"};
-
-static dr_backend *open_backend(const char *name) {
-    dr_backend *backend;
-    if (dr_backend_open(name, &(dr_backend_options){.threads = 2}, &backend) != DR_OK) fail_msg("%s", dr_last_error());
-    return backend;
-}
-
-static void must(dr_status status) {
-    if (status != DR_OK) fail_msg("%s", dr_last_error());
-}
-
-/* The call is refused so, with all these words in the message. */
-static void assert_refused(dr_status status, dr_status expected, const char *words) {
-    assert_string_equal(dr_status_name(status), dr_status_name(expected));
-    if (!strstr(dr_last_error(), words)) fail_msg("the message lacks '%s': %s", words, dr_last_error());
-}
 
 /* A recurrence of a named rule over so many sequences of three tokens. */
 static dr_recurrence recurrence_of(const char *rule, int64_t sequences) {
@@ -105,7 +90,7 @@ static dr_state *create(dr_backend *backend, const char *rule, int64_t sequences
 
 static void for_each_state(void (*test)(dr_backend *backend, const char *rule)) {
     for (int b = 0; b < 2; b++) {
-        dr_backend *backend = open_backend(backend_names[b]);
+        dr_backend *backend = open_backend(backend_names[b], NULL, 2);
         for (int i = 0; i < RULES; i++) test(backend, rules[i]);
         dr_backend_close(backend);
     }
@@ -138,7 +123,7 @@ static void test_life(void **state) {
 /* A rule may be gone once the state is made. */
 static void test_rule_is_copied(void **unused) {
     (void)unused;
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     dr_rule *rule = block(sizeof *rule);
     *rule = *dr_rule_find("kda");
     dr_recurrence recurrence = recurrence_of("kda", 1);
@@ -156,7 +141,8 @@ static void test_rule_is_copied(void **unused) {
 
 static void test_mismatches(void **unused) {
     (void)unused;
-    dr_backend *cpu = open_backend("cpu"), *other_cpu = open_backend("cpu"), *reference = open_backend("reference");
+    dr_backend *cpu = open_backend("cpu", NULL, 2), *other_cpu = open_backend("cpu", NULL, 2),
+               *reference = open_backend("reference", NULL, 2);
     dr_state *state = create(cpu, "pkda", 2, 1);
     const dr_recurrence right = recurrence_of("pkda", 2);
     dr_states at;
@@ -196,7 +182,7 @@ static void test_mismatches(void **unused) {
 
 static void test_missing_arguments(void **unused) {
     (void)unused;
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     dr_recurrence recurrence = recurrence_of("gdn", 1), broken = recurrence;
     dr_state *state = create(backend, "gdn", 1, 1), *none = NULL;
     dr_states initial;
@@ -253,7 +239,7 @@ static void test_sequences(void **unused) {
 
 static void test_refused_sequences(void **unused) {
     (void)unused;
-    dr_backend *cpu = open_backend("cpu"), *reference = open_backend("reference");
+    dr_backend *cpu = open_backend("cpu", NULL, 2), *reference = open_backend("reference", NULL, 2);
     dr_state *state = create(cpu, "gdn", 3, 1), *other = create(cpu, "kda", 3, 1), *far = create(reference, "gdn", 3, 1);
     dr_state *none = NULL;
     assert_refused(dr_state_slice(state, 0, 0, &none), DR_ERROR_ARGUMENT, "not among the 3");
@@ -349,7 +335,7 @@ static void test_files(void **unused) {
 
 static void test_files_that_do_not_fit(void **unused) {
     (void)unused;
-    dr_backend *cpu = open_backend("cpu"), *reference = open_backend("reference");
+    dr_backend *cpu = open_backend("cpu", NULL, 2), *reference = open_backend("reference", NULL, 2);
     dr_state *state = create(cpu, "gdn", 2, 1), *none = NULL;
     dr_recurrence wrong = recurrence_of("kda", 2);
     const char *file = scratch_path("other.safetensors");
@@ -456,7 +442,7 @@ static void test_hostile_files(void **unused) {
         {{.rank = 4, .shape = {1, 2, 1, 2}}, "has not the shape"},
         {{.second = "A"}, "2 tensors, but its rule carries 1"},
     };
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     dr_state *state = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *file = forge(cases[i].with);
@@ -476,7 +462,7 @@ static void test_hostile_files(void **unused) {
 /* Cut anywhere, a file is refused; and so that its tensors are not aligned, it is read all the same. */
 static void test_cut_and_shifted_files(void **unused) {
     (void)unused;
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     dr_state *state = create(backend, "pkda", 1, 1), *loaded = NULL;
     must(dr_state_save(state, scratch_path("whole")));
     size_t bytes = 0;
@@ -517,7 +503,7 @@ static dr_status live_through(void *context) {
 
 static void test_failed_allocations(void **unused) {
     (void)unused;
-    dr_backend *backend = open_backend("cpu");
+    dr_backend *backend = open_backend("cpu", NULL, 2);
     assert_true(assert_survives_failed_allocations(live_through, backend) >= 12);
     dr_backend_close(backend);
 }

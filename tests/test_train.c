@@ -2,7 +2,7 @@
  * exact, so their size does not matter. */
 #include "allocation.h"
 #include "scratch.h"
-#include "train/settings.h"
+#include "train/task.h"
 
 #include <deltarule/train.h>
 #include <fcntl.h>
@@ -364,6 +364,40 @@ static void test_loss_falls(void **state) {
     dr_train_options_destroy(options);
 }
 
+/* The number of queries of each example of 200 batches; the first of them is where the tokens of an example begin anew. */
+static void test_recall_of_a_mixture(void **state) {
+    (void)state;
+    enum { LENGTH = 32, BATCH = 3, STEPS_DRAWN = 200 };
+    dr_train_options *options = tiny("mqar");
+    set(options, "pairs", "8");
+    set(options, "least_pairs", "2");
+    dr_task *task;
+    assert_int_equal(dr_task_create(options, &task), DR_OK);
+    int64_t with[9] = {0};
+    for (int64_t step = 1; step <= STEPS_DRAWN; step++) {
+        dr_batch batch;
+        int64_t bytes, queries[BATCH] = {0};
+        assert_int_equal(task->ops->batch(task, step, &batch, &bytes), DR_OK);
+        for (int64_t i = 0; i < batch.targets; i++) {
+            const int64_t position = batch.positions[i], example = position / LENGTH;
+            assert_in_range(position, 0, BATCH * LENGTH - 1);
+            queries[example]++;
+            bool shown = false; /* the key, with the label as its value */
+            for (int64_t t = example * LENGTH; t < position; t++)
+                shown |= batch.ids[t] == batch.ids[position] && batch.ids[t + 1] == batch.labels[i];
+            assert_true(shown);
+        }
+        for (int i = 0; i < BATCH; i++) {
+            assert_in_range(queries[i], 2, 8);
+            with[queries[i]]++;
+        }
+    }
+    assert_int_equal(with[2] + with[4] + with[8], BATCH * STEPS_DRAWN);
+    for (int pairs = 2; pairs <= 8; pairs *= 2) assert_in_range(with[pairs], 150, 250); /* a third of 600, 4.3 deviations */
+    task->ops->destroy(task);
+    dr_train_options_destroy(options);
+}
+
 static void test_good_enough_ends_a_run(void **state) {
     (void)state;
     dr_train_options *options = tiny("mqar");
@@ -450,6 +484,8 @@ static void test_impossible_runs_are_refused(void **state) {
     assert_create_fails(tiny_with("lm", "corpus", scratch_path("latin1")), "no", DR_ERROR_FORMAT, "not UTF-8");
     assert_create_fails(tiny_with("lm", "seq_len", "1000000"), "no", DR_ERROR_ARGUMENT, "seq_len");
     assert_create_fails(tiny_with("mqar", "pairs", "9"), "no", DR_ERROR_ARGUMENT, "9 pairs do not fit");
+    assert_create_fails(tiny_with("mqar", "least_pairs", "3"), "no", DR_ERROR_ARGUMENT, "least_pairs is 3: doubling");
+    assert_create_fails(tiny_with("mqar", "least_pairs", "8"), "no", DR_ERROR_ARGUMENT, "pairs, which is 4");
     assert_create_fails(tiny_with("mqar", "heads", "3"), "no", DR_ERROR_ARGUMENT, "heads");
     assert_int_not_equal(access(scratch_path("no"), F_OK), 0); /* nothing was left behind */
     dr_train_options *options = tiny("mqar");
@@ -627,6 +663,7 @@ int main(void) {
         cmocka_unit_test(test_killed_runs_are_the_same),
         cmocka_unit_test(test_threads_do_not_change_a_run),
         cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_recall_of_a_mixture),
         cmocka_unit_test(test_good_enough_ends_a_run),
         cmocka_unit_test(test_broken_gradients_are_skipped),
         cmocka_unit_test(test_held_out_text_is_published),

@@ -22,11 +22,12 @@ typedef struct {
     int output_gate;      /* 1, 0, or -1: as the family has it */
     bool tied;            /* the head is the embedding */
     dr_gates gates;
-    bool force;               /* accept negative eigenvalues with a preconditioner */
-    bool a_log_per_channel;   /* of a channel decay: A_log [HV, K] instead of [HV] */
-    double lambda_bias;       /* constant, subtracted before the sigmoid of lambda, 0.9 as published */
-    double norm_eps;          /* 1e-6 */
-    double initializer_range; /* standard deviation of linear weights, 0.02 */
+    bool force;                    /* accept negative eigenvalues with a preconditioner */
+    bool a_log_per_channel;        /* of a channel decay: A_log [HV, K] instead of [HV] */
+    double lambda_bias;            /* constant, subtracted before the sigmoid of lambda, 0.9 as published */
+    double norm_eps;               /* 1e-6 */
+    double initializer_range;      /* standard deviation of linear weights, 0.02 */
+    double conv_initializer_range; /* short convolutions start uniform in [-range, range]; 0: as linear weights */
 } dr_model_config;
 
 typedef struct dr_model dr_model;

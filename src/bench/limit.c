@@ -50,18 +50,6 @@ void dr_bench_sgemm_item(dr_bench_sgemm *sgemm, dr_bench_item *item) {
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_bench_stream_create(int threads, int64_t count, dr_bench_stream *stream) {
-    void *memory = NULL;
-    DR_TRY(dr_allocate((size_t)count * sizeof(float), "memory to stream", &memory));
-    *stream = (dr_bench_stream){.threads = threads, .count = count, .y = memory};
-    for (int64_t i = 0; i < count; i++) stream->y[i] = (float)(i % 7);
-    return DR_OK;
-}
-
-void dr_bench_stream_destroy(dr_bench_stream *stream) {
-    dr_release(stream->y);
-}
-
 /* The fixed point of this map is 1: y neither grows nor reaches the slow numbers near 0. */
 static inline __attribute__((always_inline)) void pass(float *y, int64_t count) {
     for (int64_t i = 0; i < count; i++) y[i] = 0.5F * y[i] + 0.5F;
@@ -81,17 +69,29 @@ __attribute__((target("avx512f,fma,prefer-vector-width=512"))) static void pass_
 }
 #endif
 
+dr_status dr_bench_stream_create(int threads, int64_t count, dr_bench_stream *stream) {
+    void *memory = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(float), "memory to stream", &memory));
+    *stream = (dr_bench_stream){.threads = threads, .count = count, .y = memory, .pass = pass_portable};
+    for (int64_t i = 0; i < count; i++) stream->y[i] = (float)(i % 7);
+#if defined(__x86_64__)
+    /* asked once: a virtual machine takes long to answer */
+    dr_cpu_features features = dr_cpu_detect();
+    stream->pass = features.avx512 ? pass_avx512 : features.avx2 ? pass_avx2 : pass_portable;
+#endif
+    return DR_OK;
+}
+
+void dr_bench_stream_destroy(dr_bench_stream *stream) {
+    dr_release(stream->y);
+}
+
 static dr_status run_stream(void *context) {
     const dr_bench_stream *stream = context;
-    void (*widest)(float *, int64_t) = pass_portable;
-#if defined(__x86_64__)
-    dr_cpu_features features = dr_cpu_detect();
-    widest = features.avx512 ? pass_avx512 : features.avx2 ? pass_avx2 : pass_portable;
-#endif
 #pragma omp parallel num_threads(stream->threads)
     {
         int64_t thread = omp_get_thread_num(), begin = stream->count * thread / stream->threads;
-        widest(stream->y + begin, stream->count * (thread + 1) / stream->threads - begin);
+        stream->pass(stream->y + begin, stream->count * (thread + 1) / stream->threads - begin);
     }
     return DR_OK;
 }

@@ -19,7 +19,8 @@ void dr_bench_sgemm_item(dr_bench_sgemm *sgemm, dr_bench_item *item);
 typedef struct {
     int threads;
     int64_t count;
-    float *y; /* [count] */
+    float *y;                              /* [count] */
+    void (*pass)(float *y, int64_t count); /* in the widest vectors of the machine */
 } dr_bench_stream;
 
 dr_status dr_bench_stream_create(int threads, int64_t count, dr_bench_stream *stream);

@@ -10,22 +10,18 @@ static void print_line(void *context, const char *text) {
     printf("  %s\n", text);
 }
 
-static bool listed(const char *name) {
-    for (int i = 0; dr_backend_listed(i); i++)
-        if (strcmp(dr_backend_listed(i), name) == 0) return true;
-    return false;
-}
-
 static int run(int argc, char **argv) {
     enum { THREADS, ISA, DEVICE, FLAGS };
     cli_flag flags[FLAGS] = {[THREADS] = CLI_FLAG_THREADS, [ISA] = CLI_FLAG_ISA, [DEVICE] = CLI_FLAG_DEVICE};
     int operands, exit_status;
     if (!cli_flags_parse(&cli_info, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
 
+    bool gpu_listed = false;
     printf("deltarule %s\n", dr_version());
     for (int i = 0; dr_backend_listed(i); i++) {
         const char *name = dr_backend_listed(i);
         const bool gpu = strcmp(name, "cuda") == 0;
+        gpu_listed |= gpu;
         dr_backend_options options = {.threads = (int)cli_flag_integer(&flags[THREADS]),
                                       .isa = strcmp(name, "cpu") == 0 ? flags[ISA].value : NULL,
                                       .device = gpu ? (int)cli_flag_integer(&flags[DEVICE]) : 0};
@@ -41,7 +37,7 @@ static int run(int argc, char **argv) {
         dr_backend_describe(backend, print_line, NULL);
         dr_backend_close(backend);
     }
-    if (!listed("cuda")) printf("backend cuda (not in this build: configure with cmake --preset cuda)\n");
+    if (!gpu_listed) printf("backend cuda (not in this build: configure with cmake --preset cuda)\n");
     return 0;
 }
 

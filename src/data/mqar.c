@@ -13,10 +13,10 @@
 
 struct dr_mqar {
     dr_mqar_shape shape;
-    int64_t slots;
-    double *weight; /* [slots] as defined */
-    double *left;   /* [slots] weights in this example: 0 once drawn */
-    int32_t *value; /* [slots] the value asked for in a slot, -1: none */
+    int64_t slots;  /* of the example at hand */
+    double *weight; /* [length/2] as defined; more than any example has slots */
+    double *left;   /* [length/2] weights in this example: 0 once drawn */
+    int32_t *value; /* [length/2] the value asked for in a slot, -1: none */
     uint8_t *taken; /* [vocabulary] ids drawn in this example */
     int32_t *drawn; /* [2 pairs] keys, then values, in order of draws */
 };
@@ -38,21 +38,22 @@ static dr_status check(const dr_mqar_shape *shape) {
 dr_status dr_mqar_create(const dr_mqar_shape *shape, dr_mqar **mqar) {
     *mqar = NULL;
     DR_TRY(check(shape));
-    dr_mqar layout = {.shape = *shape, .slots = shape->length / 2 - shape->pairs};
+    dr_mqar layout = {.shape = *shape};
+    const size_t most = (size_t)(shape->length / 2);
     void *memory = NULL;
     for (int pass = 0; pass < 2; pass++) { /* count, then hand out */
         dr_arena arena = {.block = memory};
         dr_arena_take(&arena, sizeof(dr_mqar));
-        layout.weight = dr_arena_take(&arena, (size_t)layout.slots * sizeof(double));
-        layout.left = dr_arena_take(&arena, (size_t)layout.slots * sizeof(double));
-        layout.value = dr_arena_take(&arena, (size_t)layout.slots * sizeof(int32_t));
+        layout.weight = dr_arena_take(&arena, most * sizeof(double));
+        layout.left = dr_arena_take(&arena, most * sizeof(double));
+        layout.value = dr_arena_take(&arena, most * sizeof(int32_t));
         layout.taken = dr_arena_take(&arena, (size_t)shape->vocabulary);
         layout.drawn = dr_arena_take(&arena, (size_t)(2 * shape->pairs) * sizeof(int32_t));
         if (!memory) DR_TRY(dr_allocate(arena.used, "the recall task", &memory));
     }
     dr_mqar *made = memory;
     *made = layout;
-    for (int64_t g = 0; g < made->slots; g++) made->weight[g] = pow((double)(g + 1), shape->power - 1);
+    for (size_t g = 0; g < most; g++) made->weight[g] = pow((double)(g + 1), shape->power - 1);
     *mqar = made;
     return DR_OK;
 }
@@ -85,9 +86,10 @@ static int64_t draw_slot(dr_mqar *mqar, dr_random *random) {
     return slot;
 }
 
-void dr_mqar_draw(dr_mqar *mqar, dr_random *random, int32_t *ids, int64_t *positions, int32_t *labels) {
+void dr_mqar_draw(dr_mqar *mqar, dr_random *random, int64_t pairs, int32_t *ids, int64_t *positions, int32_t *labels) {
     const dr_mqar_shape *shape = &mqar->shape;
-    int64_t pairs = shape->pairs, vocabulary = shape->vocabulary, context = 2 * pairs;
+    int64_t vocabulary = shape->vocabulary, context = 2 * pairs;
+    mqar->slots = shape->length / 2 - pairs;
     int32_t *key = mqar->drawn, *value = mqar->drawn + pairs;
     memset(mqar->taken, 0, (size_t)vocabulary);
     draw_distinct(mqar, random, 1, vocabulary / 2, pairs, key);

@@ -12,7 +12,7 @@
 typedef struct {
     int64_t vocabulary;  /* V > length; keys are in [1, V/2 - 1], values in [V/2, V - 1] */
     int64_t length;      /* L, even; 4 pairs <= L */
-    int64_t pairs;       /* K */
+    int64_t pairs;       /* K, the most of an example */
     double power;        /* a: query slot g = 0, 1, .. has weight (g + 1)^(a - 1) */
     bool random_fillers; /* other tokens are uniform in [0, V), and may collide with keys and values; else they are 0 */
 } dr_mqar_shape;
@@ -23,7 +23,7 @@ typedef struct dr_mqar dr_mqar;
 dr_status dr_mqar_create(const dr_mqar_shape *shape, dr_mqar **mqar);
 void dr_mqar_destroy(dr_mqar *mqar); /* NULL is allowed */
 
-/* One example: ids [length]; positions [pairs] of the queries, rising, and their labels [pairs]. */
-void dr_mqar_draw(dr_mqar *mqar, dr_random *random, int32_t *ids, int64_t *positions, int32_t *labels);
+/* One example of 1 to K pairs: ids [length]; positions [pairs] of the queries, rising, and their labels [pairs]. */
+void dr_mqar_draw(dr_mqar *mqar, dr_random *random, int64_t pairs, int32_t *ids, int64_t *positions, int32_t *labels);
 
 #endif

@@ -9,7 +9,7 @@
 /* B(A), and in *slope dB/dr = -factor B s'(r); the gradient of A is slope / (A + eps), that of the centre -slope. */
 DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes centre, lanes *slope) {
     const lanes one = lanes_set(1.0f);
-    lanes r = lanes_log(a + lanes_set(squash->eps)) - centre, s, ds;
+    lanes r = lanes_log_near(a + lanes_set(squash->eps)) - centre, s, ds;
     if (squash->tanh) {
         s = lanes_tanh(r);
         ds = one - s * s;
@@ -18,14 +18,14 @@ DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes cen
         s = r * shrink;
         ds = shrink * shrink;
     }
-    lanes b = lanes_exp_near(lanes_set(squash->offset) - lanes_set(squash->factor) * s);
+    lanes b = lanes_exp_near(lanes_fnma(lanes_set(squash->factor), s, lanes_set(squash->offset)));
     *slope = -lanes_set(squash->factor) * b * ds;
     return b;
 }
 
 /* A_t = alpha A_{t-1} + b key * key */
 DR_MAP lanes dr_map_scan_step(lanes a, lanes alpha, lanes b, lanes key) {
-    return alpha * a + b * (key * key);
+    return lanes_fma(alpha, a, b * (key * key));
 }
 
 #endif

@@ -12,9 +12,13 @@
 #include <deltarule/rule.h>
 #include <math.h>
 
-/* B lies between 1/2 and 2: a backend may have an exponential for |x| <= ln 2. */
-#ifndef LANES_HAVE_EXP_NEAR
-#define lanes_exp_near lanes_exp
+/* B lies between 1/2 and 2, and of the logarithm only the absolute error counts: a backend may have an exponential for
+ * |x| <= ln 2 and a logarithm as good as that, and one operation for a product and a sum. */
+#ifndef LANES_HAVE_NEAR
+#define lanes_exp_near      lanes_exp
+#define lanes_log_near      lanes_log
+#define lanes_fma(a, b, c)  ((a) * (b) + (c))
+#define lanes_fnma(a, b, c) ((c) - (a) * (b))
 #endif
 
 typedef struct {

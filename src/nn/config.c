@@ -158,6 +158,7 @@ dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *reso
                        result.value_heads, result.heads);
     DR_TRY(check_real("norm_eps", result.norm_eps, 1e-30, 1));
     DR_TRY(check_real("initializer_range", result.initializer_range, 0, 100));
+    DR_TRY(check_real("conv_initializer_range", result.conv_initializer_range, 0, 100));
     *resolved = result;
     return DR_OK;
 }

@@ -40,6 +40,7 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
                                        "lambda_bias",
                                        "norm_eps",
                                        "initializer_range",
+                                       "conv_initializer_range",
                                        NULL};
     static const char *const needed[] = {"rule", "vocabulary", "hidden", "layers", "heads", NULL};
     dr_rule rule;
@@ -69,6 +70,7 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     DR_TRY(dr_json_boolean(object, "a_log_per_channel", &config->a_log_per_channel));
     DR_TRY(dr_json_real(object, "lambda_bias", -1e300, 1e300, &config->lambda_bias));
     DR_TRY(dr_json_real(object, "norm_eps", 0, 1, &config->norm_eps));
+    DR_TRY(dr_json_real(object, "conv_initializer_range", 0, 1e300, &config->conv_initializer_range));
     return dr_json_real(object, "initializer_range", 0, 1e300, &config->initializer_range);
 }
 
@@ -79,13 +81,14 @@ static json_t *write_rule(const dr_rule *rule) {
 
 static json_t *write_own(const dr_model_config *config, const char *dtype) {
     json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f}", "model_type",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "model_type",
         "deltarule", "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
         (json_int_t)config->hidden, "layers", (json_int_t)config->layers, "heads", (json_int_t)config->heads, "value_heads",
         (json_int_t)config->value_heads, "key_size", (json_int_t)config->key_size, "value_size", (json_int_t)config->value_size,
         "conv_size", (json_int_t)config->conv_size, "intermediate", (json_int_t)config->intermediate, "output_gate",
         config->output_gate, "tied", config->tied, "force", config->force, "a_log_per_channel", config->a_log_per_channel,
-        "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range", config->initializer_range);
+        "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range", config->initializer_range,
+        "conv_initializer_range", config->conv_initializer_range);
     if (object && dr_gates_to_json(&config->gates, object) == 0) return object;
     json_decref(object);
     return NULL;
@@ -250,6 +253,7 @@ static dr_status read_published(const json_t *object, const published *type, dr_
     DR_TRY(read_layer(object, type, config));
     DR_TRY(dr_json_boolean(object, "tie_word_embeddings", &config->tied));
     DR_TRY(dr_json_real(object, "norm_eps", 1e-30, 1, &config->norm_eps));
+    DR_TRY(dr_json_real(object, "conv_initializer_range", 0, 100, &config->conv_initializer_range));
     return dr_json_real(object, "initializer_range", 0, 100, &config->initializer_range);
 }
 
@@ -319,6 +323,8 @@ static json_t *write_published(const published *type, const dr_model_config *con
         "tie_word_embeddings", config->tied, "attn_mode", "chunk", "attn", "bos_token_id", "eos_token_id", "pad_token_id");
     if (!object) return NULL;
     int failed = set_sizes(object, type, config) | set_layer(object, type, config);
+    if (config->conv_initializer_range > 0) /* a key of our own: publishers have one range for all */
+        failed |= json_object_set_new(object, "conv_initializer_range", json_real(config->conv_initializer_range));
     if (type->architecture) failed |= json_object_set_new(object, "architectures", json_pack("[s]", type->architecture));
     if (!failed) return object;
     json_decref(object);

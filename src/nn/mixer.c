@@ -69,7 +69,7 @@ static dr_status add_token_stream(dr_mixer *mixer, dr_input input, dr_role weigh
     if (mixer->conv_size > 0) {
         stream->map = DR_MAP_CONV;
         stream->map_weight = conv;
-        DR_TRY(dr_slot_fill(mixer->slot, conv, normal, heads * dim, 1, mixer->conv_size));
+        DR_TRY(dr_slot_fill(mixer->slot, conv, mixer->conv_initial, heads * dim, 1, mixer->conv_size));
         if (mixer->family.conv_bias) {
             stream->map_bias = conv_bias;
             DR_TRY(dr_slot_fill(mixer->slot, conv_bias, zero, heads * dim, 0, 0));
@@ -267,6 +267,9 @@ dr_status dr_mixer_create(dr_backend *backend, const dr_model_config *config, dr
                         .key_size = config->key_size,
                         .value_size = config->value_size,
                         .conv_size = config->conv_size,
+                        .conv_initial = config->conv_initializer_range > 0
+                                            ? (dr_initial){DR_INITIAL_UNIFORM, config->conv_initializer_range}
+                                            : normal,
                         .norm_eps = config->norm_eps,
                         .fixed_lambda = -1};
     mixer->scale = mixer->family.scale;

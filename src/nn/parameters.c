@@ -83,6 +83,8 @@ static double draw(const dr_initial *initial, double range, dr_random *random) {
     switch (initial->kind) {
     case DR_INITIAL_NORMAL:
         return range * dr_random_normal(random);
+    case DR_INITIAL_UNIFORM:
+        return initial->value * (2 * dr_random_uniform(random) - 1);
     case DR_INITIAL_CONSTANT:
         return initial->value;
     case DR_INITIAL_A_LOG:

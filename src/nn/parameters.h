@@ -59,6 +59,7 @@ typedef enum {
 
 typedef enum {
     DR_INITIAL_NORMAL,   /* N(0, initializer_range) */
+    DR_INITIAL_UNIFORM,  /* U(-value, value) */
     DR_INITIAL_CONSTANT, /* value */
     DR_INITIAL_A_LOG,    /* ln U(value, 16), the draw at least 1e-2 */
     DR_INITIAL_STEP,     /* inverse softplus of a log-uniform draw in [1e-3, 0.1] */

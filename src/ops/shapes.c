@@ -84,6 +84,15 @@ int64_t dr_recurrence_state_count(const dr_recurrence *recurrence, dr_state_kind
     return count;
 }
 
+int64_t dr_layout_longest(const dr_layout *layout) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < layout->sequences; i++) {
+        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
 dr_dtype dr_recurrence_state_dtype(const dr_recurrence *recurrence, dr_state_kind state, dr_dtype dtype) {
     return recurrence->bf16_state && state == DR_STATE_S ? DR_BF16 : dtype;
 }

@@ -25,6 +25,9 @@ int64_t dr_recurrence_state_count(const dr_recurrence *recurrence, dr_state_kind
 /* Element type of a state between calls, where the backend's is dtype. */
 dr_dtype dr_recurrence_state_dtype(const dr_recurrence *recurrence, dr_state_kind state, dr_dtype dtype);
 
+/* Tokens of the longest sequence, 0 where there is none. */
+int64_t dr_layout_longest(const dr_layout *layout);
+
 /* DR_ERROR_ARGUMENT unless the rule, the layout, the sizes and the options are right, and every tensor is countable. */
 dr_status dr_recurrence_check(const dr_recurrence *recurrence);
 

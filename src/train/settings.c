@@ -320,5 +320,6 @@ dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabul
     if (!dr_setting_is_auto(options, DR_SET_LAMBDA_BIAS)) config->lambda_bias = dr_setting_real(options, DR_SET_LAMBDA_BIAS);
     if (!dr_setting_is_auto(options, DR_SET_INITIALIZER_RANGE))
         config->initializer_range = dr_setting_real(options, DR_SET_INITIALIZER_RANGE);
+    config->conv_initializer_range = dr_setting_real(options, DR_SET_CONV_INITIALIZER_RANGE);
     return DR_OK;
 }

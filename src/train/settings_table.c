@@ -66,9 +66,14 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_LAMBDA_BIAS] = REAL("lambda_bias", "auto", -100, 100, MODEL, "subtracted before the sigmoid of lambda"),
     [DR_SET_INITIALIZER_RANGE] =
         REAL("initializer_range", "auto", 1e-6, 10, MODEL, "standard deviation of linear weights at first"),
+    [DR_SET_CONV_INITIALIZER_RANGE] = REAL("conv_initializer_range", "0", 0, 10, MODEL,
+                                           "short convolutions are uniform within it at first; 0: as linear weights"),
 
     [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 2147483647, RECALL, "token ids, more than seq_len"),
     [DR_SET_PAIRS] = INTEGER("pairs", "4", 1, 1e6, RECALL, "keys with their values; 4 tokens of seq_len each"),
+    [DR_SET_LEAST_PAIRS] =
+        INTEGER("least_pairs", "0", 0, 1e6, RECALL,
+                "training examples have this many pairs, twice as many and so on up to pairs, drawn alike; 0: all have pairs"),
     [DR_SET_POWER_A] = REAL("power_a", "0.01", 1e-6, 100, RECALL, "slot g of the queries has weight (g + 1)^(power_a - 1)"),
     [DR_SET_RANDOM_FILLERS] = BOOLEAN("random_fillers", "true", RECALL, "other tokens are random, not 0"),
     [DR_SET_HELD_OUT] = INTEGER("held_out", "1000", 1, 1e6, RECALL, "examples an evaluation asks"),

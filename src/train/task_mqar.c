@@ -13,6 +13,9 @@ typedef struct {
     dr_task task;
     dr_mqar_shape shape;
     dr_mqar *mqar;
+    int64_t
+        least_pairs; /* a training example has so many, or twice, four times .. as many up to all, one as often as another */
+    int mixture;     /* how many these are */
     uint64_t seed;
     int64_t batch, held_out; /* examples */
     int32_t *ids;            /* [batch, length] */
@@ -20,18 +23,21 @@ typedef struct {
     int32_t *labels;         /* [batch, pairs] */
 } recall;
 
-/* Examples first .. first + count - 1 of a stream. */
+/* Examples first .. first + count - 1 of a stream. Held-out ones have all pairs. */
 static dr_batch draw(recall *task, dr_stream_purpose purpose, int64_t first, int64_t count) {
-    int64_t length = task->shape.length, pairs = task->shape.pairs;
+    const bool mixed = task->mixture > 1 && purpose == DR_STREAM_MQAR_TRAINING;
+    int64_t length = task->shape.length, targets = 0;
     for (int64_t i = 0; i < count; i++) {
         dr_random random = dr_stream(task->seed, purpose, first + i);
-        int64_t *positions = task->positions + i * pairs;
-        dr_mqar_draw(task->mqar, &random, task->ids + i * length, positions, task->labels + i * pairs);
+        int64_t pairs = mixed ? task->least_pairs << dr_random_below(&random, (uint64_t)task->mixture) : task->shape.pairs;
+        int64_t *positions = task->positions + targets;
+        dr_mqar_draw(task->mqar, &random, pairs, task->ids + i * length, positions, task->labels + targets);
         for (int64_t k = 0; k < pairs; k++) positions[k] += i * length;
+        targets += pairs;
     }
     return (dr_batch){.layout = {.sequences = count, .rows = count * length},
                       .ids = task->ids,
-                      .targets = count * pairs,
+                      .targets = targets,
                       .positions = task->positions,
                       .labels = task->labels};
 }
@@ -63,10 +69,11 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
 
 static void describe(const dr_task *task, void (*line)(void *context, const char *text), void *context) {
     const recall *self = (const recall *)task;
-    char text[160];
-    snprintf(text, sizeof text, "task: recall of %lld pairs in %lld tokens, vocabulary %lld, power %g, %s fillers",
-             (long long)self->shape.pairs, (long long)self->shape.length, (long long)self->shape.vocabulary, self->shape.power,
-             self->shape.random_fillers ? "random" : "zero");
+    char text[192], least[48] = "";
+    if (self->mixture > 1) snprintf(least, sizeof least, " (in training %lld or more)", (long long)self->least_pairs);
+    snprintf(text, sizeof text, "task: recall of %lld pairs%s in %lld tokens, vocabulary %lld, power %g, %s fillers",
+             (long long)self->shape.pairs, least, (long long)self->shape.length, (long long)self->shape.vocabulary,
+             self->shape.power, self->shape.random_fillers ? "random" : "zero");
     line(context, text);
     snprintf(text, sizeof text, "data: %lld fresh examples a step; held out: %lld examples", (long long)self->batch,
              (long long)self->held_out);
@@ -98,6 +105,16 @@ static dr_status allocate(recall *self) {
     return DR_OK;
 }
 
+static dr_status set_mixture(const dr_train_options *options, recall *self) {
+    const int64_t least = dr_setting_integer(options, DR_SET_LEAST_PAIRS);
+    int64_t pairs = least ? least : self->shape.pairs;
+    self->least_pairs = pairs;
+    for (self->mixture = 1; pairs < self->shape.pairs; self->mixture++) pairs *= 2;
+    if (pairs == self->shape.pairs) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "least_pairs is %lld: doubling it must lead to pairs, which is %lld", (long long)least,
+                   (long long)self->shape.pairs);
+}
+
 dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task) {
     static const dr_task_operations operations = {
         .batch = batch, .evaluate = evaluate, .describe = describe, .destroy = destroy};
@@ -115,6 +132,7 @@ dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task) {
     self->held_out = dr_setting_integer(options, DR_SET_HELD_OUT);
     dr_status status;
     DR_GO(dr_mqar_create(&self->shape, &self->mqar));
+    DR_GO(set_mixture(options, self));
     DR_GO(allocate(self));
     *task = &self->task;
     return DR_OK;

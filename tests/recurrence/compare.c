@@ -1,4 +1,5 @@
 /* Comparing results: near the reference as far as float32 can be, or the same bits. */
+#include "ops/shapes.h"
 #include "problem.h"
 
 #include <fenv.h>
@@ -10,15 +11,6 @@ const double tolerance_forward = 2e-5, tolerance_backward = 1e-4;
 const double least_size = 1e-6, least_size_chunkwise = 1e-2;
 
 enum { MULTIPLE = 20 };
-
-static double longest_sequence(const problem *p) {
-    int64_t longest = 1;
-    for (int64_t i = 0; i < p->recurrence.layout.sequences; i++) {
-        int64_t tokens = dr_layout_begin(&p->recurrence.layout, i + 1) - dr_layout_begin(&p->recurrence.layout, i);
-        longest = tokens > longest ? tokens : longest;
-    }
-    return (double)longest;
-}
 
 double error_of(const double *got, const double *want, int64_t count, double least) {
     double apart = 0, size = 0;
@@ -90,7 +82,7 @@ static bool is_near(const char *name, comparison c, double *worst, fault *what) 
 
 bool results_near(const char *name, const problem *p, const result *got, const standard *s, bool backwards, dr_path path,
                   double *worst, fault *what) {
-    const double root = path == DR_PATH_CHUNKWISE ? sqrt(longest_sequence(p)) : 1;
+    const double root = path == DR_PATH_CHUNKWISE ? sqrt(fmax((double)dr_layout_longest(&p->recurrence.layout), 1)) : 1;
     const double least = path == DR_PATH_CHUNKWISE ? least_size_chunkwise * root : least_size;
     if (!is_near(name, COMPARISON("output", "o", o, p->o_count, tolerance_forward), worst, what)) return false;
     for (int i = 0; i < DR_STATES; i++) {

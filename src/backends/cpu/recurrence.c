@@ -2,8 +2,9 @@
  *
  * A task is one sequence and one key head; it takes the value heads of that key head in order, so that the gradients of a key
  * have one owner. Tasks share nothing, and parameters are summed from one partial sum a sequence in order: results are the same
- * bits for any number of threads, and a packed sequence gives the bits of a separate one. Decoding, which only streams states,
- * has a task for each value head instead. */
+ * bits for any number of threads, and a packed sequence gives the bits of a separate one. A forward on more threads than that
+ * has a task for each of some blocks of value columns, which makes what belongs to the keys again for each. Decoding, which
+ * only streams states, has a task for each value head instead. */
 #include "backends/cpu/recurrence.h"
 #include "backends/cpu/recurrence_plan.h"
 #include <math.h>
@@ -80,7 +81,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
         .saved = saved.used,
     };
     dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    memory->decode = threads * 2 * (size_t)plan.decode_heads * chunk_bytes(&plan, DR_CHUNK_DECODE);
+    memory->decode = threads * chunk_bytes(&plan, DR_CHUNK_DECODE);
     return DR_OK;
 }
 
@@ -88,6 +89,26 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
 
 static int threads_for(const dr_backend *backend, int64_t tasks) {
     return tasks < backend->threads ? (int)(tasks > 1 ? tasks : 1) : backend->threads;
+}
+
+/* Blocks of value columns of each task of a forward, where there are more threads than tasks: the number that ends first, if a
+ * quarter of the work is the keys' and is done for each block. A matrix scan is too dear for that, and a diagonal scan that is
+ * carried in place must not be made twice. */
+static int64_t blocks_of(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call) {
+    const int64_t tasks = plan->layout.sequences * plan->key_heads, threads = backend->threads;
+    const void *scan = call->initial ? call->initial->at[DR_STATE_A] : NULL;
+    const bool in_place = scan && call->final && call->final->at[DR_STATE_A] == scan;
+    if (tasks >= threads || plan->matrix || in_place) return 1;
+    int64_t best = 1;
+    double least = 1;
+    for (int64_t blocks = 2; blocks <= dr_cpu_most_blocks(plan); blocks++) {
+        const int64_t rounds = (tasks * blocks + threads - 1) / threads;
+        const double time = (double)rounds * (0.25 + 0.75 / (double)blocks);
+        if (time >= least) continue;
+        least = time;
+        best = blocks;
+    }
+    return best;
 }
 
 dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
@@ -98,14 +119,16 @@ dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *re
     dr_cpu_call call = {.inputs = inputs, .initial = initial, .o = o, .final = final};
     if (saved) lay_saved(&plan, &(dr_arena){.block = saved}, &call);
     const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    int64_t tasks = plan.layout.sequences * plan.key_heads;
+    const int64_t blocks = blocks_of(backend, &plan, &call), tasks = plan.layout.sequences * plan.key_heads;
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_FORWARD);
-#pragma omp parallel num_threads(threads_for(backend, tasks))
-    {
+#pragma omp parallel for schedule(static) num_threads(threads_for(backend, tasks *blocks))
+    for (int64_t i = 0; i < tasks * blocks; i++) {
+        dr_cpu_plan block;
         dr_cpu_chunk chunk;
-        lay_own_chunk(&plan, DR_CHUNK_FORWARD, workspace, bytes, &chunk);
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < tasks; i++) kernels->forward(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
+        dr_cpu_plan_block(&plan, blocks, i % blocks, &block);
+        lay_own_chunk(&block, DR_CHUNK_FORWARD, workspace, bytes, &chunk);
+        const int64_t task = i / blocks;
+        kernels->forward(&block, &call, &chunk, task / plan.key_heads, task % plan.key_heads);
     }
     return DR_OK;
 }
@@ -163,14 +186,13 @@ dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *rec
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_DECODE);
 #pragma omp parallel num_threads(threads)
     {
-        dr_cpu_chunk chunks[2 * DR_CPU_DECODE_HEADS];
+        dr_cpu_chunk chunk;
         const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
-        dr_arena arena = {.block = (char *)workspace + (size_t)(2 * self * plan.decode_heads) * bytes};
-        for (int i = 0; i < 2 * plan.decode_heads; i++) dr_cpu_chunk_lay(&plan, DR_CHUNK_DECODE, &arena, &chunks[i]);
-        kernels->decode(&plan, &call, chunks, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
+        lay_own_chunk(&plan, DR_CHUNK_DECODE, workspace, bytes, &chunk);
+        kernels->decode(&plan, &call, &chunk, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
 #pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, chunks, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
     }
     return DR_OK;
 }

@@ -5,7 +5,15 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_TOKENS = 8 };
+enum {
+    CHUNK_ROWS = 16,
+    SEGMENT_ROWS = 64,
+    REPLAY_ROWS = 16,
+    BLOCK_ROWS = 16,
+    BLOCK_TOKENS = 8,
+    BLOCK_COLUMNS = 32,
+    LOAD_AHEAD = 2
+};
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -17,17 +25,12 @@ static int64_t pitch_of(int64_t size) {
     return width % 64 ? width : width + DR_CHUNK_TILE;
 }
 
-static int64_t at_least_one(int64_t size) {
-    return size > 1 ? size : 1;
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
-static int64_t longest_sequence(const dr_layout *layout) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < layout->sequences; i++) {
-        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
-        if (length > longest) longest = length;
-    }
-    return longest;
+static int64_t at_least_one(int64_t size) {
+    return size > 1 ? size : 1;
 }
 
 static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
@@ -39,6 +42,7 @@ static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
             .key_owned = !form.per_value,
             .heads = form.heads,
             .width = form.size,
+            .taken = form.size,
             .steps = form.steps,
             .pitch = form.vector ? pitch_of(form.size) : 1,
         };
@@ -81,6 +85,32 @@ static void plan_keys(dr_cpu_plan *plan) {
     if (plan->write_input >= 0 && plan->input[plan->write_input].steps != plan->steps) plan->write_input = -1;
 }
 
+/* Inputs that only the maps read, once or twice: products and scans want rows of their own pitch, padded to whole tiles. */
+static void plan_direct(dr_cpu_plan *plan) {
+    int values = 0;
+    for (int i = 0; i < plan->rule->rows; i++) values += plan->rule->row[i].value != DR_VALUE_NONE;
+    const bool key_is_scanned = plan->rule->scan != DR_SCAN_NONE || plan->rule->query != DR_QUERY_PLAIN;
+    const bool direct[DR_INPUTS] = {[DR_INPUT_VALUE] = true,
+                                    [DR_INPUT_LOG_DECAY] = true,
+                                    [DR_INPUT_ERASE_GATE] = true,
+                                    [DR_INPUT_WRITE_GATE] = true,
+                                    [DR_INPUT_RATE] = true,
+                                    [DR_INPUT_FREE_READ] = true,
+                                    [DR_INPUT_ERASE_KEY] = true,
+                                    [DR_INPUT_KEY] = !key_is_scanned,
+                                    [DR_INPUT_QUERY] =
+                                        plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
+    for (int i = 0; i < DR_INPUTS; i++) {
+        dr_cpu_input *input = &plan->input[i];
+        input->direct = input->used && direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
+                        i != plan->read_input && i != plan->write_input;
+        const bool sole = i == DR_INPUT_ERASE_GATE
+                              ? plan->rule->rows == 1 && !plan->step_axis
+                              : (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && (values == 1 || plan->step_axis);
+        input->direct_gradient = input->direct && sole && !input->key_owned;
+    }
+}
+
 /* A replay needs the write keys and the decays, and makes the updates too where they are the values. */
 static void plan_replay(dr_cpu_plan *plan) {
     for (int i = 0; i < DR_INPUTS; i++) plan->replayed[i] = plan->input[i].used;
@@ -106,6 +136,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .value_size = recurrence->value_size,
         .value_width = round_up(recurrence->value_size),
         .value_pitch = pitch_of(recurrence->value_size),
+        .values = recurrence->value_size,
         .chunkwise = !decode && recurrence->path != DR_PATH_RECURRENT,
         .steps = dr_rule_steps(rule),
         .step_axis = rule->repeat > 1,
@@ -118,12 +149,12 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .matrix_state = rule->scan == DR_SCAN_GRAM ? DR_STATE_K : DR_STATE_P,
         .solved_query = rule->query == DR_QUERY_EXACT || rule->query == DR_QUERY_CONJUGATE_GRADIENT,
     };
-    plan->decode_heads = plan->matrix ? 1 : DR_CPU_DECODE_HEADS; /* a matrix is as large as a state */
+    plan->load_ahead = decode ? LOAD_AHEAD : 0;
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
     if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
-    int64_t longest = at_least_one(decode ? 1 : longest_sequence(&plan->layout));
+    int64_t longest = at_least_one(decode ? 1 : dr_layout_longest(&plan->layout));
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
     plan_inputs(recurrence, plan);
@@ -131,7 +162,31 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     /* a corrected query is no longer needed itself, unless a read key has it too */
     plan->query_in_place =
         rule->query == DR_QUERY_PLAIN || (rule->query == DR_QUERY_CORRECTED && !plan->input[DR_INPUT_LAMBDA].used);
+    plan_direct(plan);
     plan_replay(plan);
+}
+
+int64_t dr_cpu_most_blocks(const dr_cpu_plan *plan) {
+    return (plan->values + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+}
+
+void dr_cpu_plan_block(const dr_cpu_plan *plan, int64_t blocks, int64_t i, dr_cpu_plan *block) {
+    const int64_t tiles = dr_cpu_most_blocks(plan), first = tiles * i / blocks * BLOCK_COLUMNS;
+    int64_t end = tiles * (i + 1) / blocks * BLOCK_COLUMNS;
+    if (end > plan->values) end = plan->values;
+    *block = *plan;
+    block->value_first = first;
+    block->value_size = end - first;
+    block->value_width = round_up(block->value_size);
+    block->value_pitch = pitch_of(block->value_size);
+    static const dr_input of_values[] = {DR_INPUT_VALUE, DR_INPUT_WRITE_GATE};
+    for (size_t k = 0; k < sizeof of_values / sizeof *of_values; k++) {
+        dr_cpu_input *input = &block->input[of_values[k]];
+        input->first = first;
+        input->taken = block->value_size;
+        input->pitch = block->value_pitch;
+        input->direct &= block->value_size % DR_CHUNK_TILE == 0;
+    }
 }
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode) {
@@ -155,9 +210,14 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         int64_t padding = input->pitch == 1 ? DR_CHUNK_TILE : 0;
         bool is_row = i == plan->read_input || i == plan->write_input;
         bool is_query = i == DR_INPUT_QUERY && plan->query_in_place;
-        if (!is_row && !is_query) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
-        if (backward) chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
+        chunk->pitch[i] = chunk->d_pitch[i] = input->pitch;
+        if (!is_row && !is_query && !input->direct) chunk->input[i] = take(arena, rows * input->pitch + padding, 1);
+        /* the gradient of the log decays of channels is what the engine gives, see lay_rows */
+        const bool is_engines = i == DR_INPUT_LOG_DECAY && plan->channel;
+        if (backward && !is_engines && !input->direct_gradient)
+            chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
+    if (backward) chunk->unwanted = take(arena, plan->chunk * plan->steps, larger(plan->key_pitch, plan->value_pitch));
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -196,7 +256,7 @@ static void lay_keys(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     }
     if (plan->solved_query) chunk->read_query = chunk->solved;
     chunk->writes_scanned = use == DR_CHUNK_FORWARD && plan->preconditioned && plan->rule->rows == 1 && !plan->step_axis &&
-                            plan->rule->normalizer == DR_NORMALIZER_NONE;
+                            plan->rule->normalizer == DR_NORMALIZER_NONE && plan->rule->query != DR_QUERY_RIDGE;
     if (!backward) return;
     chunk->d_read_query = plan->query_in_place ? chunk->d_input[DR_INPUT_QUERY]
                           : plan->solved_query ? chunk->d_solved
@@ -233,6 +293,7 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->d_update = take(arena, N + DR_CHUNK_TILE, Vp);
     chunk->d_gain = take(arena, N, 1);
     chunk->d_log_decay = plan->channel ? take(arena, C, Kp) : take(arena, C, 1);
+    if (plan->channel) chunk->d_input[DR_INPUT_LOG_DECAY] = chunk->d_log_decay;
     chunk->d_output = take(arena, C, Vp);
     chunk->d_state = take(arena, plan->group * dr_cpu_state_floats(plan), 1);
 }

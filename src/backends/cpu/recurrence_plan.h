@@ -11,15 +11,17 @@
 #include "maps/squash.h"
 #include "ops/operations.h"
 
-enum { DR_CPU_DECODE_HEADS = 8 }; /* at most */
 enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
 
 /* How the tensor of an input is laid out, and a chunk's copy of it. */
 typedef struct {
     bool used, per_token, key_owned;
     int64_t heads, width; /* of the tensor: [tokens, steps, heads, width] */
+    int64_t first, taken; /* the elements of a row that this plan is about */
     int64_t steps;        /* rows a token */
     int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
+    bool direct;          /* maps read it where it is: no copy is made */
+    bool direct_gradient; /* one row of one value head makes it, where it is wanted */
 } dr_cpu_input;
 
 typedef struct {
@@ -27,6 +29,7 @@ typedef struct {
     dr_layout layout;
     int64_t key_heads, value_heads, group; /* value heads a key head */
     int64_t key_size, key_width, key_pitch, value_size, value_width, value_pitch;
+    int64_t value_first, values; /* of a head's values in the tensors, the value_size from value_first on belong to this plan */
     bool chunkwise;
     int64_t chunk;   /* tokens a chunk */
     int64_t segment; /* chunks from one saved state to the next */
@@ -43,7 +46,7 @@ typedef struct {
     bool solved_query;                     /* and gives the query, not a write key */
     bool query_in_place;                   /* q~ takes the place of the query, and its gradient that of the query's */
     bool bf16_state;                       /* S outside of a call */
-    int64_t decode_heads;                  /* whose rows are made before the first of their states is read */
+    int64_t load_ahead;                    /* decoding: asks for the inputs of so many heads later */
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
@@ -71,8 +74,10 @@ typedef struct {
     int64_t columns;                              /* Np */
     dr_cpu_ahead ahead;
 
-    float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row */
+    float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
+    int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
+    float *unwanted; /* [C steps][max(Kp, Vp)] takes direct gradients that nobody asks for */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */
@@ -81,7 +86,7 @@ typedef struct {
     float *squash, *squash_slope, *d_squash; /* [C][Kp] B, dB/dln A: backward only */
     float *morrison, *d_morrison;            /* [C][Kp] Sherman-Morrison write keys */
     float *morrison_factor;                  /* [C] 1 / (1 + key . m) */
-    bool writes_scanned;                     /* write = B key is made with B, which then is not kept: forward only */
+    bool writes_scanned;                     /* write = B key is made with A and B, which then are not kept: forward only */
     float *key_dot;                          /* [C] key . (B key), of the normalizer */
     float *read_query, *d_read_query;        /* [C][Kp] the q~ of the key head */
     float *d_scan;                           /* [Kp] gradient of A, carried backwards over the chunks */
@@ -149,7 +154,7 @@ typedef struct {
     void (*forward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     void (*backward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     /* one token: isa/recurrence_stages.h */
-    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+    void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
     void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 } dr_cpu_recurrence_kernels;
 
@@ -157,6 +162,11 @@ typedef enum { DR_CHUNK_FORWARD, DR_CHUNK_BACKWARD, DR_CHUNK_DECODE } dr_cpu_chu
 
 /* The only place where chunk length and blocks are chosen. */
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan);
+
+/* The plan of block i of so many blocks of value columns, at most dr_cpu_most_blocks: after a forward of each, all is done.
+ * Columns never meet in a forward, so that results are the same bits for any number of blocks. */
+void dr_cpu_plan_block(const dr_cpu_plan *plan, int64_t blocks, int64_t i, dr_cpu_plan *block);
+int64_t dr_cpu_most_blocks(const dr_cpu_plan *plan); /* as many as tiles of the products */
 
 int64_t dr_cpu_chunk_length(const dr_recurrence *recurrence, bool decode); /* before it is cut to the longest sequence */
 
@@ -191,7 +201,7 @@ static inline void dr_cpu_set_tokens(const dr_cpu_plan *plan, dr_cpu_chunk *chun
     chunk->erases = tokens * plan->erases;
     chunk->readers = chunk->erases + tokens;
     if (!plan->solved_query) chunk->read_query = chunk->reader + chunk->erases * plan->key_pitch;
-    if (plan->query_in_place) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
+    if (plan->query_in_place && !plan->input[DR_INPUT_QUERY].direct) chunk->input[DR_INPUT_QUERY] = chunk->read_query;
 }
 
 /* Which chunk of its segment the scan is about. */

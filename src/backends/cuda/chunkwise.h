@@ -34,7 +34,7 @@ enum {
 
 typedef struct {
     dr_cuda_rows rows;
-    dr_dtype storage;    /* T: DR_F32, DR_BF16, DR_F16 */
+    dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
     int32_t chunk;       /* C tokens */
     int32_t query_rows;  /* C rounded up to 16 */
     int32_t key_width;   /* Kp */
@@ -103,6 +103,9 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
 
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+
+/* Floats of one state for every part and value head. */
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);

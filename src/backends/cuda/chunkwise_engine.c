@@ -98,6 +98,7 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
     lay_saved(&e, &(dr_arena){.block = (char *)saved});
     e.call.saved = e.states;
     e.call.d_o = d_o;
+    e.call.initial = initial->at[DR_STATE_S];
     e.call.d_final = d_final->at[DR_STATE_S];
     e.call.d_initial = d_initial->at[DR_STATE_S];
     DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], NULL, &e));

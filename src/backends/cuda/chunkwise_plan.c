@@ -1,6 +1,7 @@
 /* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
 #include "backends/cuda/chunkwise.h"
 #include "backends/cuda/chunkwise_kernels.h"
+#include "ops/shapes.h"
 
 static int32_t round_up(int64_t size, int32_t unit) {
     return (int32_t)((size + unit - 1) / unit * unit);
@@ -36,22 +37,13 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-static int64_t longest_of(const dr_layout *layout) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < layout->sequences; i++) {
-        const int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
  * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
     plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
-    const int64_t chunks = (longest_of(layout) + plan->chunk - 1) / plan->chunk;
+    const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
 }
 
@@ -107,11 +99,15 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->parts == 1) return;
-    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
-    const size_t states = parts * (size_t)plan->value_width * keys * sizeof(float);
+    const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
-    if (plan->reads) tensors->passage = dr_arena_take(arena, parts * keys * keys * sizeof(float));
+    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+}
+
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
@@ -119,24 +115,12 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
-    case DR_F16:
-        return dr_cuda_chunk_prepare_fp16(plan, tensors, stream);
-    default:
-        return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }
 
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                              void *o, float *final, void *saved, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
-    case DR_F16:
-        return dr_cuda_chunk_scan_fp16(plan, tensors, initial, o, final, saved, stream);
-    default:
-        return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

@@ -18,6 +18,20 @@ static __device__ inline float dr_warp_sum(float x) {
     return x;
 }
 
+/* Sums over the warp of count values, a power of two: lane l has in x[0] the sum of x[l / (32 / count)]. */
+template <int count> static __device__ inline void dr_warp_sums(float (&x)[count]) {
+    const int lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float mine = lane & distance ? x[i + half] : x[i], other = lane & distance ? x[i] : x[i + half];
+            x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
+        }
+#pragma unroll
+    for (int distance = 16 / count; distance > 0; distance /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], distance);
+}
+
 /* E elements of `from`, of which the first `left` exist, as floats; the others are 0. */
 template <typename T, int E>
 static __device__ inline void dr_load_lane(const T *from, int left, bool aligned, float (&to)[E]) {

@@ -23,50 +23,47 @@ static __host__ __device__ inline updates_room lay_room(int element) {
     room.output = 2 * tile;
     room.d_update = 3 * tile;
     room.update = 4 * tile;
-    room.rest = 5 * tile; /* Y, then the decay factors */
+    room.rest = 5 * tile;                         /* Y, then the decay factors */
     room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
     room.small = room.inverse + FLOAT_TILE;
     room.bytes = room.small + 5 * 64 * (int)sizeof(float);
     return room;
 }
 
-/* ---- stages ---------------------------------------------------------------------------------------------------------------- */
+/* ---- stages ----------------------------------------------------------------------------------------------------------------
+ */
 
 /* 64 channels of R~, or of the input that it is a multiple of. */
 template <typename T>
-static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, void *tile) {
+static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, char *tile) {
     const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
     if (!plan.reader_direct) {
         dr_load_columns<T>(tile, (const T *)call.chunk.reader + x.block * 64 * plan.key_width, plan.key_width, first);
         return;
     }
-    const dr_source source = dr_reader_source(plan.rows);
-    const int steps = plan.rows.steps, alive = x.rows;
-    const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
-    dr_load_tile<T>(tile, 64, 64, plan.rows.key_size - first, plan.rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
-    });
+    const dr_source source = dr_reader_source(rows);
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + x.key_head * source.head + first,
+                                rows.step_axis ? source.step : source.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
 }
 
 /* Values as they are, to a tile of T: where every row has one of its own. */
 template <typename T>
-static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, void *tile) {
+static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, char *tile) {
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const int steps = rows.steps, alive = x.rows;
-    const T *from = (const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column;
-    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * value.token + (row - token * steps) * value.step : (const T *)NULL;
-    });
+    const dr_strided<T> from = {(const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column,
+                                rows.step_axis ? value.step : value.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64, 0, 1, from);
 }
 
 /* Y of this warp's rows from their plain values and R~ S, to the tile `rest` and u; the values' gradients; dots of rows g and
  * g + 8 += this lane's part of value . dZ. */
 template <typename T>
-static __device__ inline void finish_plain_rest(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
-                                                const float *gain, const char *values, const char *d_update, char *rest,
-                                                const float (&read)[8][4], float (&u)[8][4], float (&dots)[2]) {
+static __device__ inline void finish_plain_rest(const dr_cuda_rows &rows, const dr_row_block &x, int column,
+                                                const float *factor, const float *gain, const char *values,
+                                                const char *d_update, char *rest, const float (&read)[8][4], float (&u)[8][4],
+                                                float (&dots)[2]) {
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
 #pragma unroll
@@ -83,8 +80,8 @@ static __device__ inline void finish_plain_rest(const dr_cuda_rows &rows, const 
             const float v0 = dr_to_float(v[0]), v1 = dr_to_float(v[1]), d0 = dr_to_float(d_z[0]), d1 = dr_to_float(d_z[1]);
             dots[h] = fmaf(v0, d0, dots[h]);
             dots[h] = fmaf(v1, d1, dots[h]);
-            const float2 y = make_float2(factor[row] * v0 - gain[row] * read[n][2 * h],
-                                         factor[row] * v1 - gain[row] * read[n][2 * h + 1]);
+            const float2 y =
+                make_float2(factor[row] * v0 - gain[row] * read[n][2 * h], factor[row] * v1 - gain[row] * read[n][2 * h + 1]);
             *(float2 *)(rest + dr_tile_at<float>(0, 64, row, d)) = y;
             u[n][2 * h] = y.x;
             u[n][2 * h + 1] = y.y;
@@ -119,8 +116,7 @@ static __device__ inline void finish_rest(char *rest, const float *gain, const f
 }
 
 /* U += (A - I) Y. tf32 is enough for 16-bit types: A - I is small beside the identity, which is not in it. */
-template <typename T>
-static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
+template <typename T> static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
     const int warp = (int)(threadIdx.x / 32);
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -208,6 +204,12 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
     }
 }
 
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float sum_of_four(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 /* The inverse without its diagonal. */
 static __device__ inline void load_inverse(char *tile, const float *from) {
     for (int i = (int)threadIdx.x; i < 64 * 32; i += BLOCK_THREADS) {
@@ -245,7 +247,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
     const int64_t block = x.block;
     const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
-    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64, *value = read_gain + 64;
+    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
+          *value = read_gain + 64;
     const bool plain = !rows.input[DR_INPUT_WRITE_GATE].at && (rows.steps == 1 || rows.step_axis);
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
@@ -256,9 +259,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         dots[thread] = 0;
     }
     const unsigned base = dr_shared_address(shared);
+    const float *entry = dr_given_state(call, x, false);
     if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
 
-    float scores[8][4] = {}, erases[8][4] = {}, plain_dots[2] = {}; /* dO U^T, dY U^T */
+    float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
+    float plain_dots[2] = {}, write_dots[2] = {};
     for (int column = 0; column < plan.value_width; column += 64) {
         float read[8][4] = {}, u[8][4];
         const int64_t rows_at = block * 64 * plan.value_width;
@@ -280,6 +285,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             __syncthreads();
             if (!plan.reads) break;
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (sizeof(T) == 4 || !entry) continue;
+            __syncthreads();
+            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            __syncthreads();
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
         }
         if (plain) {
             finish_plain_rest<T>(rows, x, column, value, read_gain, shared + room.update, shared + room.d_update,
@@ -297,6 +307,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
+                const T *d_z = (const T *)(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
+                write_dots[h] = fmaf(u[n][2 * h], dr_to_float(d_z[0]), write_dots[h]);
+                write_dots[h] = fmaf(u[n][2 * h + 1], dr_to_float(d_z[1]), write_dots[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
                 T *pair = to + (int64_t)row * plan.value_width + 8 * n + 2 * t;
                 dr_store_pair<T>(pair, u[n][2 * h], u[n][2 * h + 1]);
@@ -306,14 +319,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
         if (!plain) value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
     }
-    if (plain) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = plain_dots[h];
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (t == 0) dots[mine + g + 8 * h] = sum;
-        }
+    for (int h = 0; h < 2; h++) {
+        const float write_dot = sum_of_four(write_dots[h]), dot = sum_of_four(plain_dots[h]);
+        if (t != 0) continue;
+        call.back.write_dot[block * 64 + mine + g + 8 * h] = write_dot;
+        if (plain) dots[mine + g + 8 * h] = dot;
     }
     __syncthreads();
     if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
@@ -350,8 +361,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         }
 }
 
-template <typename T>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T)).bytes;
     unsigned grid;
     DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
@@ -363,6 +373,6 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }

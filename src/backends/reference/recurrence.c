@@ -10,15 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t longest_sequence(const dr_layout *layout) {
-    int64_t longest = 0;
-    for (int64_t i = 0; i < layout->sequences; i++) {
-        int64_t length = dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 static double *take(dr_arena *arena, int64_t count) {
     return dr_arena_take(arena, (size_t)count * sizeof(double));
 }
@@ -62,12 +53,12 @@ static size_t workspace_bytes(const dr_recurrence *recurrence, int64_t tokens, i
 
 /* States that a backward keeps: before each step of the longest sequence, and the last. */
 static int64_t states_kept(const dr_recurrence *recurrence) {
-    return longest_sequence(&recurrence->layout) * dr_rule_steps(recurrence->rule) + 1;
+    return dr_layout_longest(&recurrence->layout) * dr_rule_steps(recurrence->rule) + 1;
 }
 
 dr_status dr_reference_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
     (void)backend;
-    int64_t tokens = longest_sequence(&recurrence->layout), states = states_kept(recurrence), bytes;
+    int64_t tokens = dr_layout_longest(&recurrence->layout), states = states_kept(recurrence), bytes;
     int64_t sizes[] = {states, recurrence->key_size, recurrence->value_size, sizeof(double)};
     if (!dr_product(sizes, 4, &bytes))
         return dr_fail(DR_ERROR_ARGUMENT, "the states of a sequence of %lld tokens are more than can be addressed",
@@ -143,7 +134,7 @@ dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurren
     dr_reference_head head = {.recurrence = recurrence, .inputs = inputs};
     dr_reference_scratch scratch;
     dr_arena arena = {.block = workspace};
-    lay_out(&arena, recurrence, longest_sequence(&recurrence->layout), 1, &head, &scratch);
+    lay_out(&arena, recurrence, dr_layout_longest(&recurrence->layout), 1, &head, &scratch);
     for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
         head.first_row = dr_layout_begin(&recurrence->layout, i);
         head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
@@ -186,7 +177,7 @@ dr_status dr_reference_recurrence_backward(dr_backend *backend, const dr_recurre
     dr_reference_head head = {.recurrence = recurrence, .inputs = inputs, .gradients = d_inputs};
     dr_reference_scratch scratch;
     dr_arena arena = {.block = workspace};
-    lay_out(&arena, recurrence, longest_sequence(&recurrence->layout), states_kept(recurrence), &head, &scratch);
+    lay_out(&arena, recurrence, dr_layout_longest(&recurrence->layout), states_kept(recurrence), &head, &scratch);
     zero_gradients(recurrence, d_inputs);
     for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
         head.first_row = dr_layout_begin(&recurrence->layout, i);

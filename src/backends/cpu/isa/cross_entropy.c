@@ -12,7 +12,8 @@ static float largest_of(int64_t count, const float *x) {
     lanes most = lanes_set(-INFINITY);
     for (int64_t i = 0; i < count; i += LANES) {
         int64_t n = lanes_left(count, i);
-        most = lanes_max(lanes_select(lanes_first(n), lanes_load_n(x + i, n), most), most);
+        lanes l = lanes_load_n(x + i, n);
+        most = lanes_max(n < LANES ? lanes_select(lanes_first(n), l, most) : l, most);
     }
     return lanes_largest(most);
 }
@@ -20,9 +21,7 @@ static float largest_of(int64_t count, const float *x) {
 double DR_ISA_NAME(dr_cpu_cross_entropy)(int64_t vocabulary, const float *logits, int32_t label, float factor, uint8_t *hit,
                                          float *d_logits) {
     float most = largest_of(vocabulary, logits), target = logits[label];
-    int64_t first = 0;
-    while (first < vocabulary && logits[first] != most) first++;
-    *hit = first == label;
+    *hit = target == most && (label == 0 || largest_of(label, logits) < most); /* the first of the largest */
     double sum = 0;
     for (int64_t begin = 0; begin < vocabulary; begin += PIECE) {
         int64_t end = vocabulary - begin < PIECE ? vocabulary : begin + PIECE;
@@ -31,7 +30,7 @@ double DR_ISA_NAME(dr_cpu_cross_entropy)(int64_t vocabulary, const float *logits
             int64_t n = lanes_left(end, i);
             lanes e = lanes_exp(lanes_load_n(logits + i, n) - lanes_set(most));
             if (d_logits) lanes_store_n(d_logits + i, n, e);
-            piece = piece + lanes_select(lanes_first(n), e, lanes_zero());
+            piece = piece + (n < LANES ? lanes_select(lanes_first(n), e, lanes_zero()) : e);
         }
         sum += (double)lanes_sum(piece);
     }

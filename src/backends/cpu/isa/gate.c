@@ -1,8 +1,8 @@
 /* Maps from a projection to what a rule reads, y = f(u) with u = x + shift + bias, channel by channel, with the rate A =
  * exp(A_log) of the channel. The kind is a constant of each instance, so that nothing is asked in the inner loops.
  *
- * 1 - sigmoid(u) is made as sigmoid(-u), and 1 - exp(-q) as 2t/(1+t) with t = tanh(q/2): both keep their relative accuracy
- * where the difference would lose it. */
+ * 1 - sigmoid(u) is made as sigmoid(-u), and 1 - exp(-q) by a series near 0: both keep their relative accuracy where the
+ * difference would lose it. */
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
 
@@ -13,7 +13,7 @@ typedef struct {
 } gate_slopes;
 
 INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes rate) {
-    lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound), one = lanes_set(1.0f);
+    lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound);
     switch (kind) {
     case DR_GATE_SIGMOID:
         return m * lanes_sigmoid(u);
@@ -23,10 +23,8 @@ INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes ra
         return -(rate * lanes_softplus(u));
     case DR_GATE_KDA_BOUNDED:
         return bound * lanes_sigmoid(rate * u);
-    case DR_GATE_EDA_BOUNDED: {
-        lanes t = lanes_tanh(lanes_set(0.5f) * rate * lanes_softplus(u) / lanes_abs(bound));
-        return bound * (t + t) / (one + t);
-    }
+    case DR_GATE_EDA_BOUNDED:
+        return bound * lanes_saturation(rate * lanes_set(1 / fabsf(gate->lower_bound)) * lanes_softplus(u));
     case DR_GATE_LOG_SIGMOID:
         return -(m * lanes_softplus(-u));
     case DR_GATE_SILU:
@@ -49,7 +47,8 @@ INLINE gate_slopes slopes(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, l
         return (gate_slopes){.d_u = d_z * rate, .d_rate_log = d_z * z};
     }
     case DR_GATE_EDA_BOUNDED: {
-        lanes part = rate / lanes_abs(bound), soft = lanes_softplus(u), slope = bound * part * lanes_exp(-(part * soft));
+        lanes part = rate * lanes_set(1 / fabsf(gate->lower_bound)), soft = lanes_softplus(u),
+              slope = bound * part * lanes_exp(-(part * soft));
         return (gate_slopes){.d_u = slope * lanes_sigmoid(u), .d_rate_log = slope * soft};
     }
     case DR_GATE_LOG_SIGMOID:
@@ -69,33 +68,45 @@ INLINE lanes rate_at(const dr_cpu_gate *gate, int64_t c, int64_t n) {
     return gate->rate ? lanes_load_n(gate->rate + c, n) : lanes_set(1.0f);
 }
 
+INLINE void forward_lanes(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t c, int64_t n, const float *x, float *y) {
+    lanes_store_n(y + c, n, value(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n)));
+}
+
+/* Here and below, n is a constant but for the last vector of a row. */
 INLINE void forward(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t rows, const float *x, float *y) {
-    for (int64_t r = 0; r < rows; r++, x += gate->columns, y += gate->columns)
-        for (int64_t c = 0; c < gate->columns; c += LANES) {
-            int64_t n = lanes_left(gate->columns, c);
-            lanes_store_n(y + c, n, value(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n)));
-        }
+    const int64_t columns = gate->columns;
+    for (int64_t r = 0; r < rows; r++, x += columns, y += columns) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) forward_lanes(gate, kind, c, LANES, x, y);
+        if (c < columns) forward_lanes(gate, kind, c, columns - c, x, y);
+    }
 }
 
 INLINE void add_to(float *sum, int64_t n, lanes x) {
     lanes_store_n(sum, n, lanes_load_n(sum, n) + x);
 }
 
+INLINE void backward_lanes(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t c, int64_t n, const float *x, const float *d_y,
+                           float *d_x, bool accumulate, float *d_rate_log, float *d_bias) {
+    const bool rated = kind == DR_GATE_LOG_DECAY || kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
+    lanes d = lanes_load_n(d_y + c, n);
+    gate_slopes slope = slopes(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n));
+    lanes d_u = d * slope.d_u;
+    if (rated && d_rate_log) add_to(d_rate_log + c, n, d * slope.d_rate_log);
+    if (d_bias) add_to(d_bias + c, n, d_u);
+    if (d_x) lanes_store_n(d_x + c, n, accumulate ? lanes_load_n(d_x + c, n) + d_u : d_u);
+}
+
 INLINE void backward(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t rows, const float *x, const float *d_y, float *d_x,
                      bool accumulate, float *d_rate_log, float *d_bias) {
-    bool rated = kind == DR_GATE_LOG_DECAY || kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
-    for (int64_t r = 0; r < rows; r++, x += gate->columns, d_y += gate->columns)
-        for (int64_t c = 0; c < gate->columns; c += LANES) {
-            int64_t n = lanes_left(gate->columns, c);
-            lanes d = lanes_load_n(d_y + c, n);
-            gate_slopes slope = slopes(gate, kind, shifted(gate, x, c, n), rate_at(gate, c, n));
-            lanes d_u = d * slope.d_u;
-            if (rated && d_rate_log) add_to(d_rate_log + c, n, d * slope.d_rate_log);
-            if (d_bias) add_to(d_bias + c, n, d_u);
-            if (!d_x) continue;
-            float *to = d_x + r * gate->columns + c;
-            lanes_store_n(to, n, accumulate ? lanes_load_n(to, n) + d_u : d_u);
-        }
+    const int64_t columns = gate->columns;
+    for (int64_t r = 0; r < rows; r++, x += columns, d_y += columns) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES)
+            backward_lanes(gate, kind, c, LANES, x, d_y, d_x, accumulate, d_rate_log, d_bias);
+        if (c < columns) backward_lanes(gate, kind, c, columns - c, x, d_y, d_x, accumulate, d_rate_log, d_bias);
+        if (d_x) d_x += columns;
+    }
 }
 
 #define KINDS(CASE)                                                                                                            \

@@ -10,7 +10,7 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
-#define LANES_HAVE_EXP_NEAR /* for the maps */
+#define LANES_HAVE_NEAR /* for the maps */
 
 #include <immintrin.h>
 #include <math.h>
@@ -36,10 +36,13 @@ static inline lanes_mask lanes_first(int64_t n) {
     return (lanes_mask)(n >= 16 ? 0xffff : (1u << n) - 1);
 }
 static inline lanes lanes_load_n(const float *p, int64_t n) {
-    return _mm512_maskz_loadu_ps(lanes_first(n), p);
+    return n >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes_first(n), p);
 }
 static inline void lanes_store_n(float *p, int64_t n, lanes x) {
-    _mm512_mask_storeu_ps(p, lanes_first(n), x);
+    if (n >= 16)
+        _mm512_storeu_ps(p, x);
+    else
+        _mm512_mask_storeu_ps(p, lanes_first(n), x);
 }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
     return _mm512_fmadd_ps(a, b, c);
@@ -311,11 +314,19 @@ static inline lanes lanes_load_bf16(const uint16_t *p) {
     return lanes_of_bits(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p)));
 #endif
 }
+/* x rounded, in the upper halves; the lower hold what is left */
+static inline lanes_int lanes_nearest_bf16_(lanes x) {
+    lanes_int bits = lanes_bits(x), up = lanes_int_add(bits, lanes_int_set(0x7fff));
+#if defined(DR_ISA_avx512)
+    return _mm512_mask_add_epi32(up, _mm512_test_epi32_mask(bits, lanes_int_set(0x10000)), up, lanes_int_set(1));
+#else
+    return lanes_int_add(up, lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1)));
+#endif
+}
 static inline void lanes_store_bf16(uint16_t *p, lanes x) {
-    lanes_int bits = lanes_bits(x), odd = lanes_int_and(lanes_int_right(bits, 16), lanes_int_set(1));
-    lanes nearest = lanes_of_bits(lanes_int_add(bits, lanes_int_add(odd, lanes_int_set(0x7fff))));
-    lanes quiet = lanes_of_bits(lanes_int_or(bits, lanes_int_set(0x00400000))); /* rounding could carry NaN to infinity */
-    bits = lanes_int_right(lanes_bits(lanes_select(lanes_equal(x, x), nearest, quiet)), 16);
+    lanes quiet = lanes_of_bits(lanes_int_or(lanes_bits(x), lanes_int_set(0x00400000))); /* rounding could carry NaN to 0 */
+    lanes nearest = lanes_select(lanes_equal(x, x), lanes_of_bits(lanes_nearest_bf16_(x)), quiet);
+    lanes_int bits = lanes_int_right(lanes_bits(nearest), 16);
 #if defined(DR_ISA_avx512)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
 #elif defined(DR_ISA_avx2)
@@ -323,6 +334,28 @@ static inline void lanes_store_bf16(uint16_t *p, lanes x) {
 #else
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(bits, bits));
 #endif
+}
+
+/* 2 LANES of them at once, those at even and at odd places apart, which takes no permutation. What is stored may be a NaN only
+ * with the bits of one in bfloat16: sums and products of such have no others. */
+static inline lanes lanes_plain_nan(lanes x) {
+    return lanes_select(lanes_equal(x, x), x, lanes_set(NAN));
+}
+static inline void lanes_load_bf16_pairs(const uint16_t *p, lanes *even, lanes *odd) {
+    const lanes_int both = lanes_bits(lanes_load((const void *)p));
+    *even = lanes_of_bits(lanes_int_left(both, 16));
+    *odd = lanes_of_bits(lanes_int_and(both, lanes_int_set(-0x10000)));
+}
+static inline void lanes_store_bf16_pairs(uint16_t *p, lanes even, lanes odd) {
+    const lanes_int low = lanes_nearest_bf16_(even), high = lanes_nearest_bf16_(odd);
+#if defined(DR_ISA_avx512)
+    const lanes_int both = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
+#elif defined(DR_ISA_avx2)
+    const lanes_int both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
+#else
+    const lanes_int both = _mm_or_si128(_mm_srli_epi32(low, 16), _mm_and_si128(high, lanes_int_set(-0x10000)));
+#endif
+    lanes_store((void *)p, lanes_of_bits(both));
 }
 
 /* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
@@ -352,6 +385,26 @@ static inline float lanes_largest(lanes x) {
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_shuffle_ps(z, z, 1)));
 }
 
+#if defined(DR_ISA_avx512)
+
+/* e^x = 2^n 2^(j/16) e^r with n + j/16 = round(16 x / ln 2) / 16, |r| <= ln(2)/32: adding 1.5 2^19 rounds to sixteenths and
+ * leaves j in the last bits; ln 2 in two parts so that r is exact. Limits: beyond them the result is 0 or infinity in any case;
+ * a NaN passes because min and max give their second operand then. */
+static inline lanes lanes_exp(lanes x) {
+    static const float root[LANES] = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+                                      1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+                                      1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+    x = lanes_min(lanes_set(89.0f), lanes_max(lanes_set(-104.5f), x));
+    const lanes rounded = lanes_fma(x, lanes_set(1.44269504f), lanes_set(786432.0f)), n = rounded - lanes_set(786432.0f);
+    lanes r = lanes_fnma(n, lanes_set(0.693359375f), x);
+    r = lanes_fnma(n, lanes_set(-2.12194440e-4f), r);
+    const lanes p = lanes_fma(lanes_fma(r, lanes_set(1.666666716e-01f), lanes_set(0.5f)), r * r, r);
+    const lanes t = _mm512_permutexvar_ps(lanes_bits(rounded), lanes_load(root));
+    return _mm512_scalef_ps(lanes_fma(t, p, t), n); /* which takes n's whole part, rounded down */
+}
+
+#else
+
 /* x 2^n for a whole n in [-252, 254], correctly rounded when the result is subnormal: two factors, of which the first keeps x
  * exact for x near 1 */
 static inline lanes lanes_scale_(lanes x, lanes_int n) {
@@ -375,23 +428,30 @@ static inline lanes lanes_exp(lanes x) {
     p = lanes_fma(p, r, lanes_set(1.666651893e-01f));
     p = lanes_fma(p, r, lanes_set(5.000000095e-01f));
     p = lanes_fma(p, r * r, r) + lanes_set(1.0f);
-#if defined(DR_ISA_avx512)
-    return _mm512_scalef_ps(p, whole);
-#else
     return lanes_scale_(p, n);
-#endif
 }
 
-/* e^x for |x| <= ln 2: 1 + x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
+#endif
+
+/* e^x - 1 for |x| <= ln 2: x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
  * are summed in pairs, which halves the time that one step waits for the one before it. */
-static inline lanes lanes_exp_near(lanes x) {
+static inline lanes lanes_expm1_near_(lanes x) {
     lanes square = x * x;
     lanes p = lanes_fma(lanes_set(1.666667004e-01f), x, lanes_set(0.5f));
     lanes q = lanes_fma(lanes_set(8.332772592e-03f), x, lanes_set(4.166667003e-02f));
     lanes r = lanes_fma(lanes_set(2.007427480e-04f), x, lanes_set(1.388832881e-03f));
     r = lanes_fma(lanes_set(2.503438013e-05f), square, r);
     p = lanes_fma(lanes_fma(r, square, q), square, p);
-    return lanes_fma(p, square, x) + lanes_set(1.0f);
+    return lanes_fma(p, square, x);
+}
+static inline lanes lanes_exp_near(lanes x) {
+    return lanes_expm1_near_(x) + lanes_set(1.0f);
+}
+
+/* 1 - e^-x for x >= 0, which keeps its relative accuracy near 0 */
+static inline lanes lanes_saturation(lanes x) {
+    lanes near = -lanes_expm1_near_(-x), far = lanes_set(1.0f) - lanes_exp(-x);
+    return lanes_select(lanes_less(x, lanes_set(0.6931f)), near, far);
 }
 
 /* f^3 Q(f) of ln(1 + f) = f - f^2/2 + f^3 Q(f), 1 + f in [sqrt(1/2), sqrt(2)] */
@@ -421,6 +481,24 @@ static inline lanes lanes_log(lanes x) {
     return lanes_select(zero_or_infinite, e, lanes_fma(e, lanes_set(0.693359375f), q + f));
 }
 
+/* ln x where only its absolute error counts, some 1e-7: with the mantissa's first four bits c = 1 / inverse is looked up, which
+ * leaves ln(1 + f) for |f| < 1/32. Takes half the operations of the other. */
+static inline lanes lanes_log_near(lanes x) {
+    static const float inverse[LANES] = {0.969696999f, 0.914285719f, 0.864864886f, 0.820512831f, 0.780487776f, 0.744186044f,
+                                         0.711111128f, 0.680851042f, 0.653061211f, 0.627451003f, 0.603773594f, 0.581818163f,
+                                         0.561403513f, 0.542372882f, 0.524590135f, 0.507936537f};
+    static const float log_c[LANES] = {0.030771628f, 0.0896121562f, 0.145181984f, 0.19782573f,  0.247836202f, 0.295464218f,
+                                       0.340926558f, 0.384411722f,  0.426084429f, 0.466089696f, 0.504556f,    0.541597307f,
+                                       0.577315331f, 0.611801565f,  0.645138025f, 0.677398741f};
+    const lanes m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan), e = _mm512_getexp_ps(x);
+    const lanes_int first = lanes_int_right(lanes_bits(m), 19); /* and what a permutation does not look at */
+    const lanes f = lanes_fma(m, _mm512_permutexvar_ps(first, lanes_load(inverse)), lanes_set(-1.0f)), square = f * f;
+    const lanes whole = lanes_fma(e, lanes_set(0.693147182f), _mm512_permutexvar_ps(first, lanes_load(log_c)));
+    lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
+    p = lanes_fma(square, lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f)), p);
+    return whole + lanes_fma(p, square, f);
+}
+
 #else
 
 /* ln x = e ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt(2)], subnormal x scaled by 2^23 first.
@@ -441,13 +519,41 @@ static inline lanes lanes_log(lanes x) {
     return lanes_select(lanes_less(x, lanes_zero()), lanes_set(NAN), value);
 }
 
+static inline lanes lanes_log_near(lanes x) {
+    return lanes_log(x);
+}
+
 #endif
+
+#if defined(DR_ISA_avx512)
+
+/* ln(1 + x) for x in [0, 1]: by the first four bits of x, c = 1 / inverse is looked up, which leaves ln(1 + f). In the first
+ * sixteenth c is 1 and f is x, so that small x lose nothing. */
+static inline lanes lanes_log1p(lanes x) {
+    static const float inverse[LANES] = {1.0f,         0.914285719f, 0.864864886f, 0.820512831f, 0.780487776f, 0.744186044f,
+                                         0.711111128f, 0.680851042f, 0.653061211f, 0.627451003f, 0.603773594f, 0.581818163f,
+                                         0.561403513f, 0.542372882f, 0.524590135f, 0.507936537f};
+    static const float log_c[LANES] = {0.0f,         0.0896121562f, 0.145181984f, 0.19782573f,  0.247836202f, 0.295464218f,
+                                       0.340926558f, 0.384411722f,  0.426084429f, 0.466089696f, 0.504556f,    0.541597307f,
+                                       0.577315331f, 0.611801565f,  0.645138025f, 0.677398741f};
+    const lanes_int first = lanes_int_right(lanes_bits(lanes_set(1.0f) + lanes_min(lanes_set(0.9999f), x)), 19);
+    const lanes i = _mm512_permutexvar_ps(first, lanes_load(inverse));
+    const lanes f = lanes_fma(x, i, i - lanes_set(1.0f)), square = f * f;
+    lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
+    lanes q = lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f));
+    q = lanes_fma(square, lanes_fma(f, lanes_set(1.428571492e-01f), lanes_set(-1.666666716e-01f)), q);
+    return _mm512_permutexvar_ps(first, lanes_load(log_c)) + lanes_fma(lanes_fma(square, q, p), square, f);
+}
+
+#else
 
 /* ln(1 + x) for x in [0, 1]: what 1 + x rounds away comes back as a first-order term */
 static inline lanes lanes_log1p(lanes x) {
     lanes u = lanes_set(1.0f) + x;
     return lanes_log(u) + (x - (u - lanes_set(1.0f))) / u;
 }
+
+#endif
 
 /* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|) */
 static inline lanes lanes_softplus(lanes x) {
@@ -458,6 +564,15 @@ static inline lanes lanes_softplus(lanes x) {
 static inline lanes lanes_sigmoid(lanes x) {
     lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
     return lanes_select(lanes_less(x, lanes_zero()), e * r, r);
+}
+
+/* The smaller of sigmoid(x) and sigmoid(-x); both follow from it, and their product, without losing relative accuracy. */
+static inline lanes lanes_sigmoid_tail(lanes x) {
+    lanes e = lanes_exp(-lanes_abs(x));
+    return e / (lanes_set(1.0f) + e);
+}
+static inline lanes lanes_sigmoid_of_tail(lanes x, lanes tail) {
+    return lanes_select(lanes_less(x, lanes_zero()), tail, lanes_set(1.0f) - tail);
 }
 
 static inline lanes lanes_silu(lanes x) {
@@ -486,18 +601,36 @@ static inline lanes lanes_tanh(lanes x) {
     return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
 }
 
-/* Turns a square block: lane j of x[i] becomes lane i of x[j]. Each pass deals the first and second half of the vectors into
- * each other like two halves of a pack of cards; LANES cards are in turned order after log2(LANES) passes. */
 #if defined(DR_ISA_avx512)
 #define LANES_DEAL_LOW_  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_DEAL_HIGH_ 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define LANES_EVEN_      0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define LANES_ODD_       1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif defined(DR_ISA_avx2)
 #define LANES_DEAL_LOW_  0, 8, 1, 9, 2, 10, 3, 11
 #define LANES_DEAL_HIGH_ 4, 12, 5, 13, 6, 14, 7, 15
+#define LANES_EVEN_      0, 2, 4, 6, 8, 10, 12, 14
+#define LANES_ODD_       1, 3, 5, 7, 9, 11, 13, 15
 #else
 #define LANES_DEAL_LOW_  0, 4, 1, 5
 #define LANES_DEAL_HIGH_ 2, 6, 3, 7
+#define LANES_EVEN_      0, 2, 4, 6
+#define LANES_ODD_       1, 3, 5, 7
 #endif
+/* 2 LANES floats in order, x then y, from those at even places x and at odd places y; and back */
+static inline void lanes_deal(lanes *x, lanes *y) {
+    const lanes even = *x, odd = *y;
+    *x = __builtin_shufflevector(even, odd, LANES_DEAL_LOW_);
+    *y = __builtin_shufflevector(even, odd, LANES_DEAL_HIGH_);
+}
+static inline void lanes_part(lanes *x, lanes *y) {
+    const lanes first = *x, second = *y;
+    *x = __builtin_shufflevector(first, second, LANES_EVEN_);
+    *y = __builtin_shufflevector(first, second, LANES_ODD_);
+}
+
+/* Turns a square block: lane j of x[i] becomes lane i of x[j]. Each pass deals the first and second half of the vectors into
+ * each other like two halves of a pack of cards; LANES cards are in turned order after log2(LANES) passes. */
 static inline void lanes_turn(lanes x[LANES]) {
     lanes y[LANES];
 #pragma GCC unroll 4

@@ -58,20 +58,27 @@ INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, ba
         int64_t n = lanes_left(dim, i);
         lanes value = normed(kind, first, row.x + i, row.gate + i, n) * inverse;
         lanes d_n = lanes_load_n(row.d_y + i, n) * lanes_load_n(row.weight + i, n);
-        if (gated && !first) d_n = d_n * activate(kind, lanes_load_n(row.gate + i, n));
+        if (gated && !first) {
+            lanes gate = lanes_load_n(row.gate + i, n), tail = lanes_sigmoid_tail(gate), s = lanes_sigmoid_of_tail(gate, tail);
+            if (row.d_gate) lanes_store_n(row.d_gate + i, n, tail); /* kept there for the next pass */
+            d_n = d_n * (kind == DR_ACTIVATION_SILU ? gate * s : s);
+        }
         along = lanes_fma(d_n, value, along);
     }
     lanes mean = lanes_set(lanes_sum(along) / (float)dim);
     for (int64_t i = 0; i < dim; i += LANES) {
         int64_t n = lanes_left(dim, i);
         lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = lanes_load_n(row.weight + i, n);
-        lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), s = gated ? lanes_sigmoid(gate) : lanes_set(1.0f);
+        lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), tail = lanes_zero();
+        if (gated) tail = !first && row.d_gate ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
+        lanes s = lanes_sigmoid_of_tail(gate, tail);
         lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s, after = first ? lanes_set(1.0f) : a;
         lanes value = (first ? x * a : x) * inverse, d_w = d_y * value;
         lanes d_u = inverse * lanes_fnma(value, mean, d_y * weight * after);
         if (row.d_weight) lanes_store_n(row.d_weight + i, n, lanes_fma(d_w, after, lanes_load_n(row.d_weight + i, n)));
         if (gated && row.d_gate) {
-            lanes slope = kind == DR_ACTIVATION_SILU ? lanes_silu_slope(gate) : lanes_sigmoid_slope(gate);
+            lanes slope = tail * (lanes_set(1.0f) - tail);
+            if (kind == DR_ACTIVATION_SILU) slope = lanes_fma(gate, slope, s);
             lanes_store_n(row.d_gate + i, n, (first ? d_u * x : d_w * weight) * slope);
         }
         if (row.d_x) {

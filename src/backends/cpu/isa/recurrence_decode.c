@@ -10,20 +10,20 @@
  * token has: the first reads for all of them and the query, and leaves the state in the second-level cache; the second writes.
  * Rules that do not read before they write need one.
  *
- * Memory would rest during the second pass. Where registers hold both, it is joined to the first pass over what comes next, by
- * turns of TURN bytes, which is what prefetching follows best by far: half or double of it is slower than no turns at all. Else
- * it asks for the first quarter of the next state. It goes from the last channel to the first, which are still in the
- * first-level cache. Rows are made of some heads in a row: their inputs lie one behind the other, so memory gives them at its
- * full rate.
+ * Memory would rest during the second pass, which therefore asks for the first quarter of the next state (passes that take
+ * turns with the one over the next state are slower: they confuse what fetches ahead). It goes from the last channel to the
+ * first, which are still in the first-level cache. The inputs of a head are asked for two heads ahead.
+ *
+ * A state of bfloat16 is taken in pairs of vectors, of the columns at even and at odd places: what is read and the updates are
+ * brought into that order once a pass, not every element.
  *
  * An element of what is read is one sum over the channels in order, whatever stands beside it. */
 #include "backends/cpu/isa/recurrence_tensors.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TILE = 128 / LANES, GROUP = 3 }; /* most vectors of columns of a strip; readers or writers of a pass */
-enum { LINE = 64, TURN = 2048 };        /* bytes */
-enum { JOINS = LANES == 16 };           /* 24 sums and updates of a strip beside each other take 32 registers */
+enum { TILE = 128 / LANES, GROUP = 3 }; /* most vectors of columns of a strip, an even number; readers or writers of a pass */
+enum { LINE = 64, ASKED = 4 };          /* bytes; one of so many parts of the next state is asked for */
 
 /* Columns column .. column + width - 1 of the state of the head in a chunk: `vectors` whole vectors, or less than one. */
 typedef struct {
@@ -34,42 +34,74 @@ typedef struct {
     int vectors;
 } strip;
 
-/* What a pass does beside its readers or writers: from the given ones on. */
+/* What a pass that writes does beside its writers: from the given ones on. */
 typedef struct {
     int64_t first;
-    bool fades;       /* the first pass that writes decays the state */
+    bool fades;       /* decays the state */
     const char *next; /* asked for on the way, `lines` cache lines a channel */
     int64_t lines;
 } pass;
 
-INLINE lanes load(const void *state, const bool bf16, int64_t at, int64_t count) {
-    if (!bf16) {
-        const float *from = (const float *)state + at;
-        return count == LANES ? lanes_load(from) : lanes_load_n(from, count);
-    }
-    const uint16_t *from = (const uint16_t *)state + at;
-    if (count == LANES) return lanes_load_bf16(from);
-    uint16_t part[LANES] = {0};
-    memcpy(part, from, (size_t)count * sizeof *part);
-    return lanes_load_bf16(part);
+/* Vectors that are taken at once. */
+INLINE int step_of(const int vectors) {
+    return vectors > 1 ? 2 : 1;
 }
 
-INLINE void store(void *state, const bool bf16, int64_t at, int64_t count, lanes x) {
+/* x [step_of(vectors)]: count elements (2 LANES of a pair) from `at` on; a pair of bfloat16 is parted */
+INLINE void load(const void *state, const bool bf16, const int vectors, int64_t at, int64_t count, lanes *x) {
+    if (!bf16) {
+        const float *from = (const float *)state + at;
+        x[0] = vectors > 1 || count == LANES ? lanes_load(from) : lanes_load_n(from, count);
+        if (vectors > 1) x[1] = lanes_load(from + LANES);
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)state + at;
+    if (vectors > 1) {
+        lanes_load_bf16_pairs(from, &x[0], &x[1]);
+        return;
+    }
+    uint16_t part[LANES] = {0};
+    memcpy(part, from, (size_t)count * sizeof *part);
+    x[0] = lanes_load_bf16(part);
+}
+
+INLINE void store(void *state, const bool bf16, const int vectors, int64_t at, int64_t count, const lanes *x) {
     if (!bf16) {
         float *to = (float *)state + at;
-        if (count == LANES)
-            lanes_store(to, x);
+        if (vectors > 1 || count == LANES)
+            lanes_store(to, x[0]);
         else
-            lanes_store_n(to, count, x);
+            lanes_store_n(to, count, x[0]);
+        if (vectors > 1) lanes_store(to + LANES, x[1]);
         return;
     }
     uint16_t *to = (uint16_t *)state + at, part[LANES];
-    if (count == LANES) {
-        lanes_store_bf16(to, x);
+    if (vectors > 1) {
+        lanes_store_bf16_pairs(to, x[0], x[1]);
         return;
     }
-    lanes_store_bf16(part, x);
+    lanes_store_bf16(part, x[0]);
     memcpy(to, part, (size_t)count * sizeof *part);
+}
+
+/* A row of sums or updates of the strip's columns, in the order in which load gives a state's. */
+INLINE void load_updates(const float *from, const bool bf16, const int vectors, lanes *x) {
+#pragma GCC unroll 32
+    for (int v = 0; v < vectors; v++) {
+        x[v] = lanes_load(from + v * LANES);
+        if (bf16) x[v] = lanes_plain_nan(x[v]);
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v += 2)
+        if (bf16 && vectors > 1) lanes_part(&x[v], &x[v + 1]);
+}
+
+INLINE void store_sums(float *to, const bool bf16, const int vectors, lanes *x) {
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v += 2)
+        if (bf16 && vectors > 1) lanes_deal(&x[v], &x[v + 1]);
+#pragma GCC unroll 32
+    for (int v = 0; v < vectors; v++) lanes_store(to + v * LANES, x[v]);
 }
 
 static const float one = 1;
@@ -87,10 +119,11 @@ static const float *fade_of(const strip *s, bool fades, int64_t *fade_step) {
 
 INLINE void read_columns(const strip *s, int64_t first, const int vectors, const int readers, const bool bf16) {
     const int64_t K = s->plan->key_size, V = s->plan->value_size, key_pitch = s->plan->key_pitch;
-    const int64_t pitch = s->plan->value_pitch, column = s->column, there = vectors > 1 ? LANES : s->width;
+    const int64_t pitch = s->plan->value_pitch, column = s->column, width = s->width;
     const float *reader = readers_of(s) + first * key_pitch;
     float *out = s->chunk->read + first * pitch + column;
     const void *state = s->state;
+    const int step = step_of(vectors);
     lanes sum[GROUP][TILE];
 #pragma GCC unroll 3
     for (int i = 0; i < readers; i++)
@@ -100,126 +133,80 @@ INLINE void read_columns(const strip *s, int64_t first, const int vectors, const
         lanes r[GROUP];
 #pragma GCC unroll 3
         for (int i = 0; i < readers; i++) r[i] = lanes_set(reader[i * key_pitch + d]);
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) {
-            const lanes x = load(state, bf16, d * V + column + v * LANES, there);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v += step) {
+            lanes x[2];
+            load(state, bf16, vectors, d * V + column + v * LANES, width, x);
+#pragma GCC unroll 2
+            for (int l = 0; l < step; l++)
 #pragma GCC unroll 3
-            for (int i = 0; i < readers; i++) sum[i][v] = lanes_fma(r[i], x, sum[i][v]);
+                for (int i = 0; i < readers; i++) sum[i][v + l] = lanes_fma(r[i], x[l], sum[i][v + l]);
         }
     }
 #pragma GCC unroll 3
-    for (int i = 0; i < readers; i++)
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) lanes_store(out + i * pitch + v * LANES, sum[i][v]);
+    for (int i = 0; i < readers; i++) store_sums(out + i * pitch, bf16, vectors, sum[i]);
 }
 
 INLINE void write_columns(const strip *s, pass at, const int vectors, const int writers, const bool bf16) {
     const int64_t K = s->plan->key_size, V = s->plan->value_size, key_pitch = s->plan->key_pitch;
-    const int64_t pitch = s->plan->value_pitch, column = s->column, there = vectors > 1 ? LANES : s->width;
+    const int64_t pitch = s->plan->value_pitch, column = s->column, width = s->width;
     const float *writer = s->chunk->write + at.first * key_pitch, *update = s->chunk->update + at.first * pitch + column;
     int64_t fade_step;
     const float *fade = fade_of(s, at.fades, &fade_step);
     void *state = s->state;
+    const int step = step_of(vectors);
     lanes u[GROUP][TILE];
 #pragma GCC unroll 3
-    for (int i = 0; i < writers; i++)
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) u[i][v] = lanes_load(update + i * pitch + v * LANES);
+    for (int i = 0; i < writers; i++) load_updates(update + i * pitch, bf16, vectors, u[i]);
     for (int64_t d = K - 1; d >= 0; d--) {
         lanes w[GROUP], keep = lanes_set(fade[d * fade_step]);
         for (int64_t i = 0; i < at.lines; i++, at.next += LINE) _mm_prefetch(at.next, _MM_HINT_T1);
 #pragma GCC unroll 3
         for (int i = 0; i < writers; i++) w[i] = lanes_set(writer[i * key_pitch + d]);
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v += step) {
             const int64_t element = d * V + column + v * LANES;
-            lanes x = keep * load(state, bf16, element, there);
+            lanes x[2];
+            load(state, bf16, vectors, element, width, x);
+#pragma GCC unroll 2
+            for (int l = 0; l < step; l++) {
+                x[l] = keep * x[l];
 #pragma GCC unroll 3
-            for (int i = 0; i < writers; i++) x = lanes_fma(w[i], u[i][v], x);
-            store(state, bf16, element, there, x);
-        }
-    }
-}
-
-/* Reads one strip and writes another by turns, from the last to the first: memory gives the one while caches give the other. */
-INLINE void join_columns(const strip *from, const strip *to, const int vectors, const int readers, const int writers,
-                         const bool bf16) {
-    const dr_cpu_plan *plan = from->plan;
-    const int64_t K = plan->key_size, V = plan->value_size, key_pitch = plan->key_pitch, pitch = plan->value_pitch;
-    const int64_t there = vectors > 1 ? LANES : from->width, row_bytes = from->width * (bf16 ? 2 : 4);
-    const int64_t turn = row_bytes < TURN ? TURN / row_bytes : 1;
-    const int64_t read_column = from->column, write_column = to->column;
-    const float *reader = readers_of(from), *writer = to->chunk->write, *update = to->chunk->update + write_column;
-    int64_t fade_step;
-    const float *fade = fade_of(to, true, &fade_step);
-    const void *read_state = from->state;
-    void *write_state = to->state;
-    lanes sum[GROUP][TILE], u[GROUP][TILE];
-#pragma GCC unroll 32
-    for (int v = 0; v < vectors; v++) {
-#pragma GCC unroll 3
-        for (int i = 0; i < readers; i++) sum[i][v] = lanes_zero();
-#pragma GCC unroll 3
-        for (int i = 0; i < writers; i++) u[i][v] = lanes_load(update + i * pitch + v * LANES);
-    }
-    for (int64_t k = 0; k < K; k += turn) {
-        const int64_t end = k + turn < K ? k + turn : K;
-        for (int64_t d = k; d < end; d++) {
-            lanes r[GROUP];
-#pragma GCC unroll 3
-            for (int i = 0; i < readers; i++) r[i] = lanes_set(reader[i * key_pitch + d]);
-#pragma GCC unroll 32
-            for (int v = 0; v < vectors; v++) {
-                const lanes x = load(read_state, bf16, d * V + read_column + v * LANES, there);
-#pragma GCC unroll 3
-                for (int i = 0; i < readers; i++) sum[i][v] = lanes_fma(r[i], x, sum[i][v]);
+                for (int i = 0; i < writers; i++) x[l] = lanes_fma(w[i], u[i][v + l], x[l]);
             }
-        }
-        for (int64_t d = K - end; d < K - k; d++) {
-            lanes w[GROUP], keep = lanes_set(fade[d * fade_step]);
-#pragma GCC unroll 3
-            for (int i = 0; i < writers; i++) w[i] = lanes_set(writer[i * key_pitch + d]);
-#pragma GCC unroll 32
-            for (int v = 0; v < vectors; v++) {
-                const int64_t element = d * V + write_column + v * LANES;
-                lanes x = keep * load(write_state, bf16, element, there);
-#pragma GCC unroll 3
-                for (int i = 0; i < writers; i++) x = lanes_fma(w[i], u[i][v], x);
-                store(write_state, bf16, element, there, x);
-            }
+            store(state, bf16, vectors, element, width, x);
         }
     }
-#pragma GCC unroll 3
-    for (int i = 0; i < readers; i++)
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) lanes_store(from->chunk->read + i * pitch + read_column + v * LANES, sum[i][v]);
 }
 
 /* One reader and one writer, in one pass. */
 INLINE void read_and_write_columns(const strip *s, const int vectors, const bool bf16) {
-    const int64_t K = s->plan->key_size, V = s->plan->value_size, column = s->column, there = vectors > 1 ? LANES : s->width;
+    const int64_t K = s->plan->key_size, V = s->plan->value_size, column = s->column, width = s->width;
     const float *reader = readers_of(s), *writer = s->chunk->write;
     int64_t fade_step;
     const float *fade = fade_of(s, true, &fade_step);
     void *state = s->state;
+    const int step = step_of(vectors);
     lanes sum[TILE], u[TILE];
+    load_updates(s->chunk->update + column, bf16, vectors, u);
 #pragma GCC unroll 32
-    for (int v = 0; v < vectors; v++) {
-        sum[v] = lanes_zero();
-        u[v] = lanes_load(s->chunk->update + column + v * LANES);
-    }
+    for (int v = 0; v < vectors; v++) sum[v] = lanes_zero();
     for (int64_t d = 0; d < K; d++) {
         const lanes r = lanes_set(reader[d]), w = lanes_set(writer[d]), keep = lanes_set(fade[d * fade_step]);
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v += step) {
             const int64_t element = d * V + column + v * LANES;
-            const lanes x = load(state, bf16, element, there);
-            sum[v] = lanes_fma(r, x, sum[v]);
-            store(state, bf16, element, there, lanes_fma(w, u[v], keep * x));
+            lanes x[2];
+            load(state, bf16, vectors, element, width, x);
+#pragma GCC unroll 2
+            for (int l = 0; l < step; l++) {
+                sum[v + l] = lanes_fma(r, x[l], sum[v + l]);
+                x[l] = lanes_fma(w, u[v + l], keep * x[l]);
+            }
+            store(state, bf16, vectors, element, width, x);
         }
     }
-#pragma GCC unroll 32
-    for (int v = 0; v < vectors; v++) lanes_store(s->chunk->read + column + v * LANES, sum[v]);
+    store_sums(s->chunk->read + column, bf16, vectors, sum);
 }
 
 /* CALL(vectors, bf16), an instance for each width of a strip and type of the state */
@@ -243,7 +230,6 @@ INLINE void read_and_write_columns(const strip *s, const int vectors, const bool
 #define WRITE_ONE(vectors, bf16)      write_columns(s, at, vectors, 1, bf16)
 #define WRITE_TWO(vectors, bf16)      write_columns(s, at, vectors, 2, bf16)
 #define WRITE_THREE(vectors, bf16)    write_columns(s, at, vectors, 3, bf16)
-#define JOIN(vectors, bf16)           join_columns(s, to, vectors, 2, 1, bf16)
 #define READ_AND_WRITE(vectors, bf16) read_and_write_columns(s, vectors, bf16)
 
 static void read_one(const strip *s, int64_t first) {
@@ -263,9 +249,6 @@ static void write_two(const strip *s, pass at) {
 }
 static void write_three(const strip *s, pass at) {
     INSTANCES(s, WRITE_THREE)
-}
-static void join(const strip *s, const strip *to) {
-    INSTANCES(s, JOIN)
 }
 static void read_and_write(const strip *s) {
     INSTANCES(s, READ_AND_WRITE)
@@ -319,6 +302,14 @@ static void make_scores(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
+/* Makes the NaNs of what is written such that lanes_store_bf16_pairs takes them. */
+static void make_plain(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+    const int64_t alphas = plan->channel ? plan->key_width : plan->scalar ? LANES : 0;
+    for (int64_t d = 0; d < chunk->rows * plan->key_pitch; d += LANES)
+        lanes_store(chunk->write + d, lanes_plain_nan(lanes_load(chunk->write + d)));
+    for (int64_t d = 0; d < alphas; d += LANES) lanes_store(chunk->alpha + d, lanes_plain_nan(lanes_load(chunk->alpha + d)));
+}
+
 /* ---- tokens ---------------------------------------------------------------------------------------------------------- */
 
 static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
@@ -354,6 +345,7 @@ static void load_head(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_c
     dr_chunk_map_rows(plan, chunk, true);
     make_scores(plan, chunk);
     fade_readers(plan, chunk);
+    if (plan->bf16_state) make_plain(plan, chunk);
 }
 
 /* The output of value head i, whose updates are made, and its scan, if it is the last head that reads it. */
@@ -378,17 +370,16 @@ static void read_strip(const strip *s) {
     for (int64_t i = 0; i < s->chunk->readers; i += GROUP) read[at_most(s->chunk->readers - i, GROUP) - 1](s, i);
 }
 
-/* next: what is read after it, or NULL */
-static void write_strip(const strip *s, const strip *next) {
+/* next: the state of the next head, or NULL */
+static void write_strip(const strip *s, const void *next) {
     static void (*const write[GROUP])(const strip *, pass) = {write_one, write_two, write_three};
     const int64_t row_bytes = s->width * (int64_t)(s->plan->bf16_state ? sizeof(uint16_t) : sizeof(float));
-    const bool asks = next && next->column == 0;
     for (int64_t i = 0; i < s->chunk->rows; i += GROUP)
-        write[at_most(s->chunk->rows - i, GROUP) - 1](s,
-                                                      (pass){.first = i,
-                                                             .fades = i == 0,
-                                                             .next = asks ? next->state : NULL,
-                                                             .lines = asks && i == 0 ? (row_bytes / 4 + LINE - 1) / LINE : 0});
+        write[at_most(s->chunk->rows - i, GROUP) - 1](
+            s, (pass){.first = i,
+                      .fades = i == 0,
+                      .next = next,
+                      .lines = next && i == 0 ? (row_bytes / ASKED + LINE - 1) / LINE : 0});
 }
 
 /* The strip from `column` on. */
@@ -400,48 +391,30 @@ static strip strip_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *
     return s;
 }
 
-/* Reads a strip and writes the one that was read before it, if there is one. */
-static void read_and_write_strips(const strip *from, const strip *to) {
-    const bool fits = JOINS && to && to->width == from->width;
-    if (fits && from->chunk->readers == 2 && to->chunk->rows == 1) {
-        join(from, to);
-        return;
-    }
-    if (to) write_strip(to, from);
-    read_strip(from);
-}
-
-/* What is read from the state of the head in the chunk, its updates and its output; and the states after the token, but of the
- * last strip, which is left in *before for the next head. */
-static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, strip *before) {
+/* What is read from the state of the head in the chunk, its updates and its output, and the state after the token. */
+static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, const void *next) {
     for (int64_t column = 0; column < plan->value_size;) {
         const strip s = strip_of(plan, chunk, state, column);
         column += s.width;
         if (is_one_pass(chunk)) {
             read_and_write(&s);
+            solve(&s);
         } else {
-            read_and_write_strips(&s, before->plan ? before : NULL);
-            *before = s;
+            read_strip(&s);
+            solve(&s);
+            write_strip(&s, column == plan->value_size ? next : NULL);
         }
-        solve(&s);
     }
 }
 
-void dr_decode_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunks, int64_t begin, int64_t end,
+void dr_decode_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t begin, int64_t end,
                      bool whole) {
     void *states = call->final->at[DR_STATE_S];
-    strip before = {0};
-    for (int64_t first = begin; first < end; first += plan->decode_heads) {
-        /* the chunks take turns by halves: the last head of the other half is yet to be written */
-        dr_cpu_chunk *half = chunks + (first - begin) / plan->decode_heads % 2 * plan->decode_heads;
-        const int64_t count = at_most(plan->decode_heads, end - first);
-        for (int64_t i = 0; i < count; i++) load_head(plan, call, &half[i], first + i);
-        for (int64_t i = 0; i < count; i++) {
-            step(plan, &half[i], carried_state_of(plan, states, 0, first + i), &before);
-            store_head(plan, call, &half[i], first + i, whole);
-        }
+    for (int64_t i = begin; i < end; i++) {
+        load_head(plan, call, chunk, i);
+        step(plan, chunk, carried_state_of(plan, states, 0, i), i + 1 < end ? carried_state_of(plan, states, 0, i + 1) : NULL);
+        store_head(plan, call, chunk, i, whole);
     }
-    if (before.plan) write_strip(&before, NULL);
 }
 
 void dr_decode_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {

@@ -37,12 +37,13 @@ static inline __attribute__((always_inline)) void scan_channels(const dr_cpu_pla
     for (int64_t at = d; at < end; at += pitch) {
         const lanes key = lanes_load(keys + at);
         a = dr_map_scan_step(a, lanes_set(*alpha++), lanes_set(*gain++), key);
-        lanes_store(scan + at, a);
+        if (!writes) lanes_store(scan + at, a);
         if (!squashes) continue;
         lanes b = dr_map_squash_value(&squash, a, centre, &slope);
         lanes_store(to + at, writes ? b * key : b);
         if (!writes && slopes) lanes_store(slopes + at, slope);
     }
+    if (writes) lanes_store(chunk->scan + end + d, a);
 }
 
 static void scan_forward(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
@@ -82,7 +83,7 @@ static void sherman_morrison(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 static void correct_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     lanes correction = lanes_set(chunk->input[DR_INPUT_CORRECTION][0]);
     for (int64_t t = 0; t < chunk->tokens; t++) {
-        const float *key = key_of(plan, chunk, t), *query = chunk->input[DR_INPUT_QUERY] + t * plan->key_pitch;
+        const float *key = key_of(plan, chunk, t), *query = chunk->input[DR_INPUT_QUERY] + t * chunk->pitch[DR_INPUT_QUERY];
         float *read = chunk->read_query + t * plan->key_pitch;
         for (int64_t d = 0; d < plan->key_width; d += LANES)
             lanes_store(read + d, lanes_load(query + d) - correction * lanes_load(key + d));
@@ -92,7 +93,8 @@ static void correct_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 static void ridge_query(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     const float *ridge = chunk->input[DR_INPUT_RIDGE];
     for (int64_t t = 0; t < chunk->tokens; t++) {
-        const float *query = chunk->input[DR_INPUT_QUERY] + t * plan->key_pitch, *a = chunk->scan + (t + 1) * plan->key_pitch;
+        const float *query = chunk->input[DR_INPUT_QUERY] + t * chunk->pitch[DR_INPUT_QUERY];
+        const float *a = chunk->scan + (t + 1) * plan->key_pitch;
         float *read = chunk->read_query + t * plan->key_pitch;
         for (int64_t d = 0; d < plan->key_width; d += LANES)
             lanes_store(read + d, lanes_load(query + d) / (lanes_load(a + d) + lanes_load(ridge + d)));

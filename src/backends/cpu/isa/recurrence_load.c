@@ -1,7 +1,9 @@
 /* Tensors to the rows of a chunk and gradients of a chunk to tensors: strided copies. The rows of a chunk are zero behind the
- * true size, so nothing after this has a tail. */
+ * true size, so nothing after this has a tail. Inputs that only maps read, and that have no tail, are read where they are. */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
+
+enum { LINE = 16 }; /* floats of a cache line */
 
 /* First element of the input's rows of this chunk and head, in units of the tensor. */
 static int64_t offset_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk, int64_t head) {
@@ -15,14 +17,22 @@ static int64_t rows_of(const dr_cpu_input *input, const dr_cpu_chunk *chunk) {
 
 static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk *chunk, int i, int64_t head) {
     const dr_cpu_input *input = &plan->input[i];
-    const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head);
+    const float *from = (const float *)inputs->at[i] + offset_of(input, chunk, head) + input->first;
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
+    /* heads lie one behind the other, also from one sequence's token to the next */
+    const float *ahead = from + plan->load_ahead * input->width;
+    for (int64_t d = 0; plan->load_ahead && d < input->taken; d += LINE) _mm_prefetch((const char *)(ahead + d), _MM_HINT_T1);
+    if (input->direct) {
+        chunk->input[i] = (float *)from;
+        chunk->pitch[i] = stride;
+        return;
+    }
     float *to = chunk->input[i];
     if (input->pitch == 1) {
         for (int64_t row = 0; row < rows; row++) to[row] = from[row * stride];
         return;
     }
-    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) load_row(input->width, from, to);
+    for (int64_t row = 0; row < rows; row++, from += stride, to += input->pitch) load_row(input->taken, from, to);
     /* what is divided by A + ridge is 0 behind the true size, and stays it */
     for (int64_t d = input->width; i == DR_INPUT_RIDGE && d < round_to_tile(input->width); d++) chunk->input[i][d] = 1;
 }
@@ -39,7 +49,7 @@ static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu
         return;
     }
     float *to = call->d_inputs->at[i];
-    if (!to) return;
+    if (!to || input->direct_gradient) return;
     to += offset_of(input, chunk, head);
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
     if (input->pitch == 1) {
@@ -75,23 +85,27 @@ static void expect(const dr_cpu_plan *plan, const float *tensor, dr_cpu_chunk *c
     const dr_cpu_input *input = &plan->input[i];
     if (!tensor || !input->per_token) return;
     const int64_t stride = input->heads * input->width;
-    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width, stride, tokens * input->steps,
-                 input->width);
+    dr_ahead_add(&chunk->ahead, tensor + first * input->steps * stride + head * input->width + input->first, stride,
+                 tokens * input->steps, input->taken);
 }
 
 void dr_chunk_expect(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t first, int64_t tokens,
-                     int64_t head, bool keys) {
+                     int64_t head, bool keys, dr_cpu_expected expected) {
     const int64_t key_head = head / plan->group;
     for (int i = 0; i < DR_INPUTS; i++) {
         const bool of_key = plan->input[i].key_owned || tied(plan, i);
         if (!plan->input[i].used || (of_key && !keys)) continue;
-        expect(plan, call->inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
-        if (call->d_inputs) expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, of_key ? key_head : head);
+        const int64_t owner = of_key ? key_head : head;
+        if (expected == DR_EXPECT_ALL || plan->replayed[i] == (expected == DR_EXPECT_REPLAYED))
+            expect(plan, call->inputs->at[i], chunk, first, tokens, i, owner);
+        if (call->d_inputs && expected != DR_EXPECT_REPLAYED)
+            expect(plan, call->d_inputs->at[i], chunk, first, tokens, i, owner);
     }
 }
 
 static void clear(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int i) {
     const dr_cpu_input *input = &plan->input[i];
+    if (i == DR_INPUT_LOG_DECAY && plan->channel) return; /* the engine sets it */
     memset(chunk->d_input[i], 0, (size_t)(rows_of(input, chunk) * input->pitch) * sizeof(float));
 }
 
@@ -104,10 +118,23 @@ void dr_chunk_clear_keys(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     if (!plan->query_in_place && !plan->solved_query) memset(chunk->d_read_query, 0, bytes);
 }
 
-void dr_chunk_clear_rows(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
+/* Where the maps put a gradient that no other row adds to. */
+static void place(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int i, int64_t head) {
+    const dr_cpu_input *input = &plan->input[i];
+    float *to = call->d_inputs->at[i];
+    chunk->d_input[i] = to ? to + offset_of(input, chunk, head) : chunk->unwanted;
+    chunk->d_pitch[i] = to ? input->heads * input->width : input->pitch;
+}
+
+void dr_chunk_clear_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t value_head) {
     if (plan->matrix) memset(chunk->d_solved, 0, (size_t)(chunk->tokens * plan->key_pitch) * sizeof(float));
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i)) clear(plan, chunk, i);
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!plan->input[i].used || plan->input[i].key_owned || tied(plan, i)) continue;
+        if (plan->input[i].direct_gradient)
+            place(plan, call, chunk, i, value_head);
+        else
+            clear(plan, chunk, i);
+    }
 }
 
 /* The gradient of a log decay of -inf is zero, whatever rounding left there. */
@@ -117,7 +144,7 @@ static void clear_infinite_decays(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) 
     const float *g = chunk->input[DR_INPUT_LOG_DECAY];
     float *d_g = chunk->d_input[DR_INPUT_LOG_DECAY];
     int64_t rows = rows_of(input, chunk);
-    for (int64_t row = 0; row < rows; row++, g += input->pitch, d_g += input->pitch)
+    for (int64_t row = 0; row < rows; row++, g += chunk->pitch[DR_INPUT_LOG_DECAY], d_g += input->pitch)
         for (int64_t d = 0; d < input->width; d++)
             if (g[d] == -INFINITY) d_g[d] = 0;
 }

@@ -12,11 +12,11 @@
 /* ---- states ---------------------------------------------------------------------------------------------------------- */
 
 static void load_state(const dr_cpu_plan *plan, const float *from, float *state) {
-    copy_in(plan->key_size, plan->value_size, from, plan->value_size, state, plan->value_pitch);
+    copy_in(plan->key_size, plan->value_size, from, plan->values, state, plan->value_pitch);
 }
 
 static void store_state(const dr_cpu_plan *plan, const float *state, float *to) {
-    copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->value_size);
+    copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->values);
 }
 
 /* States that calls carry from one to the next, in the type that the caller chose. */
@@ -26,8 +26,8 @@ static void load_carried_state(const dr_cpu_plan *plan, const void *from, float 
         return;
     }
     const uint16_t *half = from;
-    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch) {
-        for (int64_t v = 0; v < plan->value_size; v++) state[v] = dr_bf16_to_float(*half++);
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch, half += plan->values) {
+        for (int64_t v = 0; v < plan->value_size; v++) state[v] = dr_bf16_to_float(half[v]);
         for (int64_t v = plan->value_size; v < plan->value_width; v++) state[v] = 0;
     }
 }
@@ -38,8 +38,8 @@ static void store_carried_state(const dr_cpu_plan *plan, const float *state, voi
         return;
     }
     uint16_t *half = to;
-    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch)
-        for (int64_t v = 0; v < plan->value_size; v++) *half++ = dr_bf16_from_float(state[v]);
+    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch, half += plan->values)
+        for (int64_t v = 0; v < plan->value_size; v++) half[v] = dr_bf16_from_float(state[v]);
 }
 
 static void *member(const dr_states *states, dr_state_kind kind) {
@@ -108,7 +108,7 @@ static void forward_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
 /* u of the chunk at hand in what a forward saves; NULL if it does not. */
 static float *updates_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t first, int64_t value_head) {
     if (!call->saved_updates) return NULL;
-    return call->saved_updates + (value_head * plan->layout.rows + first) * plan->steps * plan->value_size;
+    return call->saved_updates + (value_head * plan->layout.rows + first) * plan->steps * plan->values + plan->value_first;
 }
 
 /* o [tokens, V] of the chunk, rows of `stride` */
@@ -122,7 +122,7 @@ static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *s
         dr_chunk_score(plan, chunk);
         dr_chunk_scan(plan, chunk, state);
         if (saved_updates)
-            copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->value_size);
+            copy_out(chunk->rows, plan->value_size, chunk->update, plan->value_pitch, saved_updates, plan->values);
         dr_chunk_output(plan, chunk, state, whole ? o : chunk->output, whole ? stride : plan->value_pitch);
         dr_chunk_pass(plan, chunk, state);
     } else {
@@ -145,10 +145,10 @@ static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     const int64_t head = key_head * plan->group + (last ? 0 : i + 1), V = plan->value_size;
     dr_ahead_clear(&chunk->ahead);
     if (tokens <= 0) return;
-    dr_chunk_expect(plan, call, chunk, first, tokens, head, last);
-    dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * V, plan->value_heads * V, tokens,
-                 V);
-    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, tokens * plan->steps, V);
+    dr_chunk_expect(plan, call, chunk, first, tokens, head, last, DR_EXPECT_ALL);
+    dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * plan->values + plan->value_first,
+                 plan->value_heads * plan->values, tokens, V);
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), plan->values, tokens * plan->steps, V);
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
@@ -167,7 +167,7 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
         const int64_t from_begin = first - begin, slot = dr_cpu_first_slot(plan, sequence) + from_begin / dr_cpu_segment(plan);
         const bool saves = from_begin % dr_cpu_segment(plan) == 0;
         dr_cpu_set_tokens(plan, chunk, first, tokens_from(plan, first, end));
-        if (saves && call->saved_scan)
+        if (saves && call->saved_scan && plan->value_first == 0)
             copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
         dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
         dr_chunk_scan_keys(plan, chunk);
@@ -180,12 +180,13 @@ static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chu
             dr_chunk_map_decay(plan, chunk);
             if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
             forward_chunk(plan, chunk, state, updates_of(plan, call, first, head),
-                          (float *)call->o + output_at(plan, chunk, head), plan->value_heads * plan->value_size);
+                          (float *)call->o + output_at(plan, chunk, head), plan->value_heads * plan->values);
         }
         if (scans(plan)) copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0, chunk->scan, 0);
     }
     void *final = mutable_member(call->final, DR_STATE_S);
-    float *final_scan = mutable_member(call->final, DR_STATE_A);
+    /* the key head's scan, which the plans of all blocks make, is given by the first */
+    float *final_scan = plan->value_first == 0 ? mutable_member(call->final, DR_STATE_A) : NULL;
     if (final)
         for (int64_t i = 0; i < plan->group; i++)
             store_carried_state(plan, own_state(plan, chunk->state, i),
@@ -285,18 +286,26 @@ static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chun
     }
 }
 
-/* What the backward reads and writes of value head i at the same place of the segment before. */
+/* What the backward will want of value head i. A replay reads whole segments at once: its inputs are asked for at the same
+ * place of the segment before. All else waits for the chunk before, so that the second-level cache need not hold it meanwhile.
+ */
 static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p, int64_t i) {
-    const int64_t first = p->first - dr_cpu_segment(plan), begin = dr_layout_begin(&plan->layout, p->sequence);
-    const int64_t head = p->key_head * plan->group + i, V = plan->value_size, rows = plan->chunk * plan->steps;
+    const int64_t begin = dr_layout_begin(&plan->layout, p->sequence), tokens = plan->chunk, steps = plan->steps;
+    const int64_t before = p->first - tokens, earlier = p->first - dr_cpu_segment(plan);
+    const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
+    const bool replays = plan->segment > 1;
     dr_ahead_clear(&chunk->ahead);
-    if (first < begin) return;
-    dr_chunk_expect(plan, call, chunk, first, plan->chunk, head, i == 0);
-    dr_ahead_add(&chunk->ahead, call->d_o + (first * plan->value_heads + head) * V, plan->value_heads * V, plan->chunk, V);
-    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), V, rows, V);
-    /* and this chunk's share of the state before that segment */
-    const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
-    dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    if (before >= begin) {
+        dr_chunk_expect(plan, call, chunk, before, tokens, head, i == 0, replays ? DR_EXPECT_REST : DR_EXPECT_ALL);
+        dr_ahead_add(&chunk->ahead, call->d_o + (before * plan->value_heads + head) * V, plan->value_heads * V, tokens, V);
+    }
+    if (earlier >= begin) {
+        if (replays) dr_chunk_expect(plan, call, chunk, earlier, tokens, head, i == 0, DR_EXPECT_REPLAYED);
+        dr_ahead_add(&chunk->ahead, updates_of(plan, call, earlier, head), V, tokens * steps, V);
+        /* and this chunk's share of the state before that segment */
+        const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
+        dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+    }
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
 
@@ -312,7 +321,7 @@ static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
         const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
         expect_backward(plan, call, chunk, p, i);
         dr_chunk_load_rows(plan, call->inputs, chunk, head);
-        dr_chunk_clear_rows(plan, chunk);
+        dr_chunk_clear_rows(plan, call, chunk, head);
         dr_chunk_map_decay(plan, chunk);
         if (plan->matrix) {
             load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);

@@ -59,14 +59,16 @@ void dr_chunk_load_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, 
 /* The inputs of a key head, or of a value head, that a replay needs. */
 void dr_chunk_load_replay(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t head, bool keys);
 void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
-void dr_chunk_clear_rows(const dr_cpu_plan *, dr_cpu_chunk *);
+void dr_chunk_clear_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t value_head);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 void dr_chunk_store_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t value_head);
 
+/* Which inputs: those that a replay reads, or the others and where a backward will store gradients. */
+typedef enum { DR_EXPECT_ALL, DR_EXPECT_REPLAYED, DR_EXPECT_REST } dr_cpu_expected;
 /* What the loads of a value head, and of its key head if `keys`, will read for a chunk that begins at token `first`, and where
  * a backward will store gradients: to be fetched ahead. */
 void dr_chunk_expect(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t first, int64_t tokens,
-                     int64_t value_head, bool keys);
+                     int64_t value_head, bool keys, dr_cpu_expected);
 
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
@@ -143,10 +145,10 @@ void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state,
 
 /* ---- recurrence_decode.c: one token for many sequences ------------------------------------------------------------------ */
 
-/* One token of the value heads begin .. end - 1, counted through all sequences; twice decode_heads chunks. whole: they are all
+/* One token of the value heads begin .. end - 1, counted through all sequences. whole: they are all
  * value heads of their key heads, so that the diagonal scan of these may move on with them; else it does in dr_decode_scan,
  * once all of them are done. */
-void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *chunks, int64_t begin, int64_t end, bool whole);
+void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
 void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */

@@ -14,17 +14,18 @@ static inline void copy_out(int64_t rows, int64_t width, const float *from, int6
     for (int64_t i = 0; i < rows; i++) copy_row(width, from + i * pitch, to + i * stride);
 }
 
-/* S [sequences, HV, K, V] of one value head; NULL if there is none */
+/* S [sequences, HV, K, V] of one value head, from the plan's first column on; NULL if there is none */
 static inline float *state_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
     if (!states) return NULL;
-    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->value_size;
+    return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->values + plan->value_first;
 }
 
 /* The same of states that calls carry from one to the next, whose type the caller chooses. */
 static inline void *carried_state_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
     if (!states) return NULL;
     const size_t item = plan->bf16_state ? sizeof(uint16_t) : sizeof(float);
-    return (char *)states + (size_t)((sequence * plan->value_heads + value_head) * plan->key_size * plan->value_size) * item;
+    const int64_t at = (sequence * plan->value_heads + value_head) * plan->key_size * plan->values + plan->value_first;
+    return (char *)states + (size_t)at * item;
 }
 
 /* A [sequences, H, K] of one key head */
@@ -67,7 +68,7 @@ static inline void start_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call
 
 /* Tokens of the chunk at hand in o or d_o [rows, HV, V] of a value head. */
 static inline int64_t output_at(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t value_head) {
-    return (chunk->first * plan->value_heads + value_head) * plan->value_size;
+    return (chunk->first * plan->value_heads + value_head) * plan->values + plan->value_first;
 }
 
 static inline bool scans(const dr_cpu_plan *plan) {
