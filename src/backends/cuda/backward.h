@@ -34,8 +34,8 @@ typedef struct {
     float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
     float *square_part; /* [Kp/64][64] w . w */
     float *exit_part;   /* [Kp] D (S . dS') of every channel */
-    /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and the
-     * gradient after it */
+    /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
+     * the gradient after it */
     float *local, *between;
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */

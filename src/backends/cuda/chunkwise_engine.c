@@ -63,14 +63,16 @@ dr_status dr_cuda_chunkwise_plan(const dr_backend *backend, const dr_recurrence 
     return DR_OK;
 }
 
-/* What both directions do first: where sequences begin, A, and the keys that it makes. backward: A before each chunk is there. */
+/* What both directions do first: where sequences begin, A, and the keys that it makes. backward: A before each chunk is there.
+ */
 static dr_status start(const dr_cuda *gpu, const dr_recurrence *recurrence, const float *initial_scan, float *final_scan,
                        bool backward, engine *e) {
     dr_cuda_layout layout;
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
     if (!e->call.plan.rows.diagonal_scan) return DR_OK;
-    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, backward, gpu->stream);
+    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, backward,
+                                    gpu->stream);
 }
 
 dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,

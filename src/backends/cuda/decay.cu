@@ -7,8 +7,8 @@
  *     writer, reader              the pairs that span the row
  *
  * All pairs of the chunk are in one suffix sum of reader . d_reader - writer . d_near, where those that do not span the row
- * cancel: what should cancel comes from the same roundings. No division. Here for scalar decay, of which keys.cu has the dots of
- * each row; keys_channel.cuh does the same for each channel. */
+ * cancel: what should cancel comes from the same roundings. No division. Here for scalar decay, of which keys.cu has the dots
+ * of each row; keys_channel.cuh does the same for each channel. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
 

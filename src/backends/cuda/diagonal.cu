@@ -1,6 +1,6 @@
-/* The diagonal scan on a GPU, see diagonal.h. Where a token needs sums over channels, one warp takes a chunk of a key head and a
- * lane E neighbouring channels; else as many warps as there are channels by 32, and a thread one of them: what is made of a channel
- * (logarithms, quotients) then runs on four times as many warps. */
+/* The diagonal scan on a GPU, see diagonal.h. Where a token needs sums over channels, one warp takes a chunk of a key head and
+ * a lane E neighbouring channels; else as many warps as there are channels by 32, and a thread one of them: what is made of a
+ * channel (logarithms, quotients) then runs on four times as many warps. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/diagonal.h"
 #include "backends/cuda/places.cuh"
@@ -117,15 +117,17 @@ static __device__ inline void scan_key(const dr_cuda_rows &rows, int64_t token, 
     dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, head, rows.key_size, first, key);
 }
 
-/* The chunk and key head of this warp, or with more warps a chunk of this block; false: there is none. */
-template <int W> static __device__ inline bool own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t *slot, int *head,
+/* The chunk and key head of this warp, or with more warps a chunk of this block; false: there is none, or nothing in
+ * it. */
+template <int W>
+static __device__ inline bool own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t *slot, int *head,
                                         dr_chunk_place *place) {
     const int64_t task = W == 1 ? (int64_t)blockIdx.x * WARPS + threadIdx.x / 32 : blockIdx.x;
     if (task >= plan.slots * plan.key_heads) return false;
     *slot = task / plan.key_heads;
     *head = (int)(task % plan.key_heads);
     *place = dr_find_chunk(plan, cu, *slot);
-    return true;
+    return place->tokens > 0;
 }
 
 /* The first channel of this thread. */
@@ -395,8 +397,8 @@ static __device__ inline void put_scalars(const dr_cuda_rows &rows, int64_t toke
     }
 }
 
-/* One chunk a block: A before every token of it stays in shared memory, [chunk][32 E W] floats; behind that every warp's part of
- * the sums over channels, [chunk][W][2]. */
+/* One chunk a block: A before every token of it stays in shared memory, [chunk][32 E W] floats; behind that every warp's part
+ * of the sums over channels, [chunk][W][2]. */
 template <typename T, int E, int W>
 static __global__ void __launch_bounds__(32 * W)
     scan_replay_back(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
@@ -460,8 +462,8 @@ static __global__ void __launch_bounds__(32 * W)
             }
         }
         if (to_query && gradients.query)
-            dr_store_lane<T, E>(to_query + dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first, left, rows.aligned,
-                                x.d_query);
+            dr_store_lane<T, E>(to_query + dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first, left,
+                                rows.aligned, x.d_query);
         if (gradients.squashed) { /* w = B * key */
 #pragma unroll
             for (int e = 0; e < E; e++) {

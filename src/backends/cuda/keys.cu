@@ -174,10 +174,12 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
             if (!made) w[n][i] += r[n][i];
         }
     if (query.gradient)
-        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first, q);
+        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first,
+                        q);
     if (!made) {
         if (key.gradient)
-            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first, w);
+            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first,
+                            w);
         return;
     }
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;

@@ -1,13 +1,14 @@
-/* keys.cu where every channel has a decay of its own, after the products with the states: pairs of rows, and what becomes of the
- * gradients. Blocks of 16 rows, one a warp.
+/* keys.cu where every channel has a decay of its own, after the products with the states: pairs of rows, and what becomes of
+ * the gradients. Blocks of 16 rows, one a warp.
  *
  * A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks between * tail
- * (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so far, the state's
- * part first, by one block's factor. Pairs between the halves of a block go the same way. No quotient, no positive exponent.
+ * (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so far, the
+ * state's part first, by one block's factor. Pairs between the halves of a block go the same way. No quotient, no positive
+ * exponent.
  *
- * What is left, pairs in one half and all that depends on a row and a channel alone, is done with two channels a lane, the warp's
- * own rows one after another, after the accumulators have passed through shared memory: products of alpha run along, and so do the
- * sums that make the gradient of the log decays (decay.cu says which). */
+ * What is left, pairs in one half and all that depends on a row and a channel alone, is done with two channels a lane, the
+ * warp's own rows one after another, after the accumulators have passed through shared memory: products of alpha run along, and
+ * so do the sums that make the gradient of the log decays (decay.cu says which). */
 #ifndef DR_CUDA_KEYS_CHANNEL_CUH
 #define DR_CUDA_KEYS_CHANNEL_CUH
 
@@ -42,8 +43,9 @@ static __device__ inline float2 plus(float s, float2 y, float2 z) {
     return make_float2(fmaf(s, y.x, z.x), fmaf(s, y.y, z.y));
 }
 
-/* alpha in place of the log decays; keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs); the factors of blocks and halves. A warp takes one block, a lane two channels. */
+/* alpha in place of the log decays; keys scaled to the borders of their blocks, and for pairs between the halves of a block to
+ * the border of the halves (zero in the half that has no such pairs); the factors of blocks and halves. A warp takes one block,
+ * a lane two channels. */
 template <typename T, bool reads>
 static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
     const int block = (int)(threadIdx.x / 32), start = block * 16, d = (int)(threadIdx.x % 32) * 2;
@@ -137,15 +139,16 @@ typedef struct {
     bool direct, made, aligned;
     int left, rows; /* channels of the lane, rows that are there */
     int width;
-    float *query, *read, *write;       /* floats, of row 0 */
-    char *to_query, *to_key;           /* inputs, of token 0; NULL: not wanted */
-    float *scan_key, *scan_write;      /* the scan's floats, likewise */
+    float *query, *read, *write;                   /* floats, of row 0 */
+    char *to_query, *to_key;                       /* inputs, of token 0; NULL: not wanted */
+    float *scan_key, *scan_write;                  /* the scan's floats, likewise */
     int64_t query_stride, key_stride, scan_stride; /* bytes, of the scan elements */
     float *to_gain, *to_write, *to_square;         /* [64] */
 } channel_results;
 
 template <typename T>
-static __device__ inline channel_results channel_results_of(const dr_cuda_backward_call &call, const dr_row_block &x, int first) {
+static __device__ inline channel_results channel_results_of(const dr_cuda_backward_call &call, const dr_row_block &x,
+                                                            int first) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int channel = first + (int)(threadIdx.x % 32) * 2;
@@ -164,7 +167,8 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         to.write = call.back.d_write + at;
         return to;
     }
-    if (query.gradient) to.to_query = (char *)((T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head) + channel);
+    if (query.gradient)
+        to.to_query = (char *)((T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head) + channel);
     if (key.gradient && !to.made)
         to.to_key = (char *)((T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head) + channel);
     to.query_stride = query.token * (int64_t)sizeof(T);
@@ -292,7 +296,8 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
 #pragma unroll
         for (int i = 7; i >= 0; i--) {
             const int at = half + i, row = mine + at;
-            const float2 w = tile_pair<T>(shared + room.write, row, d), got = plus(tail, own_pair(own + 2 * OWN_BYTES, at), near[i]);
+            const float2 w = tile_pair<T>(shared + room.write, row, d),
+                         got = plus(tail, own_pair(own + 2 * OWN_BYTES, at), near[i]);
             float2 &e = own_pair(own, at), &all = own_pair(own + OWN_BYTES, at);
             e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
             all = make_float2(all.x + got.x, all.y + got.y);
@@ -302,7 +307,8 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     return before_first;
 }
 
-/* The rest of w's gradients, and those of the log decays. own: e, what w has got, and d_far without the decays to the border. */
+/* The rest of w's gradients, and those of the log decays. own: e, what w has got, and d_far without the decays to the border.
+ */
 template <typename T>
 static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                        const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,

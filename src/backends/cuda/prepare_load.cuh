@@ -146,8 +146,7 @@ static __device__ inline void dr_load_writes(char *tile, const char *reader, con
     case DR_WRITE_RATE_READ: {
         const dr_strided<T> none = {NULL, 0, 0};
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
-        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL,
-                        0, 1.0f);
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL, 0, 1.0f);
         return;
     }
     default:
@@ -208,8 +207,7 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
     const int thread = (int)threadIdx.x, row = thread / units, within = thread % units;
     const int64_t stride = source.token * (int)sizeof(T);
-    const char *at =
-        (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
+    const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
     at += row * stride + within * 16;
     unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
 #pragma unroll 1
@@ -229,7 +227,8 @@ template <typename T>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
-    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned && rows.key_size - x.channel >= x.boxes * 64) { /* most often */
+    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned &&
+        rows.key_size - x.channel >= x.boxes * 64) { /* most often */
         const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
         if (write.at && asked.at) {
             dr_load_whole<T>(writer, x, write);

@@ -5,9 +5,9 @@
  * The scan (scan.cuh) with the roles of R~ and X exchanged and one more source: the same tiles, the same transposes, so that
  * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do.
  *
- * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero, the
- * last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) + local(p),
- * with the M that the forward saved. */
+ * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
+ * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
+ * local(p), with the M that the forward saved. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/reverse_warpgroups.cuh"
 #include "backends/cuda/row_tiles.cuh"
@@ -267,7 +267,8 @@ typedef void (*group_reverse_kernel)(group_reverse_call);
 
 template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
     if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, false>;
-    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true> : reverse_warpgroups<T, boxes, groups, 2, true>;
+    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true>
+                                  : reverse_warpgroups<T, boxes, groups, 2, true>;
 }
 
 /* Chunks of other lengths than the rules' own are for the other form. */
@@ -275,7 +276,8 @@ static bool fits_groups(const dr_cuda_chunk_plan *plan) {
     return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
 }
 
-/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks. */
+/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
+ */
 template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
     enum { SHARED = 227 * 1024 };
     const dr_cuda_chunk_plan *plan = &call->scan.plan;

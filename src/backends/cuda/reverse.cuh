@@ -9,9 +9,9 @@
 typedef struct {
     dr_scan_call scan;
     void *d_update;
-    float *local;    /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
-    float *between;  /* after a part, likewise */
-    bool summary;    /* local, and nothing else */
+    float *local;   /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
+    float *between; /* after a part, likewise */
+    bool summary;   /* local, and nothing else */
 } reverse_call;
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */
@@ -34,8 +34,8 @@ static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chun
     const dr_cuda_rows &rows = x.call.plan.rows;
     const int queries = x.call.plan.query_rows;
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const dr_strided<T> d_o = {(const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns, stride,
-                               place.tokens};
+    const dr_strided<T> d_o = {(const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns,
+                               stride, place.tokens};
     dr_copy_rows<T>(x.shared + offset, queries, 1, rows.value_size - x.columns, rows.aligned, queries, 0, 1, d_o);
 }
 

@@ -1,6 +1,6 @@
 /* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products, the copying warps and the barriers
- * of scan_warpgroups.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are asked for at once; dY^T is taken from the first two while
- * the third, which adds to dS^T, is under way. */
+ * of scan_warpgroups.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are asked for at once; dY^T is taken from the first two
+ * while the third, which adds to dS^T, is under way. */
 #ifndef DR_CUDA_REVERSE_WARPGROUPS_CUH
 #define DR_CUDA_REVERSE_WARPGROUPS_CUH
 
@@ -186,8 +186,8 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             dr_group_commit();
         }
         if (!call.summary)
-            reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs, shared,
-                           u);
+            reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs,
+                           shared, u);
         dr_group_wait<0>();
         dr_gate_arrive(dr_group_free(scan, gates, at.stage));
         dr_group_next(at, scan.stages);

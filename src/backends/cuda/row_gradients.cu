@@ -237,8 +237,8 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
     if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
 }
 
-/* Where keys.cu has written the gradients of the vectors: those of the gains, and for the scan's backward the multiple of w that
- * settles w's. One thread a token and head. */
+/* Where keys.cu has written the gradients of the vectors: those of the gains, and for the scan's backward the multiple of w
+ * that settles w's. One thread a token and head. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;

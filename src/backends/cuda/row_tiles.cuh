@@ -65,8 +65,7 @@ template <typename T> static __device__ inline void dr_load_columns(char *tile, 
     const T *at = from + row * width + column + within;
     const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
 #pragma unroll
-    for (int j = 0; j < 64; j += step)
-        dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
+    for (int j = 0; j < 64; j += step) dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
 }
 
 /* 64 columns of d_o, the query rows of it. */

@@ -96,8 +96,8 @@ static __device__ inline void plain_gradients(const dr_cuda_rows &rows, const dr
     }
 }
 
-/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those. Z: plain values times
- * factor, or (factor NULL) floats as they are. */
+/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those. Z: plain values
+ * times factor, or (factor NULL) floats as they are. */
 template <typename Z>
 static __device__ inline void take_rest(const char *values, const float *factor, const float *gain, const float (&read)[8][4],
                                         float (&u)[8][4]) {
