@@ -16,7 +16,8 @@ template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
     const bool channel = plan->rows.channel_decay;
-    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
+    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
+                              : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
     void (*kernel)(dr_prepare_call) = channel ? prepare_channel<T> : prepare<T>;
     const int64_t sizes[] = {plan->slots, plan->value_heads};
     unsigned blocks;
@@ -45,11 +46,17 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (call->summary) return plan->reads ? scan_warpgroups<T, boxes, 2, 0, true> : scan_warpgroups<T, boxes, 2, 0, false>;
-    if (!plan->reads) return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, false> : scan_warpgroups<T, boxes, 2, 64, false>;
+    if (call->summary)
+        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+               : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
+                                           : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
+    if (!plan->reads)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
+    if (dr_group_scan_sums(*call))
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
     if (plan->query_rows <= 32)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, true> : scan_warpgroups<T, boxes, 2, 32, true>;
-    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, true> : scan_warpgroups<T, boxes, 2, 64, true>;
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;
+    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
 }
 
 /* A thread block has a multiprocessor to itself: with two groups of columns it loads tiles once for both, with one more of the

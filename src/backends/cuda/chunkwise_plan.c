@@ -27,12 +27,18 @@ static bool reads_directly(const dr_rule *rule) {
            (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
 }
 
+/* Whether the scan can make what they read of inputs: S r = S k + lambda S q, and it has S q. */
+static bool reads_sum(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&
+           rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
+}
+
 static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four do
- * not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
+ * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
@@ -75,6 +81,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
     plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
+    plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
     plan_parts(layout, plan);
     return DR_OK;
 }
@@ -86,7 +93,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     *tensors = (dr_cuda_chunk_tensors){0};
     tensors->exit = dr_arena_take(arena, readers);
     tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
-    if (plan->reads && !plan->reader_direct) tensors->reader = dr_arena_take(arena, readers);
+    if (plan->reads && !plan->reader_direct && (backward || !plan->reader_sum)) tensors->reader = dr_arena_take(arena, readers);
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));

@@ -83,6 +83,11 @@ static __device__ inline void dr_copy_whole(unsigned to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+/* 4 bytes. */
+static __device__ inline void dr_copy_word(unsigned to, const void *from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
+}
+
 /* The copies asked for since the last commit are a group; waiting leaves at most that many groups of this thread unfinished. */
 static __device__ inline void dr_copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -69,8 +69,8 @@ typedef struct {
     bool undecayed[4];                /* it reads before its decay */
 } dr_quarter_place;
 
-/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes from
- * thread block to thread block, and between those that lie on one multiprocessor. */
+/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
+ * from thread block to thread block, and between those that lie on one multiprocessor. */
 static __device__ inline int dr_channel_block() {
     return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
 }
@@ -282,7 +282,8 @@ static __device__ inline void dr_slice_multiply(float (&l)[4], float (&p)[4], bo
 }
 
 /* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
- * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for quarter
+ * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
+ * quarter
  * 1. What else is in those products is not used. */
 template <bool precise>
 static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
@@ -309,7 +310,7 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         for (int i = 0; i < 2; i++) v[i] *= decay[2][i];
         dr_slice_multiply<precise>(own_l[1], own_p[1], reads, rows, v);
         if (block == 0) continue;
-        /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones */
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
@@ -355,7 +356,8 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[3][4]
 }
 
 /* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
-template <typename T> static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
+template <typename T>
+static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (sizeof(T) == 2) {
         uint2 high, low;
@@ -373,8 +375,8 @@ template <typename T> static __device__ inline void dr_leaving_put(char *leaving
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
-                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving, int slice,
-                                             T *reader_to, T *query_to, T *exit_to) {
+                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
+                                             int slice, T *reader_to, T *query_to, T *exit_to) {
     const float lower = 1.0f / dr_slice_lift<T>();
     float before[4], after[4];
 #pragma unroll
@@ -421,7 +423,8 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
 }
 
 /* The sums of all threads of a quarter, to results. */
-static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums, dr_slice_results &results) {
+static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
+                                             dr_slice_results &results) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -465,7 +468,8 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2)
+    prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -514,7 +518,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2
     dr_quarter_put(at, sums, results);
     __syncthreads();
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
+        dr_cuda_row_factors factors =
+            dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
@@ -527,14 +532,20 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 3 : 2
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
     if (!plan.reads) {
-        dr_prepare_put_score<T>(plan, score, at.block, p);
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T>(plan, (char *)matrix, at.block, p, score);
+        else
+#endif
+            dr_prepare_put_score<T>(plan, score, at.block, p);
         return;
     }
     dr_triangle_invert<precise>(matrix);
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, true>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving), score, exit);
+        dr_prepare_finish<T, true>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving), score,
+                                   exit);
         return;
     }
 #endif

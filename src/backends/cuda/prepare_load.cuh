@@ -176,11 +176,67 @@ static __device__ inline bool dr_rows_have_rate(const dr_cuda_rows &rows) {
     return rows.row[0].write == DR_WRITE_RATE_READ || (rows.steps == 2 && rows.row[1].write == DR_WRITE_RATE_READ);
 }
 
+/* Where write keys, and queries, stand in a tensor as they are; else NULL at `at`. */
+static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    switch (rows.row[0].write) {
+    case DR_WRITE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_KEY]);
+    case DR_WRITE_PRECONDITIONED:
+        return dr_source_made(rows, rows.squashed);
+    case DR_WRITE_SHERMAN_MORRISON:
+        return dr_source_made(rows, rows.morrison);
+    case DR_WRITE_ERASE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
+    case DR_WRITE_FREE:
+        return dr_source_of(rows.input[DR_INPUT_FREE_WRITE]);
+    default:
+        return none;
+    }
+}
+
+static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
+    if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
+    return none;
+}
+
+/* 64 whole rows of `boxes` boxes. */
+template <typename T>
+static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source, int boxes) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
+    const int thread = (int)threadIdx.x, row = thread / units, within = thread % units;
+    const int64_t stride = source.token * (int)sizeof(T);
+    const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head);
+    at += row * stride + within * 16;
+    unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const char *from = at + box * row_bytes;
+#pragma unroll
+        for (int j = 0; j < 64; j += step) {
+            dr_copy_whole(to + j * row_bytes, from);
+            from += step * stride;
+        }
+        to += 64 * row_bytes;
+    }
+}
+
 /* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. */
 template <typename T>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
+    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned && rows.key_size == plan.key_width) { /* most of the time */
+        const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
+        if (write.at && asked.at) {
+            dr_load_whole<T>(writer, x, write, plan.key_width / 64);
+            dr_load_whole<T>(query, x, asked, plan.key_width / 64);
+            dr_copy_commit();
+            return;
+        }
+    }
     const int parts = rows.step_axis ? 1 : rows.steps;
     for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
     if (reader && dr_rows_have_rate(rows)) {

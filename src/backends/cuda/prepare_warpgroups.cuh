@@ -1,8 +1,8 @@
 /* What prepare does on sm_90a for 16-bit types: its products as those of a warp group, whose warp w has rows 16 w ...
  *
  * The inverse must not be rounded to 16 bits. So it goes into products as two numbers, a high part and what that leaves, which
- * together are good to 2^-16; P likewise. Two or three products of 16 bits are as fast as one of tf32, and their operands need no
- * arithmetic on the way from shared memory. */
+ * together are good to 2^-16; P likewise. Two or three products of 16 bits are as fast as one of tf32, and their operands need
+ * no arithmetic on the way from shared memory. */
 #ifndef DR_CUDA_PREPARE_WARPGROUPS_CUH
 #define DR_CUDA_PREPARE_WARPGROUPS_CUH
 
@@ -27,7 +27,8 @@ template <typename T>
 static __device__ inline void dr_group_scores(float (&c)[8][4], unsigned left, unsigned right, int boxes) {
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
-        const uint64_t a = dr_group_operand(left + (unsigned)box * 8192, 16), b = dr_group_operand(right + (unsigned)box * 8192, 16);
+        const uint64_t a = dr_group_operand(left + (unsigned)box * 8192, 16),
+                       b = dr_group_operand(right + (unsigned)box * 8192, 16);
         dr_group_begin();
 #pragma unroll
         for (int k = 0; k < 4; k++) dr_group_multiply_tiles(T(), c, dr_group_forward(a, k * 32), dr_group_forward(b, k * 32));
@@ -94,8 +95,8 @@ static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&
     dr_group_wait<0>();
 }
 
-/* The warp's 16 rows of 64 columns, through 2 KB of shared memory that are its own: eight lanes write a row. row_at(0 .. 15): its
- * first element or NULL. */
+/* The warp's 16 rows of 64 columns, through 2 KB of shared memory that are its own: eight lanes write a row. row_at(0 .. 15):
+ * its first element or NULL. */
 template <typename T, typename F>
 static __device__ inline void dr_group_put_rows(char *stage, const float (&c)[8][4], F row_at) {
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), own = lane % 16;
@@ -119,8 +120,8 @@ static __device__ inline void dr_group_put_rows(char *stage, const float (&c)[8]
 
 /* X = A^T diag(leave) W; W a tile of T and, with rest, behind it the tile of what rounding W to T left. */
 template <typename T, bool rest>
-static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer, int width,
-                                             char *stage, T *to) {
+static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
+                                             int width, char *stage, T *to) {
     to += threadIdx.x / 32 * 16 * width;
 #pragma unroll 1
     for (int box = 0; box < width / 64; box++) {
@@ -142,12 +143,25 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
     }
 }
 
+/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. */
+template <typename T>
+static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
+                                                 T *score) {
+    const dr_cuda_rows &rows = plan.rows;
+    dr_group_put_rows<T>(stage, c, [&](int row) {
+        row += block * 16;
+        const int token = dr_row_token(rows, row);
+        return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
+    });
+    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+        score[i] = dr_from_float<T>(0.0f);
+}
+
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
  * overwritten. */
 template <typename T, bool rest>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
-    const dr_cuda_rows &rows = plan.rows;
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
     dr_halves_turn<T>(matrix, leave, high, low);
@@ -156,14 +170,8 @@ static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, 
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));
-        dr_group_put_rows<T>((char *)matrix, c, [&](int row) {
-            row += block * 16;
-            const int token = dr_row_token(rows, row);
-            return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
-        });
+        dr_group_put_score<T>(plan, (char *)matrix, block, c, score);
     }
-    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
-        score[i] = dr_from_float<T>(0.0f);
     dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
 }
 

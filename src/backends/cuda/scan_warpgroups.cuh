@@ -4,7 +4,7 @@
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
  *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
  *
- * A stage is filled when all copying warps have passed its first barrier, and free when all computing warps have passed its
+ * A stage is filled when all copying warps have passed its first barrier, and free when all computing threads have passed its
  * second one: computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
  * values are taken from U while the second is under way; X^T Y goes before P' Y, which nothing waits for. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
@@ -15,27 +15,36 @@
 
 enum { DR_SCAN_MOST_STAGES = 4 };
 
+/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, both of which it loads. */
+enum { DR_SCAN_BLIND, DR_SCAN_READS, DR_SCAN_SUMS };
+
 typedef struct {
     dr_scan_call call; /* call.room: of a stage */
-    int gate;          /* where in a stage the write gates lie */
+    int gate, lambda;  /* where in a stage the write gates lie, and lambda of the rows */
     int stages;
 } dr_group_scan_call;
+
+static __host__ __device__ inline bool dr_group_scan_sums(const dr_scan_call &call) {
+    return call.plan.reader_sum && !call.tensors.reader;
+}
 
 /* A stage; every tile begins at a multiple of 1024 bytes. */
 static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2;
-    dr_group_scan_call call = {scan, 0, 0};
+    dr_group_scan_call call = {scan, 0, 0, 0};
+    const bool sums = dr_group_scan_sums(scan);
     dr_scan_room &room = call.call.room;
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o ? keys : 0;
+    room.query = end, end += scan.o || sums ? keys : 0;
     room.score = end, end += scan.o ? 64 * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
     room.keep = end, end += plan.key_width * (int)sizeof(float);
+    call.lambda = end, end += sums ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (limit - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
@@ -111,8 +120,8 @@ static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to
 
 /* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk. */
 template <typename T>
-static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source, int64_t first,
-                                                             int head, int column, int tokens, bool whole) {
+static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source,
+                                                             int64_t first, int head, int column, int tokens, bool whole) {
     const dr_group_stream none = {NULL, 0, 0};
     const int64_t size = sizeof(T);
     if (!whole || !plan.rows.aligned || plan.rows.step_axis || plan.chunk != tokens) return none;
@@ -148,10 +157,11 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, heads * count * bytes);
     };
     dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
-    dr_group_stream reader =
-        !plan.reads         ? dr_group_stream{NULL, 0, 0}
-        : plan.reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64, whole_keys && rows.steps == 1)
-                             : stored(tensors.reader, 64, row_bytes);
+    const bool sums = dr_group_scan_sums(call), reader_direct = plan.reader_direct || sums;
+    dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
+                             : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
+                                                                      whole_keys && rows.steps == 1)
+                                             : stored(tensors.reader, 64, row_bytes);
     dr_group_stream query =
         plan.query_direct ? dr_group_open_input<T>(plan,
                                                    rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
@@ -163,9 +173,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     const unsigned value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
 #pragma unroll
     for (int g = 0; g < 2; g++)
-        values[g] = dr_group_open_input<T>(plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g],
-                                           64 / rows.steps,
-                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
+        values[g] = dr_group_open_input<T>(
+            plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
+            columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
@@ -175,7 +185,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         const bool full = now.tokens == plan.chunk;
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
         const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
-        if (reader.at && (full || !plan.reader_direct))
+        if (reader.at && (full || !reader_direct))
             dr_group_fill<boxes>(reader, stage + (unsigned)call.room.reader, 64);
         else
             dr_scan_load_reader<T, width>(x, now, block);
@@ -194,8 +204,15 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         dr_scan_load_factors(x, block);
         dr_group_fill<boxes>(exit, stage + (unsigned)call.room.exit, 64);
-        if (call.o) {
-            dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
+        if (sums && thread < 64) {
+            const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
+            const float *lambda = (const float *)input.at + place.head * input.head;
+            const bool there = thread < now.tokens;
+            dr_copy_word(dr_shared_address(x.shared + group_call.lambda) + thread * 4,
+                         there ? lambda + (now.first + thread) * input.token : lambda, there);
+        }
+        if (call.o) dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
+        if (call.o || sums) {
             if (query.at && (full || !plan.query_direct))
                 dr_group_fill<boxes>(query, stage + (unsigned)call.room.query, queries);
             else
@@ -229,9 +246,9 @@ static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsig
         dr_group_multiply<along>(T(), c, a[k], dr_group_forward(b, along ? k % 4 * 32 + k / 4 * box : k * 2048), add || k > 0);
 }
 
-/* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked for
- * while products are under way. there: the bits that are values, the even row's below; zeros for the others, and for columns of
- * the unit matrix. */
+/* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked
+ * for while products are under way. there: the bits that are values, the even row's below; zeros for the others, and for
+ * columns of the unit matrix. */
 template <typename T>
 static __device__ inline void dr_group_values(bool unit, unsigned there, unsigned tile, unsigned (&v)[4][4]) {
     const int mine = dr_scan_warp() * 16;
@@ -367,10 +384,11 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
 }
 
 /* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
-template <typename T, int boxes, int queries, bool reads>
+template <typename T, int boxes, int queries, int reading>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                unsigned rest) {
-    constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 4;
+    constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
+    constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
@@ -397,15 +415,23 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
         dr_group_begin();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
-        if (queries) {
+        if (asks) {
             dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false);
             dr_group_commit();
-            if (call.saved) dr_group_save<T, steps>(call, place, block, a);
+            if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
         dr_group_values<T>(place.unit, there, value, v);
-        if (reads) dr_group_wait<queries ? 1 : 0>();
+        if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
+        if constexpr (reading == DR_SCAN_SUMS) {
+            const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
+        }
         if (gated && !place.unit)
-            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u, y);
+            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
+                                            y);
         else
             dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
         if (queries) {
@@ -424,8 +450,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             const int64_t left = end - token;
             dr_group_put_output<T, rows>(call, place, value, shared, token, left < plan.chunk ? (int)left : plan.chunk, o);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
         dr_group_next(at, group_call.stages);
         token += plan.chunk;
         block += plan.value_heads;
@@ -436,7 +461,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 
 #endif
 
-template <typename T, int boxes, int groups, int queries, bool reads>
+template <typename T, int boxes, int groups, int queries, int reading>
 static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -456,7 +481,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < group_call.stages; i++) {
             dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 4);
-            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 4 * busy);
+            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 128 * busy);
         }
     }
     __syncthreads();
@@ -466,7 +491,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (first + g < all) dr_group_compute<T, boxes, queries, reads>(group_call, shared, (int)g, first + g, rest);
+        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }

@@ -57,7 +57,8 @@ static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int bo
 template <typename T>
 static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes, int size, bool aligned, int rows, int first,
                                            int spacing, const dr_strided<T> &from) {
-    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = DR_COPY_THREADS / units, unit = 16 / (int)sizeof(T);
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = DR_COPY_THREADS / units,
+                  unit = 16 / (int)sizeof(T);
     const int alive = from.at ? from.alive : 0;
     if (!aligned) {
         const dr_strided<T> there = {from.at, from.stride, alive};

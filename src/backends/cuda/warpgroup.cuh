@@ -22,9 +22,10 @@ static __device__ inline void dr_gate_arrive(unsigned gate) {
 
 /* Until as many have arrived as open said, for the time (turn) that is 0, 1, 0, 1, .. */
 static __device__ inline void dr_gate_wait(unsigned gate, unsigned turn) {
-    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(gate),
-                 "r"(turn)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(gate),
+        "r"(turn)
+        : "memory");
 }
 
 /* What this thread wrote to shared memory, or saw written, comes before what the matrix units read there. */
@@ -72,35 +73,35 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
 }
 
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of
- * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are. */
+ * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are.
+ * dr_group_multiply_tiles: of 64 columns, added to C; A is rows of a tile as well. */
 #define DR_GROUP_ACCUMULATORS4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define DR_GROUP_ACCUMULATORS16(c, n)                                                                                          \
     DR_GROUP_ACCUMULATORS4(c, n), DR_GROUP_ACCUMULATORS4(c, n + 1), DR_GROUP_ACCUMULATORS4(c, n + 2),                          \
         DR_GROUP_ACCUMULATORS4(c, n + 3)
-#define DR_GROUP_PLACES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define DR_GROUP_PLACES_0  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define DR_GROUP_PLACES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define DR_GROUP_PLACES_32                                                                                                     \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, "    \
     "%55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* The same with columns 64 and A in shared memory too: rows of a tile, what is contracted is contiguous. */
 #define DR_GROUP_PRODUCT(type, name)                                                                                           \
     template <bool along>                                                                                                      \
-    static __device__ inline void dr_group_multiply(type, float (&c)[4][4], const unsigned (&a)[4], uint64_t b, int add) {     \
+    static __device__ inline void dr_group_multiply(type, float(&c)[4][4], const unsigned(&a)[4], uint64_t b, int add) {       \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32." name "." name     \
                      " {" DR_GROUP_PLACES_0 "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"                                   \
                      : DR_GROUP_ACCUMULATORS16(c, 0)                                                                           \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
     }                                                                                                                          \
     template <bool along>                                                                                                      \
-    static __device__ inline void dr_group_multiply(type, float (&c)[8][4], const unsigned (&a)[4], uint64_t b, int add) {     \
+    static __device__ inline void dr_group_multiply(type, float(&c)[8][4], const unsigned(&a)[4], uint64_t b, int add) {       \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name     \
                      " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"                \
                      : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4)                                            \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
     }                                                                                                                          \
     template <bool along>                                                                                                      \
-    static __device__ inline void dr_group_multiply(type, float (&c)[16][4], const unsigned (&a)[4], uint64_t b, int add) {    \
+    static __device__ inline void dr_group_multiply(type, float(&c)[16][4], const unsigned(&a)[4], uint64_t b, int add) {      \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name    \
                      " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16 DR_GROUP_PLACES_32                                              \
                      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"                                                          \
@@ -108,8 +109,8 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
                        DR_GROUP_ACCUMULATORS16(c, 12)                                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
     }                                                                                                                          \
-    static __device__ inline void dr_group_multiply_tiles(type, float (&c)[8][4], uint64_t a, uint64_t b) {                    \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16    \
+    static __device__ inline void dr_group_multiply_tiles(type, float(&c)[8][4], uint64_t a, uint64_t b) {                     \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16     \
                      "}, %32, %33, 1, 1, 1, 0, 0;"                                                                             \
                      : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4)                                            \
                      : "l"(a), "l"(b));                                                                                        \
@@ -118,16 +119,16 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
 DR_GROUP_PRODUCT(__nv_bfloat16, "bf16")
 DR_GROUP_PRODUCT(__half, "f16")
 
-/* Four 8 x 8 matrices of 16 bits to shared memory: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it, and gives the
- * address of row l % 8 of matrix l / 8. */
+/* Four 8 x 8 matrices of 16 bits to shared memory: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it, and gives
+ * the address of row l % 8 of matrix l / 8. */
 static __device__ inline void dr_store_matrices(unsigned address, const unsigned (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
                  "r"(x[2]), "r"(x[3])
                  : "memory");
 }
 
-/* Four 8 x 8 matrices of 16 bits to shared memory, transposed: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it,
- * and gives the address of what becomes row l % 8 of matrix l / 8. */
+/* Four 8 x 8 matrices of 16 bits to shared memory, transposed: lane l holds elements (l / 4, 2 (l % 4)) and the one right of
+ * it, and gives the address of what becomes row l % 8 of matrix l / 8. */
 static __device__ inline void dr_store_matrices_transposed(unsigned address, const unsigned (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
                  "r"(x[2]), "r"(x[3])
