@@ -24,6 +24,10 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_read = take(arena, plan, N, K, sizeof(float));
         tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     }
+    if (plan->rows.diagonal_scan) {
+        tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
     if (plan->rows.scalar_decay) {
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));

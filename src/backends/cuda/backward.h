@@ -31,6 +31,8 @@ typedef struct {
     float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
+    float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
+    float *square_part; /* [Kp/64][64] w . w */
     float *exit_part;   /* [Kp] D (S . dS') of every channel */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and the
      * gradient after it */

@@ -54,7 +54,10 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     const bool squashes = writes(plan, DR_WRITE_PRECONDITIONED), morrison = writes(plan, DR_WRITE_SHERMAN_MORRISON);
     const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
     gradients->key = (float *)dr_arena_take(arena, bytes);
-    gradients->query = (float *)dr_arena_take(arena, bytes);
+    if (dr_rows_made(plan->rows))
+        gradients->settle = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+    else
+        gradients->query = (float *)dr_arena_take(arena, bytes);
     if (squashes) gradients->squashed = (float *)dr_arena_take(arena, bytes);
     if (morrison) gradients->morrison = (float *)dr_arena_take(arena, bytes);
     if (ridge_query) gradients->read_query = (float *)dr_arena_take(arena, bytes);
@@ -267,11 +270,12 @@ static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cu
     }
     if (gradients.squashed) {
         load_channels<E>(rows, gradients.squashed, token, head, first, d);
+        const float settle = gradients.settle ? gradients.settle[token * rows.key_heads + head] : 0;
 #pragma unroll
         for (int e = 0; e < E; e++) {
             float slope;
-            dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
-            d_after[e] += slope * (key[e] * d[e]) / (a_after[e] + rows.squash.eps);
+            const float b = dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
+            d_after[e] += slope * (key[e] * fmaf(settle, b * key[e], d[e])) / (a_after[e] + rows.squash.eps);
         }
     }
     if (gradients.morrison) { /* w = f m: dm = f dw - f (w . dw) key */
@@ -328,22 +332,51 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * WARPS : 32 * W)
 
 /* What a token's backward reads, asked for one token ahead. */
 template <int E> struct scan_token {
-    float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain;
+    float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain, settle;
 };
 
+/* Where that lies for the first token of a chunk, and elements from one token to the next. */
+template <typename T> struct scan_rows {
+    const T *key, *query;
+    const float *d_key, *d_query, *d_read, *d_squashed, *alpha, *gain, *settle;
+    int key_stride, query_stride, made_stride, alpha_stride, gain_stride, settle_stride;
+};
+
+template <typename T>
+static __device__ inline scan_rows<T> scan_rows_of(const dr_cuda_rows &rows, const dr_cuda_diagonal_gradients &gradients,
+                                                   int64_t token, int head, int first) {
+    const dr_cuda_input &key = rows.input[DR_INPUT_KEY], &query = rows.input[DR_INPUT_QUERY];
+    const dr_cuda_input &alpha = rows.input[decay_input(rows)], &gain = rows.input[gain_input(rows)];
+    const int64_t made = (token * rows.key_heads + head) * rows.key_size + first;
+    const auto at = [=](const float *from) { return from ? from + made : NULL; };
+    scan_rows<T> x;
+    x.key = (const T *)key.at + dr_input_index(key, token, 0, head) + first;
+    x.query = (const T *)query.at + dr_input_index(query, token, 0, head) + first;
+    x.d_key = at(gradients.key), x.d_query = at(gradients.query), x.d_read = at(gradients.read_query);
+    x.d_squashed = at(gradients.squashed);
+    x.alpha = alpha.at ? (const float *)alpha.at + dr_input_index(alpha, token, 0, head) : NULL;
+    x.gain = gain.at ? (const float *)gain.at + dr_input_index(gain, token, 0, head) : NULL;
+    x.settle = gradients.settle ? gradients.settle + token * rows.key_heads + head : NULL;
+    x.key_stride = (int)key.token, x.query_stride = (int)query.token, x.made_stride = rows.key_heads * rows.key_size;
+    x.alpha_stride = (int)alpha.token, x.gain_stride = (int)gain.token, x.settle_stride = rows.key_heads;
+    return x;
+}
+
+/* Token t of the chunk. left: channels that exist from the thread's first on. */
 template <typename T, int E>
-static __device__ inline void load_token(const dr_cuda_rows &rows, const dr_cuda_diagonal_gradients &gradients, int64_t token,
-                                         int head, int first, scan_token<E> &x) {
-    scan_key<T, E>(rows, token, head, first, x.key);
-    load_channels<E>(rows, gradients.key, token, head, first, x.d_key);
-    load_channels<E>(rows, gradients.query, token, head, first, x.d_query);
-    if (gradients.squashed) load_channels<E>(rows, gradients.squashed, token, head, first, x.d_squashed);
-    if (gradients.read_query) {
-        load_channels<E>(rows, gradients.read_query, token, head, first, x.d_read);
-        dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, x.query);
+static __device__ inline void load_token(const scan_rows<T> &from, bool aligned, int left, int t, scan_token<E> &x) {
+    const int made = t * from.made_stride;
+    dr_load_lane<T, E>(from.key + t * from.key_stride, left, aligned, x.key);
+    dr_load_lane<float, E>(from.d_key + made, left, aligned, x.d_key);
+    if (from.d_query) dr_load_lane<float, E>(from.d_query + made, left, aligned, x.d_query);
+    if (from.d_squashed) dr_load_lane<float, E>(from.d_squashed + made, left, aligned, x.d_squashed);
+    if (from.d_read) {
+        dr_load_lane<float, E>(from.d_read + made, left, aligned, x.d_read);
+        dr_load_lane<T, E>(from.query + t * from.query_stride, left, aligned, x.query);
     }
-    x.alpha = dr_input_scalar(rows, decay_input(rows), token, 0, head);
-    x.gain = dr_input_scalar(rows, gain_input(rows), token, 0, head);
+    x.alpha = from.alpha ? from.alpha[t * from.alpha_stride] : 0;
+    x.gain = from.gain ? from.gain[t * from.gain_stride] : 0;
+    x.settle = from.settle ? from.settle[t * from.settle_stride] : 0;
 }
 
 /* Gradients of a token's gain and alpha. */
@@ -381,28 +414,38 @@ static __global__ void __launch_bounds__(32 * W)
     float a[E], ridge[E], d_a[E], d_ridge[E], d_centre = 0;
     load_ridge<E>(rows, head, first, ridge);
     load_channels<E>(rows, tensors.entry, slot, head, first, a);
-#pragma unroll 4
-    for (int t = 0; t < place.tokens; t++) {
-        float key[E];
-        scan_key<T, E>(rows, place.first + t, head, first, key);
-        const float alpha = scan_alpha(rows, place.first + t, head);
-        const float gain = dr_input_scalar(rows, gain_input(rows), place.first + t, 0, head);
+    constexpr int batch = E == 1 ? 8 : 2; /* tokens asked for at once */
+    for (int begin = 0; begin < place.tokens; begin += batch) {
+        float key[batch][E], alpha[batch], gain[batch];
 #pragma unroll
-        for (int e = 0; e < E; e++) {
-            kept[(t * E + e) * threads + thread] = a[e];
-            a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        for (int i = 0; i < batch; i++) {
+            const int64_t token = place.first + (begin + i < place.tokens ? begin + i : begin);
+            scan_key<T, E>(rows, token, head, first, key[i]);
+            alpha[i] = dr_input_scalar(rows, decay_input(rows), token, 0, head);
+            gain[i] = dr_input_scalar(rows, gain_input(rows), token, 0, head);
         }
+#pragma unroll
+        for (int i = 0; i < batch; i++)
+            if (begin + i < place.tokens) {
+                alpha[i] = expf(alpha[i]);
+#pragma unroll
+                for (int e = 0; e < E; e++) {
+                    kept[((begin + i) * E + e) * threads + thread] = a[e];
+                    a[e] = dr_map_scan_step(a[e], alpha[i], gain[i], key[i][e]);
+                }
+            }
     }
     load_channels<E>(rows, gradients.exit, slot, head, first, d_a);
 #pragma unroll
     for (int e = 0; e < E; e++) d_ridge[e] = 0;
     scan_token<E> x, next;
-    if (place.tokens > 0) load_token<T, E>(rows, gradients, place.first + place.tokens - 1, head, first, next);
+    const scan_rows<T> from = scan_rows_of<T>(rows, gradients, place.first, head, first);
+    if (place.tokens > 0) load_token<T, E>(from, rows.aligned, left, place.tokens - 1, next);
     for (int t = place.tokens - 1; t >= 0; t--) {
         const int64_t token = place.first + t;
         float before[E];
         x = next;
-        if (t > 0) load_token<T, E>(rows, gradients, token - 1, head, first, next);
+        if (t > 0) load_token<T, E>(from, rows.aligned, left, t - 1, next);
 #pragma unroll
         for (int e = 0; e < E; e++) before[e] = kept[(t * E + e) * threads + thread];
         const float alpha = expf(x.alpha);
@@ -416,7 +459,7 @@ static __global__ void __launch_bounds__(32 * W)
                 d_a[e] += d_sum;
             }
         }
-        if (to_query)
+        if (to_query && gradients.query)
             dr_store_lane<T, E>(to_query + dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first, left, rows.aligned,
                                 x.d_query);
         if (gradients.squashed) { /* w = B * key */
@@ -424,9 +467,10 @@ static __global__ void __launch_bounds__(32 * W)
             for (int e = 0; e < E; e++) {
                 float slope;
                 const float b = dr_map_squash_value(&rows.squash, a[e], centre, &slope);
-                const float d_position = slope * (x.key[e] * x.d_squashed[e]);
+                const float d_squashed = fmaf(x.settle, b * x.key[e], x.d_squashed[e]);
+                const float d_position = slope * (x.key[e] * d_squashed);
                 if (e < left) d_centre -= d_position;
-                x.d_key[e] = fmaf(b, x.d_squashed[e], x.d_key[e]);
+                x.d_key[e] = fmaf(b, d_squashed, x.d_key[e]);
                 d_a[e] += d_position / (a[e] + rows.squash.eps);
             }
         }

@@ -45,6 +45,24 @@ template <typename T> static __device__ inline float2 dot_rows(const float (&c)[
     return sum;
 }
 
+/* Row sums of the squares of a tile, likewise. */
+template <typename T> static __device__ inline float2 square_rows(const char *tile) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
+        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
+}
+
 static __device__ inline void clear(float (&c)[8][4]) {
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -106,47 +124,71 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
 /* ---- gradients at once -----------------------------------------------------------------------------------------------------
  */
 
-/* For rules whose row is its input (dr_rows_direct): gradients of query and key, and this part of -r . d_read for the gain. */
-template <typename T>
-static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, int first, float2 dot,
-                                           const float (&q)[8][4], const float (&r)[8][4], const float (&w)[8][4]) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
+/* Rows of the block, a token each, to tokens of [tokens][..][K] from `to` on, stride elements from one to the next. */
+template <typename U>
+static __device__ inline void store_tokens(const dr_cuda_rows &rows, const dr_row_block &x, U *to, int64_t stride, int first,
+                                           const float (&c)[8][4]) {
+    if (!to) return;
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
-    if (plan.reads) {
-        const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + mine + g;
-        if (t == 0) {
-            call.back.gain_part[at] = -dot.x;
-            call.back.gain_part[at + 8] = -dot.y;
-        }
-    }
+    const int left = rows.key_size - first - 2 * t;
+    to += first + 2 * t;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = mine + g + 8 * h;
         if (row >= x.rows) continue;
-        const float gain = plan.reads ? call.chunk.factors[x.block * 64 + row].gain : 0;
-        T *to_query = (T *)query.gradient, *to_key = (T *)key.gradient;
-        if (to_query) to_query += dr_input_index(query, x.place.first + row, 0, x.key_head) + first;
-        if (to_key) to_key += dr_input_index(key, x.place.first + row, 0, x.key_head) + first;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const int d = 8 * n + 2 * t, left = rows.key_size - first - d;
-            const float k0 = plan.reads ? w[n][2 * h] - gain * r[n][2 * h] : w[n][2 * h];
-            const float k1 = plan.reads ? w[n][2 * h + 1] - gain * r[n][2 * h + 1] : w[n][2 * h + 1];
-            if (rows.aligned && left > 1) {
-                if (to_query) dr_store_pair<T>(to_query + d, q[n][2 * h], q[n][2 * h + 1]);
-                if (to_key) dr_store_pair<T>(to_key + d, k0, k1);
+            U *pair = to + row * stride + 8 * n;
+            if (rows.aligned && 8 * n + 1 < left) {
+                dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
                 continue;
             }
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (left > e) {
-                    if (to_query) to_query[d + e] = dr_from_float<T>(q[n][2 * h + e]);
-                    if (to_key) to_key[d + e] = dr_from_float<T>(e ? k1 : k0);
-                }
+            if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
+            if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
         }
     }
+}
+
+/* For rules whose row is its input (dr_rows_direct), or made of it by the scan (made): gradients of query and key, or what the
+ * scan's backward needs, and this part of -r . d_read for the gain. */
+template <typename T>
+static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                           const keys_room &room, int first, bool made, float2 dot, const float (&q)[8][4],
+                                           float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
+    const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
+    if (plan.reads && lane % 4 == 0) {
+        call.back.gain_part[at] = -dot.x;
+        call.back.gain_part[at + 8] = -dot.y;
+    }
+    const float upper = plan.reads ? -call.chunk.factors[x.block * 64 + row].gain : 0;
+    const float lower = plan.reads ? -call.chunk.factors[x.block * 64 + row + 8].gain : 0;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            r[n][i] = plan.reads ? (i < 2 ? upper : lower) * r[n][i] : 0;
+            if (!made) w[n][i] += r[n][i];
+        }
+    if (query.gradient)
+        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first, q);
+    if (!made) {
+        if (key.gradient)
+            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first, w);
+        return;
+    }
+    const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
+    store_tokens<float>(rows, x, call.diagonal.key + from, stride, first, r);
+    store_tokens<float>(rows, x, call.diagonal.squashed + from, stride, first, w);
+    const float2 write = dot_rows<T>(w, shared + room.write), square = square_rows<T>(shared + room.write);
+    if (lane % 4 != 0) return;
+    call.back.write_part[at] = write.x;
+    call.back.write_part[at + 8] = write.y;
+    call.back.square_part[at] = square.x;
+    call.back.square_part[at + 8] = square.y;
 }
 
 /* ---- the kernel, second half: after the states
@@ -182,8 +224,14 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.inverse, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
-    if (dr_rows_direct(rows)) {
-        store_direct<T>(call, x, first, read, q, r, w);
+    const bool made = dr_rows_made(rows);
+    float2 query = read, write = read;
+    if (rows.scalar_decay) {
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    if (made || dr_rows_direct(rows)) {
+        store_direct<T>(call, x, shared, room, first, made, read, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
@@ -203,8 +251,9 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
             const float2 near = dot_rows<T>(r, shared + room.read);
             read = make_float2(k.inverse[row] * (entry_read.x + near.x), k.inverse[row + 8] * (entry_read.y + near.y));
         }
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
     }
-    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
     const float2 reader = apart ? make_float2(entry.x + (query.x - write.x), entry.y + (query.y - write.y))
                                 : make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
     read.x *= -k.gain[row];

@@ -4,10 +4,6 @@
 
 #include "backends/cuda/row_tiles.cuh"
 
-#ifndef KEYS_AHEAD
-#define KEYS_AHEAD 0
-#endif
-
 typedef struct {
     int stage[5];                         /* dO, dY, U, S, dS' while the states pass by, */
     int score, erase, write, query, read; /* then G, M, w, q~, r in the same places */
@@ -26,9 +22,9 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
     room.query = room.stage[3];
     room.read = room.stage[4];
     for (int i = 0; i < 6; i++) room.scaled[i] = (5 + i) * tile;
-    room.ahead = channel || KEYS_AHEAD ? 5 * tile : 0;
+    room.ahead = channel ? 5 * tile : 0;
     room.alpha = 11 * tile;
-    room.small = channel ? 11 * tile + floats : 5 * tile + room.ahead;
+    room.small = channel ? 11 * tile + floats : 5 * tile;
     room.bytes = room.small + 21 * 64 * (int)sizeof(float);
     return room;
 }

@@ -26,10 +26,9 @@ static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_
     const float *at = (const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
 #pragma unroll 8
     for (int token = (int)(threadIdx.x / 32); token < x.place.tokens; token += BLOCK_THREADS / 32) {
-        float g[2];
-        dr_load_lane<float, 2>(at + token * decay.token, left, rows.aligned, g);
-        *(float2 *)(alpha + dr_tile_at<float>(0, 64, token * rows.steps, d)) =
-            make_float2(left > 0 ? expf(g[0]) : 1, left > 1 ? expf(g[1]) : 1);
+        const float *g = at + token * decay.token;
+        const float2 x = rows.aligned && left > 1 ? *(const float2 *)g : make_float2(left > 0 ? g[0] : 0, left > 1 ? g[1] : 0);
+        *(float2 *)(alpha + dr_tile_at<float>(0, 64, token * rows.steps, d)) = make_float2(expf(x.x), expf(x.y));
     }
 }
 
@@ -57,36 +56,40 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 first = one, product = one; /* of the first half; from the start of the half */
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        first = half ? product : one;
+        product = one;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const int row = start + i;
-        if (i == 8) {
-            first = product;
-            product = one;
+        for (int i = 0; i < 8; i++) {
+            const int row = start + half * 8 + i;
+            const float2 before = product;
+            product = times(product, alpha_pair(alpha, row, d));
+            const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
+            set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
+            set_pair<T>(shared + room.scaled[4], row, d, half ? q : none);
+            if (!reads) continue;
+            const float2 r = times(tile_pair<T>(shared + room.read, row, d), dr_undecayed(rows, row) ? before : product);
+            set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
+            set_pair<T>(shared + room.scaled[5], row, d, half ? r : none);
         }
-        const float2 before = product;
-        product = times(product, alpha_pair(alpha, row, d));
-        const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
-        set_pair<T>(shared + room.scaled[1], row, d, i < 8 ? q : times(q, first));
-        set_pair<T>(shared + room.scaled[4], row, d, i < 8 ? none : q);
-        if (!reads) continue;
-        const float2 r = times(tile_pair<T>(shared + room.read, row, d), dr_undecayed(rows, row) ? before : product);
-        set_pair<T>(shared + room.scaled[2], row, d, i < 8 ? r : times(r, first));
-        set_pair<T>(shared + room.scaled[5], row, d, i < 8 ? none : r);
+        *(float2 *)(k.half + block * 128 + half * 64 + d) = product;
     }
-    *(float2 *)(k.half + block * 128 + d) = first;
-    *(float2 *)(k.half + block * 128 + 64 + d) = product;
     *(float2 *)(k.total + block * 64 + d) = times(first, product);
-    const float2 second = product;
-    product = one;
+    float2 second = product;
+#pragma unroll 1
+    for (int half = 1; half >= 0; half--) {
+        product = one;
+        if (half) second = one;
 #pragma unroll
-    for (int i = 15; i >= 0; i--) {
-        const int row = start + i;
-        if (i == 7) product = one;
-        const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
-        set_pair<T>(shared + room.scaled[0], row, d, i < 8 ? times(w, second) : w);
-        set_pair<T>(shared + room.scaled[3], row, d, i < 8 ? w : none);
-        product = times(product, alpha_pair(alpha, row, d));
+        for (int i = 7; i >= 0; i--) {
+            const int row = start + half * 8 + i;
+            const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
+            set_pair<T>(shared + room.scaled[0], row, d, times(w, second));
+            set_pair<T>(shared + room.scaled[3], row, d, half ? none : w);
+            product = times(product, alpha_pair(alpha, row, d));
+        }
+        second = product;
     }
 }
 
@@ -133,15 +136,17 @@ static __device__ inline float2 &own_pair(char *own, int row) {
     return *(float2 *)(own + dr_tile_at<float>(0, 16, row, (int)(threadIdx.x % 32) * 2));
 }
 
-/* Where a lane's gradients of the block's rows go: to the inputs (dr_rows_direct), or to floats [64][Kp]. */
+/* Where a lane's gradients of the block's rows go: to the inputs (direct), of keys to the scan's backward (made), or to floats
+ * [64][Kp]. */
 typedef struct {
-    bool direct, aligned;
+    bool direct, made, aligned;
     int left, rows; /* channels of the lane, rows that are there */
     int width;
     float *query, *read, *write;       /* floats, of row 0 */
     char *to_query, *to_key;           /* inputs, of token 0; NULL: not wanted */
-    int64_t query_stride, key_stride; /* bytes */
-    float *to_gain;                    /* [64] */
+    float *scan_key, *scan_write;      /* the scan's floats, likewise */
+    int64_t query_stride, key_stride, scan_stride; /* bytes, of the scan elements */
+    float *to_gain, *to_write, *to_square;         /* [64] */
 } channel_results;
 
 template <typename T>
@@ -151,7 +156,8 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
     const int channel = first + (int)(threadIdx.x % 32) * 2;
     const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
     channel_results to = {};
-    to.direct = dr_rows_direct(rows);
+    to.made = dr_rows_made(rows);
+    to.direct = to.made || dr_rows_direct(rows);
     to.aligned = rows.aligned;
     to.left = rows.key_size - channel;
     to.rows = x.rows;
@@ -164,10 +170,19 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         return to;
     }
     if (query.gradient) to.to_query = (char *)((T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head) + channel);
-    if (key.gradient) to.to_key = (char *)((T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head) + channel);
+    if (key.gradient && !to.made)
+        to.to_key = (char *)((T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head) + channel);
     to.query_stride = query.token * (int64_t)sizeof(T);
     to.key_stride = key.token * (int64_t)sizeof(T);
-    to.to_gain = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64;
+    const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
+    to.to_gain = call.back.gain_part + part;
+    if (!to.made) return to;
+    to.scan_stride = (int64_t)rows.key_heads * rows.key_size;
+    const int64_t from = x.place.first * to.scan_stride + x.key_head * rows.key_size + channel;
+    to.scan_key = call.diagonal.key + from;
+    to.scan_write = call.diagonal.squashed + from;
+    to.to_write = call.back.write_part + part;
+    to.to_square = call.back.square_part + part;
     return to;
 }
 
@@ -180,6 +195,17 @@ static __device__ inline void put_input(const channel_results &to, char *at, int
     } else {
         if (to.left > 0) pair[0] = dr_from_float<T>(x.x);
         if (to.left > 1) pair[1] = dr_from_float<T>(x.y);
+    }
+}
+
+static __device__ inline void put_scan(const channel_results &to, float *at, int row, float2 x) {
+    if (row >= to.rows) return;
+    at += row * to.scan_stride;
+    if (to.aligned && to.left > 1) {
+        *(float2 *)at = x;
+    } else {
+        if (to.left > 0) at[0] = x.x;
+        if (to.left > 1) at[1] = x.y;
     }
 }
 
@@ -247,9 +273,14 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 } else {
                     e = make_float2(e.x + read.x, e.y + read.y);
                 }
-                if (to.direct)
+                if (to.made)
+                    put_scan(to, to.scan_key, row, erased);
+                else if (to.direct)
                     all = make_float2(all.x + erased.x, all.y + erased.y);
-                else *(float2 *)(to.read + row * to.width) = d_r;
+                else
+                    *(float2 *)(to.read + row * to.width) = d_r;
+            } else if (to.made) {
+                put_scan(to, to.scan_key, row, none);
             }
             own_pair(own, at) = e;
             own_pair(own + OWN_BYTES, at) = all;
@@ -288,21 +319,35 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
 #pragma unroll 1
     for (int half = 8; half >= 0; half -= 8) {
         float2 tail = make_float2(1, 1);
+        float writes[8], squares[8];
 #pragma unroll
         for (int i = 7; i >= 0; i--) {
             const int at = half + i, row = mine + at;
             const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, at)), near = own_pair(own + OWN_BYTES, at);
             const float2 all = make_float2(near.x + far.x, near.y + far.y);
             tail = times(tail, alpha_pair(alpha, row, d));
-            if (to.direct)
+            if (to.made)
+                put_scan(to, to.scan_write, row, all);
+            else if (to.direct)
                 put_input<T>(to, to.to_key, to.key_stride, row, all);
             else
                 *(float2 *)(to.write + row * to.width) = all;
-            const float2 e = own_pair(own, at), f = times(far, tile_pair<T>(shared + room.write, row, d));
+            const float2 e = own_pair(own, at), write = tile_pair<T>(shared + room.write, row, d), f = times(far, write);
+            writes[i] = fmaf(write.x, all.x, write.y * all.y);
+            squares[i] = fmaf(write.x, write.x, write.y * write.y);
             suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
             prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
             own_pair(own, at) = suffix;
             own_pair(own + 2 * OWN_BYTES, at) = f;
+        }
+        if (to.made) {
+            const int lane = (int)(threadIdx.x % 32);
+            dr_warp_sums<8>(writes);
+            dr_warp_sums<8>(squares);
+            if (lane % 4 == 0) {
+                to.to_write[mine + half + lane / 4] = writes[0];
+                to.to_square[mine + half + lane / 4] = squares[0];
+            }
         }
     }
     /* the factors of halves are read: their place is free for the sums of warps */
@@ -355,35 +400,37 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
 #pragma unroll
         for (int i = 0; i < 4; i++) q[n][i] *= rows.scale;
     if (reads) scale_rows(r, k.split, 1);
+#pragma unroll 1
     for (int b = 0; b < warp; b++) {
         scale_columns(q, k.total + b * 64);
-        dr_multiply_tiles<T, false>(q, base + room.score, base + room.scaled[0], b, b + 1);
+        dr_multiply_sixteen<T, false>(q, base + room.score, base + room.scaled[0], b);
         if (!reads) continue;
         scale_columns(r, k.total + b * 64);
-        dr_multiply_tiles<T, false>(r, base + room.erase, base + room.scaled[0], b, b + 1);
+        dr_multiply_sixteen<T, false>(r, base + room.erase, base + room.scaled[0], b);
     }
     {
         float more[8][4] = {};
-        dr_multiply_tiles<T, false>(more, base + room.score, base + room.scaled[3], warp, warp + 1);
+        dr_multiply_sixteen<T, false>(more, base + room.score, base + room.scaled[3], warp);
         join_halves(q, more, k.half + warp * 128, 1);
     }
     if (reads) {
         float more[8][4] = {};
-        dr_multiply_tiles<T, false>(more, base + room.erase, base + room.scaled[3], warp, warp + 1);
+        dr_multiply_sixteen<T, false>(more, base + room.erase, base + room.scaled[3], warp);
         join_halves(r, more, k.half + warp * 128, 1);
     }
     float near[8][4] = {};
+#pragma unroll 1
     for (int b = 3; b > warp; b--) {
         scale_columns(w, k.total + b * 64);
         if (b < 3) scale_columns(near, k.total + b * 64);
-        dr_multiply_turned<T>(near, base + room.score, base + room.scaled[1], b, b + 1, NULL);
-        if (reads) dr_multiply_turned<T>(near, base + room.erase, base + room.scaled[2], b, b + 1, k.rest);
+        dr_multiply_sixteen_turned<T>(near, base + room.score, base + room.scaled[1], b, NULL);
+        if (reads) dr_multiply_sixteen_turned<T>(near, base + room.erase, base + room.scaled[2], b, k.rest);
     }
     {
         float more[8][4] = {};
         join_halves(w, more, k.half + warp * 128 + 64, 0);
-        dr_multiply_turned<T>(more, base + room.score, base + room.scaled[4], warp, warp + 1, NULL);
-        if (reads) dr_multiply_turned<T>(more, base + room.erase, base + room.scaled[5], warp, warp + 1, k.rest);
+        dr_multiply_sixteen_turned<T>(more, base + room.score, base + room.scaled[4], warp, NULL);
+        if (reads) dr_multiply_sixteen_turned<T>(more, base + room.erase, base + room.scaled[5], warp, k.rest);
         join_halves(near, more, k.half + warp * 128 + 64, 0);
     }
     const channel_results to = channel_results_of<T>(call, x, first);

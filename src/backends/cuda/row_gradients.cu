@@ -223,30 +223,50 @@ static __device__ inline void token_back(const dr_cuda_backward_call &call, int6
     store_gradient<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, sums.rate);
 }
 
-/* A block of threads takes a chunk of a key head, a warp every fourth token of it. */
+/* A block of threads takes WARPS tokens of a chunk and a key head, a warp one of them. */
+static __host__ __device__ inline unsigned token_groups(const dr_cuda_chunk_plan &plan) {
+    return ((unsigned)plan.chunk + WARPS - 1) / WARPS;
+}
+
 template <typename T, int E>
 static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int64_t slot = blockIdx.x / (unsigned)plan.key_heads;
-    const int key_head = (int)(blockIdx.x % (unsigned)plan.key_heads);
-    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, slot);
-#pragma unroll 1
-    for (int t = (int)(threadIdx.x / 32); t < place.tokens; t += WARPS)
-        token_back<T, E>(call, slot, t, place.first + t, key_head);
+    const unsigned groups = token_groups(plan), rest = blockIdx.x / groups, heads = (unsigned)plan.key_heads;
+    const int t = (int)(blockIdx.x % groups * WARPS + threadIdx.x / 32);
+    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, rest / heads);
+    if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
 }
 
-/* Where keys.cu has written the gradients of the vectors: those of the gains. One thread a token and head. */
+/* Where keys.cu has written the gradients of the vectors: those of the gains, and for the scan's backward the multiple of w that
+ * settles w's. One thread a token and head. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
+    const dr_row &spec = rows.row[0];
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
     const int i = (int)threadIdx.x, parts = plan.key_width / 64;
     if (i >= x.rows) return;
-    float sum = rows.row[0].value == DR_VALUE_GAIN ? call.back.value_dot[x.block * 64 + i] : 0;
+    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
+    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0;
     if (plan.reads)
-        for (int part = 0; part < parts; part++) sum += call.back.gain_part[(x.block * parts + part) * 64 + i];
-    const dr_input to = rows.row[0].gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN;
-    const dr_cuda_input &input = rows.input[to];
+        for (int p = 0; p < parts; p++) sum += call.back.gain_part[part + p * 64];
+    if (call.diagonal.settle) {
+        float more = 0;
+        if (plan.reads) {
+            const float gain = call.chunk.factors[at].gain, write_dot = call.back.write_dot[at];
+            const dr_row_gains gains = {gain, gain, 1};
+            float dot = 0, square = 0;
+            for (int p = 0; p < parts; p++) {
+                dot += call.back.write_part[part + p * 64];
+                square += call.back.square_part[part + p * 64];
+            }
+            settle_gain(spec, gains, call.back.value_dot[at], write_dot, &sum);
+            if (square > 0) more = (write_dot - dot) / square;
+        }
+        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;
+    }
+    if (spec.gain == DR_GAIN_ONE) return;
+    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
     if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, x.place.first + i, 0, x.head)] = sum;
 }
 
@@ -260,9 +280,9 @@ static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t st
 
 template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int64_t sizes[] = {plan->slots, plan->key_heads};
+    const int64_t sizes[] = {plan->slots, plan->key_heads, token_groups(*plan)};
     unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 2, "row_gradients", &grid));
+    DR_TRY(dr_cuda_grid(sizes, 3, "row_gradients", &grid));
     row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
     DR_CUDA_LAUNCHED("row_gradients");
     return DR_OK;
@@ -270,8 +290,8 @@ template <typename T, int E> static dr_status launch(const dr_cuda_backward_call
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->slots > 0 && dr_rows_direct(plan->rows)) {
-        if (plan->rows.row[0].gain != DR_GAIN_ONE) DR_TRY(launch_gains(call, stream));
+    if (plan->slots > 0 && (dr_rows_direct(plan->rows) || dr_rows_made(plan->rows))) {
+        if (plan->rows.row[0].gain != DR_GAIN_ONE || call->diagonal.settle) DR_TRY(launch_gains(call, stream));
     } else if (plan->slots > 0) {
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)

@@ -80,10 +80,18 @@ static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows
     dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64 / rows.steps, rows.steps - 1, rows.steps, from);
 }
 
-template <typename T> static __device__ inline void dr_put_pair(void *tile, int row, int column, float left, float right) {
-    T *to = (T *)((char *)tile + dr_tile_at<T>(0, 64, row, column));
-    to[0] = dr_from_float<T>(left);
-    to[1] = dr_from_float<T>(right);
+/* From a tile to 64 columns of such a matrix. */
+template <typename T> static __device__ inline void dr_store_columns(T *to, int width, int column, const char *tile) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
+    const int row = (int)threadIdx.x / units, within = (int)threadIdx.x % units * unit;
+    to += row * width + column + within;
+    tile += dr_tile_at<T>(0, 64, row, within);
+#pragma unroll
+    for (int j = 0; j < 64; j += step) *(uint4 *)(to + j * width) = *(const uint4 *)(tile + j * 64 * (int)sizeof(T));
+}
+
+template <typename T> static __device__ inline void dr_put_pair(char *tile, int row, int column, float left, float right) {
+    dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, column)), left, right);
 }
 
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for and a barrier
@@ -125,44 +133,51 @@ static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr
     }
 }
 
-/* C [16 of this warp x 64] += A B with A rows of one tile; B the transpose of another's rows (turned), or its rows. first, end:
- * of the 64 that are contracted, in tiles of 16. */
+/* C [16 of this warp x 64] += A B with A rows of one tile; B the transpose of another's rows (turned), or its rows. Sixteen of
+ * the 64 that are contracted, from 16 k on. */
+template <typename T, bool turned>
+static __device__ inline void dr_multiply_sixteen(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int k) {
+    dr_operand_a<T> a;
+    dr_load_a<T>(a, a_tile, 64, (int)(threadIdx.x / 32) * 16, k * 16);
+    dr_multiply_row<T, turned, 4>(c, a, b_tile, 64, k * 16);
+}
+
+/* first, end: of the 64, in tiles of 16. */
 template <typename T, bool turned>
 static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end) {
-    const int mine = (int)(threadIdx.x / 32) * 16;
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        if (k >= first && k < end) {
-            dr_operand_a<T> a;
-            dr_load_a<T>(a, a_tile, 64, mine, k * 16);
-            dr_multiply_row<T, turned, 4>(c, a, b_tile, 64, k * 16);
-        }
+        if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
 
 /* The same with A the transpose of a tile: its columns of this warp, its rows times factor[row]; NULL: 1. */
 template <typename T>
+static __device__ inline void dr_multiply_sixteen_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int k,
+                                                         const float *factor) {
+    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
+    dr_operand_a<T> a;
+    float x[2][4];
+    dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
+    if (factor) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float f = factor[k * 16 + h * 8 + 2 * t + j];
+                x[h][j] *= f;
+                x[h][j + 2] *= f;
+            }
+    }
+    dr_operand_from<T>(a, x[0], x[1]);
+    dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
+}
+
+template <typename T>
 static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end,
                                                  const float *factor) {
-    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        if (k >= first && k < end) {
-            dr_operand_a<T> a;
-            float x[2][4];
-            dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
-            if (factor) {
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        const float f = factor[k * 16 + h * 8 + 2 * t + j];
-                        x[h][j] *= f;
-                        x[h][j + 2] *= f;
-                    }
-            }
-            dr_operand_from<T>(a, x[0], x[1]);
-            dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
-        }
+        if (k >= first && k < end) dr_multiply_sixteen_turned<T>(c, a_tile, b_tile, k, factor);
 }
 
 /* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */
@@ -181,14 +196,6 @@ template <typename T> static __device__ inline void dr_multiply_scores(float (&c
                 dr_product<T>(c[2 * n + 1], a, b[1]);
             }
     }
-}
-
-/* Rules whose gradients of keys and gains are those of the rows themselves: keys.cu writes them at once. */
-static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
-    const dr_row &row = rows.row[0];
-    const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
-    return rows.steps == 1 && rows.group == 1 && !rows.diagonal_scan && rows.query == DR_QUERY_PLAIN &&
-           (row.read == DR_READ_NONE || row.read == DR_READ_KEY) && row.write == DR_WRITE_KEY && gain;
 }
 
 #endif
