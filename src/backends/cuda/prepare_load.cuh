@@ -202,17 +202,18 @@ static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
     return none;
 }
 
-/* 64 whole rows of `boxes` boxes. */
+/* 64 whole rows. */
 template <typename T>
-static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source, int boxes) {
+static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source) {
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
     const int thread = (int)threadIdx.x, row = thread / units, within = thread % units;
     const int64_t stride = source.token * (int)sizeof(T);
-    const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head);
+    const char *at =
+        (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
     at += row * stride + within * 16;
     unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
 #pragma unroll 1
-    for (int box = 0; box < boxes; box++) {
+    for (int box = 0; box < x.boxes; box++) {
         const char *from = at + box * row_bytes;
 #pragma unroll
         for (int j = 0; j < 64; j += step) {
@@ -228,11 +229,11 @@ template <typename T>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
-    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned && rows.key_size == plan.key_width) { /* most of the time */
+    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned && rows.key_size - x.channel >= x.boxes * 64) { /* most often */
         const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
         if (write.at && asked.at) {
-            dr_load_whole<T>(writer, x, write, plan.key_width / 64);
-            dr_load_whole<T>(query, x, asked, plan.key_width / 64);
+            dr_load_whole<T>(writer, x, write);
+            dr_load_whole<T>(query, x, asked);
             dr_copy_commit();
             return;
         }

@@ -189,8 +189,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs, shared,
                            u);
         dr_group_wait<0>();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) dr_gate_arrive(dr_group_free(scan, gates, at.stage));
+        dr_gate_arrive(dr_group_free(scan, gates, at.stage));
         dr_group_next(at, scan.stages);
         block -= plan.value_heads;
         given = false;
@@ -214,8 +213,8 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (reverse_idle(group_call.call, place)) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < scan.stages; i++) {
-            dr_gate_open(dr_group_filled(scan, dr_shared_address(shared), i), 4);
-            dr_gate_open(dr_group_free(scan, dr_shared_address(shared), i), 4 * busy);
+            dr_gate_open(dr_group_filled(scan, dr_shared_address(shared), i), 128);
+            dr_gate_open(dr_group_free(scan, dr_shared_address(shared), i), 128 * busy);
         }
     }
     __syncthreads();

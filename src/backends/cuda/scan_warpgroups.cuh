@@ -4,8 +4,8 @@
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
  *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
  *
- * A stage is filled when all copying warps have passed its first barrier, and free when all computing threads have passed its
- * second one: computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
+ * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
+ * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
  * values are taken from U while the second is under way; X^T Y goes before P' Y, which nothing waits for. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
@@ -82,8 +82,7 @@ static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
 template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
     dr_copy_wait<behind>();
     dr_shared_fence();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) dr_gate_arrive(gate);
+    dr_gate_arrive(gate);
 }
 
 /* Rows at one stride that fill a tile chunk after chunk: what the thread copies of the next one, rows 16 apart. */
@@ -480,7 +479,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (busy == 0) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < group_call.stages; i++) {
-            dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 4);
+            dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 128);
             dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 128 * busy);
         }
     }

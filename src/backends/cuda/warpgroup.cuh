@@ -117,7 +117,6 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
     }
 
 DR_GROUP_PRODUCT(__nv_bfloat16, "bf16")
-DR_GROUP_PRODUCT(__half, "f16")
 
 /* Four 8 x 8 matrices of 16 bits to shared memory: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it, and gives
  * the address of row l % 8 of matrix l / 8. */
