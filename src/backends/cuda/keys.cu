@@ -333,7 +333,6 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
     }
-    if constexpr (channel) clear_alpha(rows, x, shared + room.alpha);
     __syncthreads();
     if (!channel) scalar_fades(rows, k);
 
@@ -346,10 +345,10 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     const int V = plan.value_width;
     bool asked = false;
     load_states<T>(call, x, shared, room, first, 0);
+    if constexpr (channel) load_decays(rows, x, first, shared + room.alpha);
     dr_copy_commit();
     if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
     dr_copy_commit(); /* with nothing in it, too: the waits count groups */
-    if constexpr (channel) load_alpha(rows, x, first, shared + room.alpha);
 #pragma unroll 1
     for (int column = 0; column < V; column += 64) {
         const int place = column % 128 ? room.ahead : 0;

@@ -13,23 +13,17 @@
 
 #include "backends/cuda/keys.cuh"
 
-/* alpha of every row and channel as floats: 1 at rows that do not decay. Two steps with a barrier between: ones where not every
- * row decays, then a warp every fourth token. */
-static __device__ inline void clear_alpha(const dr_cuda_rows &rows, const dr_row_block &x, char *alpha) {
-    if (rows.steps == 1 && x.rows == 64) return;
-    for (int i = (int)threadIdx.x; i < 64 * 64 / 4; i += BLOCK_THREADS) *(float4 *)(alpha + i * 16) = make_float4(1, 1, 1, 1);
-}
-
-static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
-    const int d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;
+/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay. scale_keys makes alpha of them. */
+static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-    const float *at = (const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
-#pragma unroll 8
-    for (int token = (int)(threadIdx.x / 32); token < x.place.tokens; token += BLOCK_THREADS / 32) {
-        const float *g = at + token * decay.token;
-        const float2 x = rows.aligned && left > 1 ? *(const float2 *)g : make_float2(left > 0 ? g[0] : 0, left > 1 ? g[1] : 0);
-        *(float2 *)(alpha + dr_tile_at<float>(0, 64, token * rows.steps, d)) = make_float2(expf(x.x), expf(x.y));
+    const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
+                                    decay.token, x.place.tokens};
+    dr_clear_rows<float>(alpha, 64, 1, 0, rows.steps);
+    if (rows.steps > 1 && 64 % rows.steps) { /* the rows behind the last whole token */
+        for (int i = (int)threadIdx.x; i < 16; i += BLOCK_THREADS)
+            *(float4 *)(alpha + dr_tile_at<float>(0, 64, 64 / rows.steps * rows.steps, i * 4)) = make_float4(0, 0, 0, 0);
     }
+    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, 64 / rows.steps, 0, rows.steps, from);
 }
 
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
@@ -48,12 +42,12 @@ static __device__ inline float2 plus(float s, float2 y, float2 z) {
     return make_float2(fmaf(s, y.x, z.x), fmaf(s, y.y, z.y));
 }
 
-/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
+/* alpha in place of the log decays; keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
  * the half that has no such pairs); the factors of blocks and halves. A warp takes one block, a lane two channels. */
 template <typename T, bool reads>
 static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
     const int block = (int)(threadIdx.x / 32), start = block * 16, d = (int)(threadIdx.x % 32) * 2;
-    const char *alpha = shared + room.alpha;
+    char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 first = one, product = one; /* of the first half; from the start of the half */
 #pragma unroll 1
@@ -63,8 +57,9 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int row = start + half * 8 + i;
-            const float2 before = product;
-            product = times(product, alpha_pair(alpha, row, d));
+            const float2 before = product, g = alpha_pair(alpha, row, d), a = make_float2(expf(g.x), expf(g.y));
+            *(float2 *)(alpha + dr_tile_at<float>(0, 64, row, d)) = a; /* the warp's own rows */
+            product = times(product, a);
             const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
             set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
             set_pair<T>(shared + room.scaled[4], row, d, half ? q : none);

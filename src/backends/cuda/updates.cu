@@ -271,6 +271,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
         dots[thread] = 0;
     }
+    /* of 16 bits the next 64 channels come at once, to the place of Y */
+    enum { TILE = 64 * 64 * (int)sizeof(T), ahead = sizeof(T) == 2 ? 2 : 1 };
     const unsigned base = dr_shared_address(shared);
     const float *entry = dr_given_state(call, x, false);
     if (plan.reads) load_inverse<T>(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
@@ -280,7 +282,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     for (int column = 0; column < plan.value_width; column += 64) {
         float read[8][4] = {}, u[8][4];
         const int64_t rows_at = block * 64 * plan.value_width;
-        for (int k = 0; k < plan.key_width; k += 64) {
+        for (int k = 0; k < plan.key_width; k += 64 * ahead) {
+            const T *states = (const T *)call.saved + (block * plan.value_width + column) * plan.key_width;
+            const bool two = ahead == 2 && k + 64 < plan.key_width;
             __syncthreads();
             if (k == 0) {
                 dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
@@ -289,25 +293,31 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             }
             if (plan.reads) {
                 load_readers<T>(call, x, k, shared + room.reader);
-                dr_load_columns<T>(shared + room.state,
-                                   (const T *)call.saved + (block * plan.value_width + column) * plan.key_width, plan.key_width,
-                                   k);
+                dr_load_columns<T>(shared + room.state, states, plan.key_width, k);
+                if (two) {
+                    load_readers<T>(call, x, k + 64, shared + room.rest);
+                    dr_load_columns<T>(shared + room.rest + TILE, states, plan.key_width, k + 64);
+                }
             }
             dr_copy_commit();
             dr_copy_wait<0>();
             __syncthreads();
             if (!plan.reads) break;
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
             if (sizeof(T) == 4 || !entry) continue;
             __syncthreads();
             dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            if (two) dr_load_rest<T>(shared + room.rest + TILE, rows, entry, column, k + 64);
             __syncthreads();
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
         }
         if (plain) {
             take_rest<T>(shared + room.update, value, read_gain, read, u);
             plain_gradients<T>(rows, x, column, value, shared + room.update, shared + room.d_update, dots);
         } else {
+            __syncthreads(); /* others may still read what came to the place of Y */
             load_values<T>(rows, x, factors, column, shared + room.rest);
             __syncwarp();
             take_rest<float>(shared + room.rest, NULL, read_gain, read, u);
