@@ -7,8 +7,9 @@ share of this machine's own ceilings measured in the same run (a device copy, co
 8192^3), and the ratio of a peer's median to ours. A peer that is not installed is named as missing.
 
 --recorded needs neither PyTorch nor peers: it runs `deltarule bench` and prints the ratios of times recorded on an H200 to ours: those
-of flash-linear-attention bc3b101 (Triton 3.6, torch 2.11) over many tokens and decoding, and the ratios between our own rules. Only on
-such a GPU do they mean anything. It ends with what a fresh process waits for its first forward and backward.
+of flash-linear-attention bc3b101 (Triton 3.6, torch 2.11) over many tokens and decoding, of FlashQLA and FlashInfer where they have
+one, and the ratios between our own rules. Only on such a GPU do they mean anything. It ends with what a fresh process waits for its
+first forward and backward.
 
 Bytes are those that must move: inputs and outputs once each way. Operations are counted as by the chunkwise form in chunks of 64
 tokens, 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward, whatever the kernel does.
@@ -49,6 +50,9 @@ RECORDED = {
     "dplr": {"1x32768x8": (7.18, 21.3)},
     "qdelta": {"16x2048x8": (0.633, 2.793)},
 }
+# ms of gdn by others: FlashQLA c18a486 (its own table, CUDA graphs), FlashInfer 0.6.13; 16x2048x8 scaled from rows with as many chains
+RECORDED_OTHERS = {"1x32768x8": (("FlashQLA", 0.320, 1.207),), "1x8192x32": (("FlashQLA", 0.280, 1.069),),
+                   "16x2048x8": (("FlashQLA", 0.172, None), ("FlashInfer", 0.117, None))}
 # us, one token of so many sequences, 32 heads, K = V = 128, float32 states, CUDA graph, by the same
 RECORDED_DECODE = {"gdn": {1: 7.6, 32: 52.9, 256: 368.8}, "kda": {1: 8.8, 32: 41.7, 256: 285.1}}
 # A rule's time over that of the rule it extends
@@ -272,6 +276,10 @@ def recorded(wanted):
                          f" {over(theirs[i], 1e3 * x['seconds']):>8}  ")
             print(text + f" {found['workspace_forward'] / heads:9.0f} {found['workspace_forward_backward'] / heads:12.0f}"
                   f" {found['saved'] / heads:9.0f}", flush=True)
+            others = RECORDED_OTHERS.get(shape, ()) if rule == "gdn" and wanted.size == 128 and wanted.dtype == "bf16" else ()
+            for name, forward, both in others:
+                ours = [1e3 * found[part]["seconds"] for part in ("forward", "forward_backward")]
+                print(f"{'':<10} {name:<11} {over(forward, ours[0]):>41}   {over(both, ours[1]):>41}")
             times[rule] = [found[part]["seconds"] for part in ("forward", "forward_backward")]
             lines.append(found)
         for rule, base in RELATIVES:

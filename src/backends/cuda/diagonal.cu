@@ -413,9 +413,9 @@ static __global__ void __launch_bounds__(32 * W)
     const dr_chunk_place place = dr_find_chunk(plan, cu, slot);
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
     float *parts = kept + plan.chunk * E * threads;
-    float a[E], ridge[E], d_a[E], d_ridge[E], d_centre = 0;
+    float a[E] = {}, ridge[E], d_a[E] = {}, d_ridge[E], d_centre = 0;
     load_ridge<E>(rows, head, first, ridge);
-    load_channels<E>(rows, tensors.entry, slot, head, first, a);
+    if (place.tokens > 0) load_channels<E>(rows, tensors.entry, slot, head, first, a);
     constexpr int batch = E == 1 ? 8 : 2; /* tokens asked for at once */
     for (int begin = 0; begin < place.tokens; begin += batch) {
         float key[batch][E], alpha[batch], gain[batch];
@@ -437,7 +437,7 @@ static __global__ void __launch_bounds__(32 * W)
                 }
             }
     }
-    load_channels<E>(rows, gradients.exit, slot, head, first, d_a);
+    if (place.tokens > 0) load_channels<E>(rows, gradients.exit, slot, head, first, d_a);
 #pragma unroll
     for (int e = 0; e < E; e++) d_ridge[e] = 0;
     scan_token<E> x, next;

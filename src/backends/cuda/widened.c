@@ -12,9 +12,16 @@ typedef struct {
     void *workspace;
 } widened;
 
-static bool depends_on_squash(const dr_row *row) {
-    return row->write == DR_WRITE_PRECONDITIONED &&
-           (row->gain == DR_GAIN_IMPLICIT || row->gain == DR_GAIN_NORMALIZED || row->gain == DR_GAIN_EXPONENTIAL);
+static bool depends_on_squash(const dr_rule *rule, const dr_row *row) {
+    return row->write == DR_WRITE_PRECONDITIONED && (rule->decay == DR_DECAY_NONE || row->gain == DR_GAIN_IMPLICIT ||
+                                                     row->gain == DR_GAIN_NORMALIZED || row->gain == DR_GAIN_EXPONENTIAL);
+}
+
+/* Erases all that a unit key held. */
+static bool steps_fully(const dr_row *row) {
+    const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
+                      (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
+    return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && same);
 }
 
 bool dr_cuda_widens(const dr_backend *backend, const dr_recurrence *recurrence) {
@@ -22,7 +29,7 @@ bool dr_cuda_widens(const dr_backend *backend, const dr_recurrence *recurrence) 
     if (backend->storage != DR_BF16) return backend->storage == DR_F16;
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
     for (int i = 0; i < rule->rows; i++)
-        if (rule->row[i].gain == DR_GAIN_NORMALIZED || depends_on_squash(&rule->row[i])) return true;
+        if (steps_fully(&rule->row[i]) || depends_on_squash(rule, &rule->row[i])) return true;
     return false;
 }
 

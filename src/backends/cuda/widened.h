@@ -2,9 +2,11 @@
  * as for float32, and what it gives is rounded once. Chunks round keys, states and updates more often than a loop over tokens
  * does; this is for where that is too much:
  *
- *     fp16                    whose bits are worth something: it is taken for its precision
- *     gains that divide by r . w with nothing added, and gains that are made of keys that the scan squashed
- *                             gradients through them are small differences of large sums */
+ * - fp16, whose bits are worth something: it is taken for its precision;
+ * - rows that take full steps, a gain 1 / r . w, or one where a key is read and written: what they leave of a state is a small
+ *   difference;
+ * - squashed keys without decay or in gains made of them, and normalizers: the gradient of the scan is a sum over all tokens
+ *   and channels whose parts cancel. */
 #ifndef DR_CUDA_WIDENED_H
 #define DR_CUDA_WIDENED_H
 
