@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
     const place at = place_of(call, blockIdx.x, slices_of(rows));
     const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
     if (slot < 0) return;
-    prefetch_token(rows, at, at.sequence);
+    prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
     float4 S[ROWS];
     load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
     float a[CHANNELS];

@@ -5,14 +5,17 @@
  *
  *     makers    4 warps: the operands of each row of a token (tokens_pass.cuh), up to two rows ahead of who needs them
  *     holders   4 warps for 32 columns: state from its place in shared memory to registers, the rows, and back to its place
- *     a copier  1 thread: states into places ahead of the holders, and out of them behind
+ *     a copier  1 warp: states into places ahead of the holders, and out of them behind, a quarter at a time so that a place is
+ *               filled again as soon as it can be; and asks for the makers' inputs
  *
  * so that several states are under way at any time without a register that waits for them. Numbers are summed as in tokens.cu:
  * the results are the same bits. */
 #include "backends/cuda/bulk.cuh"
 #include "backends/cuda/tokens_pass.cuh"
 
-constexpr int LEAST_MANY = 2; /* states a multiprocessor from which on this pays */
+constexpr int LEAST_MANY = 1; /* states a multiprocessor from which on this pays */
+constexpr int AHEAD = 2;      /* states of a block from asking for inputs to making rows of them */
+constexpr int PARTS = 4;      /* of a state, copied one by one */
 constexpr int MOST_COLUMNS = 128, MOST_SLICES = MOST_COLUMNS / COLUMNS, MOST_PLACES = 4;
 constexpr int MOST_THREADS = THREADS * (1 + MOST_SLICES) + 32;
 
@@ -64,10 +67,6 @@ static __device__ inline void make_rows(const dr_cuda_tokens &call, const many_p
         place at = place_of(call, state, 1);
         at.column = 4 * (int)threadIdx.x;
         const int64_t slot = slot_of(call, at.sequence), token = at.sequence;
-        if (state + gridDim.x < plan.states) {
-            const place next = place_of(call, state + gridDim.x, 1);
-            prefetch_token(rows, next, next.sequence);
-        }
         if (slot < 0) continue;
         float a[1], squash[1] = {0}, morrison[1] = {0}, query[1] = {0};
         load_scan(call, call.initial_scan, slot, at, a);
@@ -132,45 +131,85 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
     }
 }
 
-/* One thread. */
-template <int KT>
-static __device__ inline void copy_states(const dr_cuda_tokens &call, const many_plan &plan, float *places,
-                                          many_shared<KT> &shared) {
-    const unsigned HV = (unsigned)call.rows.value_heads;
-    const int64_t size = (int64_t)call.rows.key_size * call.rows.value_size;
-    const uint64_t policy = dr_bulk_passing();
-    turn_of load = {0, 0}, at = {0, 0};
-    unsigned loading = blockIdx.x;
-    const auto load_next = [&] {
-        int64_t slot = -1;
-        for (; loading < plan.states; loading += gridDim.x)
-            if ((slot = slot_of(call, loading / HV)) >= 0) break;
-        if (loading >= plan.states) return;
-        const unsigned barrier = dr_shared_address(&shared.loaded[load.index]);
-        dr_mbarrier_promise(barrier, plan.state_bytes);
-        dr_bulk_load(dr_shared_address(places + load.index * size), call.initial + (slot * HV + loading % HV) * size,
-                     plan.state_bytes, barrier, policy);
-        next_turn(load, plan.places);
-        loading += gridDim.x;
-    };
-    for (int i = 0; i < plan.places; i++) load_next();
-    bool first = true;
-    for (unsigned state = blockIdx.x; state < plan.states; state += gridDim.x) {
-        const int64_t sequence = state / HV, slot = slot_of(call, sequence);
-        if (slot < 0) continue;
-        const int64_t kept = call.to ? call.to[sequence] : slot;
-        dr_mbarrier_wait(dr_shared_address(&shared.passed[at.index]), at.parity);
-        if (kept >= 0)
-            dr_bulk_store(call.final + (kept * HV + state % HV) * size, dr_shared_address(places + at.index * size),
-                          plan.state_bytes, policy);
-        dr_bulk_commit();
-        next_turn(at, plan.places);
-        /* the place of the state before is free when its store has been read */
-        dr_bulk_wait_read<1>();
-        if (!first) load_next();
-        first = false;
+/* How the copier copies states of the pool to and from places. */
+typedef struct {
+    int64_t size;  /* floats of a state */
+    unsigned part; /* bytes of a part of it */
+    unsigned HV;
+    uint64_t policy;
+} copy_plan;
+
+static __device__ inline void load_part(const dr_cuda_tokens &call, const copy_plan &copy, int64_t slot, unsigned state,
+                                        int part, unsigned place, unsigned barrier) {
+    const char *from = (const char *)(call.initial + (slot * copy.HV + state % copy.HV) * copy.size);
+    dr_bulk_load(place + (unsigned)part * copy.part, from + (unsigned)part * copy.part, copy.part, barrier, copy.policy);
+}
+
+static __device__ inline void store_part(const dr_cuda_tokens &call, const copy_plan &copy, int64_t slot, unsigned state,
+                                         int part, unsigned place) {
+    char *to = (char *)(call.final + (slot * copy.HV + state % copy.HV) * copy.size);
+    dr_bulk_store(to + (unsigned)part * copy.part, place + (unsigned)part * copy.part, copy.part, copy.policy);
+}
+
+/* This block's next state from `state` on that is not skipped, and its slot; plan.states or above: there is none. */
+static __device__ inline unsigned next_state(const dr_cuda_tokens &call, const many_plan &plan, unsigned state, int64_t &slot) {
+    for (; state < plan.states; state += gridDim.x) {
+        slot = slot_of(call, state / (unsigned)call.rows.value_heads);
+        if (slot >= 0) break;
     }
-    dr_bulk_wait<0>();
+    return state;
+}
+
+static __device__ inline void ask_for_inputs(const dr_cuda_tokens &call, const many_plan &plan, unsigned state) {
+    if (state >= plan.states) return;
+    const place at = place_of(call, state, 1);
+    prefetch_token(call.rows, at, at.sequence, 0, 1);
+}
+
+/* The last warp: all lanes ask for inputs, the first one copies. */
+template <int KT>
+static __device__ inline void copy_states(const dr_cuda_tokens &call, const many_plan &plan, const float *places,
+                                          many_shared<KT> &shared) {
+    const unsigned HV = (unsigned)call.rows.value_heads, first = dr_shared_address(places);
+    const copy_plan copy = {(int64_t)call.rows.key_size * call.rows.value_size, plan.state_bytes / PARTS, HV,
+                            dr_bulk_passing()};
+    const bool copies = threadIdx.x % 32 == 0;
+    int64_t slot = 0, coming = 0;
+    unsigned loading = next_state(call, plan, blockIdx.x, coming);
+    for (unsigned ahead = 0; ahead < AHEAD; ahead++) ask_for_inputs(call, plan, blockIdx.x + ahead * gridDim.x);
+    for (int i = 0; i < plan.places && loading < plan.states && copies; i++) {
+        const unsigned barrier = dr_shared_address(&shared.loaded[i]);
+        dr_mbarrier_promise(barrier, plan.state_bytes);
+        for (int part = 0; part < PARTS; part++)
+            load_part(call, copy, coming, loading, part, first + (unsigned)i * plan.state_bytes, barrier);
+        loading = next_state(call, plan, loading + gridDim.x, coming);
+    }
+    turn_of at = {0, 0};
+    for (unsigned state = next_state(call, plan, blockIdx.x, slot); state < plan.states;
+         state = next_state(call, plan, state + gridDim.x, slot), next_turn(at, plan.places)) {
+        ask_for_inputs(call, plan, state + AHEAD * gridDim.x);
+        const unsigned place = first + (unsigned)at.index * plan.state_bytes;
+        const int64_t kept = call.to ? call.to[state / HV] : slot;
+        dr_mbarrier_wait(dr_shared_address(&shared.passed[at.index]), at.parity);
+        if (!copies) continue;
+        for (int part = 0; part < PARTS; part++) {
+            if (kept >= 0) store_part(call, copy, kept, state, part, place);
+            dr_bulk_commit();
+        }
+        if (loading >= plan.states) continue;
+        const unsigned barrier = dr_shared_address(&shared.loaded[at.index]);
+        dr_mbarrier_promise(barrier, plan.state_bytes);
+        dr_bulk_wait_read<3>();
+        load_part(call, copy, coming, loading, 0, place, barrier);
+        dr_bulk_wait_read<2>();
+        load_part(call, copy, coming, loading, 1, place, barrier);
+        dr_bulk_wait_read<1>();
+        load_part(call, copy, coming, loading, 2, place, barrier);
+        dr_bulk_wait_read<0>();
+        load_part(call, copy, coming, loading, 3, place, barrier);
+        loading = next_state(call, plan, loading + gridDim.x, coming);
+    }
+    if (copies) dr_bulk_wait<0>();
 }
 
 #endif
@@ -199,7 +238,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1)
         make_rows<T>(call, plan, rest);
     else if (threadIdx.x < THREADS + holders)
         hold_states<T>(call, plan, places, rest);
-    else if (threadIdx.x == THREADS + holders)
+    else
         copy_states(call, plan, places, rest);
 #endif
 }
@@ -225,6 +264,7 @@ bool dr_cuda_tokens_are_many(const dr_cuda *gpu, const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
     const int64_t states = call->layout.sequences * rows->value_heads;
     if (!gpu->hopper || !call->whole || rows->key_size > 128 || rows->value_size > MOST_COLUMNS) return false;
+    if (rows->key_size * rows->value_size * sizeof(float) % (16 * PARTS) != 0) return false;
     if (states < LEAST_MANY * gpu->processors || states > INT32_MAX) return false;
     return places_of(gpu, (size_t)rows->key_size * (size_t)rows->value_size * sizeof(float)) >= 3;
 }

@@ -324,16 +324,16 @@ static __device__ inline unsigned slices_of(const dr_cuda_rows &rows) {
     return ((unsigned)rows.value_size + COLUMNS - 1) / COLUMNS;
 }
 
-/* Asks for what the rows of a token will read, a lane for each input and each warp for other lines of 128 bytes: a row's loads
- * wait for one another, and so find it near. */
-static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const place &at, int64_t token) {
+/* Asks for what the rows of a token will read, a lane for each input and so many warps for other lines of 128 bytes: a row's
+ * loads wait for one another, and so find it near. */
+static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const place &at, int64_t token, int warp, int warps) {
     static_assert(DR_INPUTS <= 32, "a lane for each input");
     const int lane = threadIdx.x % 32;
     if (lane >= DR_INPUTS || !rows.input[lane].at) return;
     const dr_cuda_input &input = rows.input[lane];
     const int64_t first = dr_input_index(input, token, 0, input.per_value ? at.value_head : at.key_head);
     const char *from = (const char *)input.at + first * input.element;
-    for (int line = (int)threadIdx.x / 32 * 128; line < input.bytes; line += WARPS * 128)
+    for (int line = warp * 128; line < input.bytes; line += warps * 128)
         asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line));
 }
 

@@ -1,8 +1,9 @@
 /* RMS norm, with or without a gate, and L2 norm, row by row: n = u / s with s the root of the squares, and the gradient of u is
  * that of n without its part along n (backends/reference/norm.c has the formulas).
  *
- * Each row is read three times while it is in the first-level cache: squares, the part along n, the results. The kind of gate
- * is a constant of each instance, so that nothing is asked in the inner loops. */
+ * Each row is read twice while it is in the first-level cache: for its sums, four of each side by side because one would wait
+ * for itself, then for the results. The kind of gate is a constant of each instance, so that nothing is asked in the inner
+ * loops. */
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
 
@@ -20,13 +21,30 @@ INLINE lanes normed(dr_activation kind, bool first, const float *x, const float 
     return first ? u * activate(kind, lanes_load_n(gate, n)) : u;
 }
 
+enum { SUMS = 4 };
+
+INLINE float sum_of(const lanes sum[SUMS]) {
+    return lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+INLINE float inverse_of(const dr_rms_norm *norm, float squares) {
+    return (float)(1 / sqrt((double)squares / (double)norm->dim + norm->eps));
+}
+
 INLINE float inverse_root(const dr_rms_norm *norm, dr_activation kind, bool first, const float *x, const float *gate) {
-    lanes sum = lanes_zero();
-    for (int64_t i = 0; i < norm->dim; i += LANES) {
+    lanes sum[SUMS] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+    int64_t i = 0;
+    for (; i + SUMS * LANES <= norm->dim; i += SUMS * LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < SUMS; k++) {
+            lanes u = normed(kind, first, x + i + k * LANES, gate + i + k * LANES, LANES);
+            sum[k] = lanes_fma(u, u, sum[k]);
+        }
+    for (; i < norm->dim; i += LANES) {
         lanes u = normed(kind, first, x + i, gate + i, lanes_left(norm->dim, i));
-        sum = lanes_fma(u, u, sum);
+        sum[0] = lanes_fma(u, u, sum[0]);
     }
-    return (float)(1 / sqrt((double)lanes_sum(sum) / (double)norm->dim + norm->eps));
+    return inverse_of(norm, sum_of(sum));
 }
 
 INLINE void forward(const dr_rms_norm *norm, dr_activation kind, bool first, int64_t rows, const float *x, const float *weight,
@@ -49,28 +67,41 @@ typedef struct {
     bool accumulate;
 } backward_row;
 
+/* n vectors' part of sum u^2 and of sum d_n u. Keeps the tail of the gate's sigmoid for the second pass, in d_gate. */
+INLINE void add_sums(dr_activation kind, bool first, const backward_row *row, int64_t i, int64_t n, lanes *squares,
+                     lanes *along) {
+    const bool gated = kind != DR_ACTIVATION_NONE;
+    lanes u = lanes_load_n(row->x + i, n), d_n = lanes_load_n(row->d_y + i, n) * lanes_load_n(row->weight + i, n);
+    if (gated) {
+        lanes gate = lanes_load_n(row->gate + i, n), tail = lanes_sigmoid_tail(gate), s = lanes_sigmoid_of_tail(gate, tail);
+        if (row->d_gate) lanes_store_n(row->d_gate + i, n, tail);
+        lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s;
+        if (first)
+            u = u * a;
+        else
+            d_n = d_n * a;
+    }
+    *squares = lanes_fma(u, u, *squares);
+    *along = lanes_fma(d_n, u, *along);
+}
+
 /* With a the gate's activation: d_n = d_y w a (gate after) or d_y w (first); d_u = (d_n - n mean(d_n n)) / s */
 INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, backward_row row) {
-    int64_t dim = norm->dim;
+    int64_t dim = norm->dim, j = 0;
     bool gated = kind != DR_ACTIVATION_NONE;
-    lanes inverse = lanes_set(inverse_root(norm, kind, first, row.x, row.gate)), along = lanes_zero();
-    for (int64_t i = 0; i < dim; i += LANES) {
-        int64_t n = lanes_left(dim, i);
-        lanes value = normed(kind, first, row.x + i, row.gate + i, n) * inverse;
-        lanes d_n = lanes_load_n(row.d_y + i, n) * lanes_load_n(row.weight + i, n);
-        if (gated && !first) {
-            lanes gate = lanes_load_n(row.gate + i, n), tail = lanes_sigmoid_tail(gate), s = lanes_sigmoid_of_tail(gate, tail);
-            if (row.d_gate) lanes_store_n(row.d_gate + i, n, tail); /* kept there for the next pass */
-            d_n = d_n * (kind == DR_ACTIVATION_SILU ? gate * s : s);
-        }
-        along = lanes_fma(d_n, value, along);
-    }
-    lanes mean = lanes_set(lanes_sum(along) / (float)dim);
+    lanes squares[SUMS] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+    lanes along[SUMS] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+    for (; j + SUMS * LANES <= dim; j += SUMS * LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < SUMS; k++) add_sums(kind, first, &row, j + k * LANES, LANES, &squares[k], &along[k]);
+    for (; j < dim; j += LANES) add_sums(kind, first, &row, j, lanes_left(dim, j), &squares[0], &along[0]);
+    const float root = inverse_of(norm, sum_of(squares));
+    lanes inverse = lanes_set(root), mean = lanes_set(root * sum_of(along) / (float)dim);
     for (int64_t i = 0; i < dim; i += LANES) {
         int64_t n = lanes_left(dim, i);
         lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = lanes_load_n(row.weight + i, n);
         lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), tail = lanes_zero();
-        if (gated) tail = !first && row.d_gate ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
+        if (gated) tail = row.d_gate ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
         lanes s = lanes_sigmoid_of_tail(gate, tail);
         lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s, after = first ? lanes_set(1.0f) : a;
         lanes value = (first ? x * a : x) * inverse, d_w = d_y * value;
@@ -124,19 +155,28 @@ void DR_ISA_NAME(dr_cpu_rms_norm_backward)(const dr_rms_norm *norm, int64_t rows
     }
 }
 
-static lanes inverse_length(const dr_l2_norm *norm, const float *x) {
-    lanes sum = lanes_zero();
-    for (int64_t i = 0; i < norm->dim; i += LANES) {
-        lanes u = lanes_load_n(x + i, lanes_left(norm->dim, i));
-        sum = lanes_fma(u, u, sum);
+/* sum x y */
+INLINE float dot(int64_t dim, const float *x, const float *y) {
+    lanes sum[SUMS] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+    int64_t i = 0;
+    for (; i + SUMS * LANES <= dim; i += SUMS * LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < SUMS; k++) sum[k] = lanes_fma(lanes_load(x + i + k * LANES), lanes_load(y + i + k * LANES), sum[k]);
+    for (; i < dim; i += LANES) {
+        const int64_t n = lanes_left(dim, i);
+        sum[0] = lanes_fma(lanes_load_n(x + i, n), lanes_load_n(y + i, n), sum[0]);
     }
-    return lanes_set((float)(1 / sqrt((double)lanes_sum(sum) + norm->eps)));
+    return sum_of(sum);
+}
+
+static float inverse_length(const dr_l2_norm *norm, const float *x) {
+    return (float)(1 / sqrt((double)dot(norm->dim, x, x) + norm->eps));
 }
 
 void DR_ISA_NAME(dr_cpu_l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y) {
     int64_t dim = norm->dim;
     for (int64_t r = 0; r < rows; r++, x += dim, y += dim) {
-        lanes inverse = inverse_length(norm, x);
+        lanes inverse = lanes_set(inverse_length(norm, x));
         for (int64_t i = 0; i < dim; i += LANES) {
             int64_t n = lanes_left(dim, i);
             lanes_store_n(y + i, n, lanes_load_n(x + i, n) * inverse);
@@ -147,12 +187,8 @@ void DR_ISA_NAME(dr_cpu_l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, c
 void DR_ISA_NAME(dr_cpu_l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x) {
     int64_t dim = norm->dim;
     for (int64_t r = 0; r < rows; r++, x += dim, d_y += dim, d_x += dim) {
-        lanes inverse = inverse_length(norm, x), sum = lanes_zero();
-        for (int64_t i = 0; i < dim; i += LANES) {
-            int64_t n = lanes_left(dim, i);
-            sum = lanes_fma(lanes_load_n(d_y + i, n), lanes_load_n(x + i, n) * inverse, sum);
-        }
-        lanes along = lanes_set(lanes_sum(sum));
+        const float root = inverse_length(norm, x);
+        lanes inverse = lanes_set(root), along = lanes_set(root * dot(dim, d_y, x));
         for (int64_t i = 0; i < dim; i += LANES) {
             int64_t n = lanes_left(dim, i);
             lanes value = lanes_load_n(x + i, n) * inverse;

@@ -10,7 +10,7 @@
  * token has: the first reads for all of them and the query, and leaves the state in the second-level cache; the second writes.
  * Rules that do not read before they write need one.
  *
- * Memory would rest during the second pass, which therefore asks for the first quarter of the next state (passes that take
+ * Memory would rest during the second pass, which therefore asks for the first third of the next state (passes that take
  * turns with the one over the next state are slower: they confuse what fetches ahead). It goes from the last channel to the
  * first, which are still in the first-level cache. The inputs of a head are asked for two heads ahead.
  *
@@ -23,7 +23,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum { TILE = 128 / LANES, GROUP = 3 }; /* most vectors of columns of a strip, an even number; readers or writers of a pass */
-enum { LINE = 64, ASKED = 4 };          /* bytes; one of so many parts of the next state is asked for */
+enum { LINE = 64, ASKED = 3 };          /* bytes; one of so many parts of the next state is asked for */
 
 /* Columns column .. column + width - 1 of the state of the head in a chunk: `vectors` whole vectors, or less than one. */
 typedef struct {
