@@ -4,32 +4,38 @@
 deltarule is called through its C library with plain device pointers: PyTorch makes the inputs, the stream and the events. Every
 line is one rule and shape: the median of the forward and of forward and backward, with the spread from quartile to quartile, the
 share of this machine's own ceilings measured in the same run (a device copy, counting bytes read and written; a bf16 product of
-8192^3), and the ratio of a peer's median to ours. A peer that is not installed is named as missing; --recorded prints ratios to
-times recorded on an H200 with flash-linear-attention bc3b101, Triton 3.6 instead, which another machine does not share.
+8192^3), and the ratio of a peer's median to ours. A peer that is not installed is named as missing.
+
+--recorded needs neither PyTorch nor peers: it runs `deltarule bench` and prints the ratios of times recorded on an H200 to ours: those
+of flash-linear-attention bc3b101 (Triton 3.6, torch 2.11) over many tokens and decoding, of FlashQLA and FlashInfer where they have
+one, and the ratios between our own rules. Only on such a GPU do they mean anything. It ends with what a fresh process waits for its
+first forward and backward.
 
 Bytes are those that must move: inputs and outputs once each way. Operations are counted as by the chunkwise form in chunks of 64
 tokens, 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward, whatever the kernel does.
 
-Usage: peers_gpu.py [--library FILE] [--only WORD] [--shapes 1x32768x8,16x2048x8] [--dtype bf16] [--repeats N] [--json FILE]
+Usage: peers_gpu.py [--library FILE] [--rules NAMES] [--shapes 1x32768x8,16x2048x8] [--dtype bf16] [--repeats N] [--json FILE]
+       peers_gpu.py --recorded [--deltarule FILE] [--rules NAMES] [--shapes ...] [--repeats N] [--json FILE]
 """
 import argparse
 import ctypes
 import json
 import os
 import statistics
+import subprocess
 import sys
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 try:
     import torch
-except ImportError:
-    sys.exit("peers_gpu.py: PyTorch is missing: it makes the inputs and the events")
+except ImportError as reason:
+    torch, torch_missing = None, reason
 
 INPUT_NAMES = ("query key value log_decay beta erase_key erase_gain lambda feedback_key free_read free_write rate erase_gate "
                "write_gate correction scan_log_decay scan_gain scan_centre ridge").split()  # dr_input of <deltarule/rule.h>
 INPUTS, STATES, MAX_RANK = len(INPUT_NAMES), 4, 6
 F32, F16, BF16 = 0, 2, 3  # dr_dtype of <deltarule/tensor.h>
-TORCH_TYPES = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+TORCH_TYPES = torch and {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
 
 # ms, forward and forward + backward: flash-linear-attention bc3b101, Triton 3.6, torch 2.11, bf16, one H200, 2026-11-21
 RECORDED = {
@@ -44,6 +50,13 @@ RECORDED = {
     "dplr": {"1x32768x8": (7.18, 21.3)},
     "qdelta": {"16x2048x8": (0.633, 2.793)},
 }
+# ms of gdn by others: FlashQLA c18a486 (its own table, CUDA graphs), FlashInfer 0.6.13; 16x2048x8 scaled from rows with as many chains
+RECORDED_OTHERS = {"1x32768x8": (("FlashQLA", 0.320, 1.207),), "1x8192x32": (("FlashQLA", 0.280, 1.069),),
+                   "16x2048x8": (("FlashQLA", 0.172, None), ("FlashInfer", 0.117, None))}
+# us, one token of so many sequences, 32 heads, K = V = 128, float32 states, CUDA graph, by the same
+RECORDED_DECODE = {"gdn": {1: 7.6, 32: 52.9, 256: 368.8}, "kda": {1: 8.8, 32: 41.7, 256: 285.1}}
+# A rule's time over that of the rule it extends
+RELATIVES = (("qdelta", "gdn"), ("pgdn", "gdn"), ("dplr", "pgdn"), ("pkda", "kda"), ("eda", "kda"))
 
 
 class Options(ctypes.Structure):
@@ -56,7 +69,7 @@ class Layout(ctypes.Structure):
 
 class Recurrence(ctypes.Structure):
     _fields_ = [("rule", c_void_p), ("layout", Layout), ("key_heads", c_int64), ("value_heads", c_int64), ("key_size", c_int64),
-                ("value_size", c_int64), ("scale", c_double), ("path", c_int), ("chunk", c_int64)]
+                ("value_size", c_int64), ("scale", c_double), ("path", c_int), ("chunk", c_int64), ("bf16_state", ctypes.c_bool)]
 
 
 class Memory(ctypes.Structure):
@@ -216,18 +229,94 @@ def run_peer(function, call, case, shape, size, repeats):
     return forward, median_ms(both, repeats)
 
 
-def main():
+# ---- recorded times --------------------------------------------------------------------------------------------------
+
+
+def bench(wanted, *arguments):
+    """Objects that `deltarule bench` prints, one a rule."""
+    command = [wanted.deltarule, "bench", *arguments, "--backend", "cuda", "--dtype", wanted.dtype, "--repeats", str(wanted.repeats), "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {ran.stderr.strip() or ran.returncode}")
+    if ran.stderr:
+        print(ran.stderr.strip())
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def bench_shape(wanted, shape, rules):
+    """Rules of one shape, as many a process as memory bears."""
+    sequences, tokens, heads = shape.split("x")
+    at_once = 4 if int(sequences) * int(tokens) * int(heads) <= 1 << 18 else 1
+    for i in range(0, len(rules), at_once):
+        some = rules[i:i + at_once]
+        against = ("--against", ",".join(some[1:])) if some[1:] else ()
+        yield from bench(wanted, "op", "--rule", some[0], *against, "--sequences", sequences, "--tokens", tokens, "--heads", heads,
+                         "--head-size", str(wanted.size))
+
+
+def over(theirs, ours):
+    return f"{theirs / ours:6.2f}x" if theirs else "      -"
+
+
+def recorded(wanted):
+    lines = []
+    print(f"{'':22} {'forward':>40}   {'forward + backward':>40}")
+    print(f"{'rule':<10} {'shape':<11}" + 2 * f" {'ms':>9} {'spread':>6} {'product':>7} {'copy':>6} {'peer/our':>8}  "
+          + f" {'bytes a token-head: forward, both, saved':>40}")
+    for shape in wanted.shapes.split(","):
+        times = {}
+        rules = [rule for rule in wanted.rules.split(",") if shape != "1x131072x8" or shape in RECORDED.get(rule, {})]
+        for found in bench_shape(wanted, shape, rules):
+            rule, heads = found["rule"], found["sequences"] * found["tokens"] * found["value_heads"]
+            theirs = RECORDED.get(rule, {}).get(shape, (None, None)) if wanted.size == 128 and wanted.dtype == "bf16" else (None, None)
+            text = f"{rule:<10} {shape:<11}"
+            for i, part in enumerate(("forward", "forward_backward")):
+                x = found[part]
+                text += (f" {1e3 * x['seconds']:9.4f} {100 * x['spread']:5.1f}% {100 * x['share']:6.1f}% {100 * x['share_of_copy']:5.1f}%"
+                         f" {over(theirs[i], 1e3 * x['seconds']):>8}  ")
+            print(text + f" {found['workspace_forward'] / heads:9.0f} {found['workspace_forward_backward'] / heads:12.0f}"
+                  f" {found['saved'] / heads:9.0f}", flush=True)
+            others = RECORDED_OTHERS.get(shape, ()) if rule == "gdn" and wanted.size == 128 and wanted.dtype == "bf16" else ()
+            for name, forward, both in others:
+                ours = [1e3 * found[part]["seconds"] for part in ("forward", "forward_backward")]
+                print(f"{'':<10} {name:<11} {over(forward, ours[0]):>41}   {over(both, ours[1]):>41}")
+            times[rule] = [found[part]["seconds"] for part in ("forward", "forward_backward")]
+            lines.append(found)
+        for rule, base in RELATIVES:
+            if rule in times and base in times:
+                ratios = [f"{a / b:.3f}" for a, b in zip(times[rule], times[base])]
+                print(f"{rule} over {base}, {shape}: forward {ratios[0]}, with the backward {ratios[1]}")
+    print(f"\n{'rule':<6} {'sequences':>9} {'us':>8} {'spread':>6} {'GB/s':>7} {'of copy':>7} {'peer/our':>8}")
+    for sequences in sorted({n for of_rule in RECORDED_DECODE.values() for n in of_rule}):
+        for found in bench(wanted, "decode", "--rule", "gdn", "--against", "kda", "--sequences", str(sequences), "--heads", "32"):
+            x = found["token"]
+            print(f"{found['rule']:<6} {sequences:9} {1e6 * x['seconds']:8.1f} {100 * x['spread']:5.1f}% {x['gbs']:7.0f} {100 * x['share']:6.1f}%"
+                  f" {over(RECORDED_DECODE[found['rule']][sequences], 1e6 * x['seconds']):>8}", flush=True)
+            lines.append(found)
+    first = [bench(wanted, "op", "--rule", "gdn", "--tokens", "2048", "--repeats", "1")[0]["first_seconds"] for _ in range(3)]
+    print("\nfirst forward and backward of a fresh process, from opening the backend: " + ", ".join(f"{x:.3f} s" for x in first))
+    return lines
+
+
+# ---- in one process --------------------------------------------------------------------------------------------------
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--library", default=os.path.join(here, "..", "build", "cuda", "libdeltarule.so"))
+    parser.add_argument("--deltarule", default=os.path.join(here, "..", "build", "cuda", "deltarule"), help="with --recorded")
     parser.add_argument("--rules", default="gdn,kda,delta_net,gla,mamba2,gdn2,qdelta,pgdn,pkda,eda,dplr")
-    parser.add_argument("--shapes", default="1x32768x8,16x2048x8,1x8192x32", help="sequences x tokens x heads")
+    parser.add_argument("--shapes", default="1x32768x8,16x2048x8,1x8192x32,1x131072x8", help="sequences x tokens x heads")
     parser.add_argument("--size", type=int, default=128, help="K and V of a head")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "float32"), default="bf16")
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--recorded", action="store_true", help="ratios to recorded times where a peer is missing")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--recorded", action="store_true", help="ratios to recorded times, through deltarule bench")
     parser.add_argument("--json", help="writes all numbers to this file")
-    wanted = parser.parse_args()
+    return parser.parse_args()
+
+
+def beside(wanted):
     library = open_library(wanted.library)
     backend = c_void_p()
     options = Options(dtype={"bf16": BF16, "fp16": F16, "float32": F32}[wanted.dtype], device=torch.cuda.current_device(),
@@ -266,14 +355,19 @@ def main():
                     continue
                 line[package] = [ms for ms, _ in theirs]
                 text += f"  {package} {theirs[0][0] / ours[0][0]:.2f}x {theirs[1][0] / ours[1][0]:.2f}x"
-            if wanted.recorded and rule not in found and name in RECORDED.get(rule, {}) and wanted.size == 128:
-                theirs = RECORDED[rule][name]
-                line["recorded fla"] = theirs
-                text += f"  recorded fla {theirs[0] / ours[0][0]:.2f}x {theirs[1] / ours[1][0]:.2f}x"
             print(text, flush=True)
             lines.append(line)
             del case
             torch.cuda.empty_cache()
+    return lines
+
+
+def main():
+    wanted = arguments()
+    if not wanted.recorded and not torch:
+        print(f"skipped: PyTorch, which makes the inputs and the events, is not there: {torch_missing}")
+        return
+    lines = recorded(wanted) if wanted.recorded else beside(wanted)
     if wanted.json:
         with open(wanted.json, "w", encoding="utf-8") as file:
             json.dump(lines, file, indent=1)

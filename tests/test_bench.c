@@ -261,7 +261,7 @@ static void test_inputs_suit_every_rule(void **state) {
         assert_int_equal(dr_bench_take(&memory, 300 * 2 * 8 * sizeof(float), &o), DR_OK);
         assert_int_equal(dr_bench_take(&memory, bytes.forward, &workspace), DR_OK);
         if (dr_recurrence_forward(memory.backend, &r, &inputs, NULL, o, NULL, NULL, workspace) != DR_OK ||
-            dr_bench_check_finite(memory.backend, o, 300 * 2 * 8, "o") != DR_OK)
+            dr_bench_check_finite(memory.backend, o, DR_F32, 300 * 2 * 8, "o") != DR_OK)
             fail_msg("%s: %s", r.rule->name, dr_last_error());
         const float *values = o;
         double squares = 0;
@@ -302,13 +302,13 @@ static void test_not_finite(void **state) {
     dr_backend *backend;
     assert_int_equal(dr_backend_open("cpu", NULL, &backend), DR_OK);
     float values[4] = {0, 1, 2, 3};
-    assert_int_equal(dr_bench_check_finite(backend, values, 4, "it"), DR_OK);
+    assert_int_equal(dr_bench_check_finite(backend, values, DR_F32, 4, "it"), DR_OK);
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         values[3] = bad[i];
-        assert_int_equal(dr_bench_check_finite(backend, values, 4, "it"), DR_ERROR_NUMERIC);
+        assert_int_equal(dr_bench_check_finite(backend, values, DR_F32, 4, "it"), DR_ERROR_NUMERIC);
         assert_non_null(strstr(dr_last_error(), "element 3 of it"));
-        assert_int_equal(dr_bench_check_finite(backend, values, 3, "it"), DR_OK);
+        assert_int_equal(dr_bench_check_finite(backend, values, DR_F32, 3, "it"), DR_OK);
     }
     dr_backend_close(backend);
 }

@@ -1,8 +1,13 @@
-/* Times of the recurrences, of decoding and of training steps, beside the machine's own limit.
+/* Times of the recurrences, of decoding and of training steps, beside the machine's own limits.
  *
  * Everything is measured in the same process and in turn: in every repeat, for each number of threads and each rule, first the
  * limit with as many threads, then the work. A machine that is shared slows both, so shares and ratios are taken within a
- * repeat, and the median of the repeats counts. Compare only what one call has measured. */
+ * repeat, and the median of the repeats counts. Compare only what one call has measured.
+ *
+ * On backend cuda the GPU's clock tells the time of a run, many runs after another in a CUDA graph, and inputs, outputs,
+ * gradients and states lie in so many copies, used in turn, that no run finds them in the second-level cache. Its limits are a
+ * copy within its memory, which counts bytes read and written, and a product of matrices of bf16, 8192 x 8192, by cuBLAS where
+ * this machine has it. */
 #ifndef DELTARULE_BENCH_H
 #define DELTARULE_BENCH_H
 
@@ -18,14 +23,23 @@ typedef struct {
     int64_t repeats;    /* measurements of each, 1 to DR_BENCH_MOST_REPEATS */
     const int *threads; /* [thread_counts] numbers of threads, each >= 1 */
     int thread_counts;  /* >= 1 */
-    const char *isa;    /* of the CPU backend, on which all runs; NULL: the best that the machine has */
+    const char *isa;    /* of the CPU backend; NULL: the best that the machine has */
     uint64_t seed;      /* of the random inputs */
+
+    const char *backend; /* "cpu" or "cuda"; NULL: "cpu". Training steps run on the CPU only */
+    dr_dtype dtype;      /* of the vectors, on cuda: as in dr_backend_options */
+    int device;          /* likewise */
 } dr_bench_options;
 
 /* Seconds of one run over the repeats; spread: from quartile to quartile, as a share of the median. */
 typedef struct {
     double median, best, spread;
 } dr_bench_seconds;
+
+/* The memory's share of some work: bytes that must move, their rate, that of a copy, and its share within a repeat, median. */
+typedef struct {
+    double bytes, rate, limit, share;
+} dr_bench_moved;
 
 /* Some work measured. amount counts it: operations, two a multiplication with its addition, or bytes. */
 typedef struct {
@@ -36,17 +50,22 @@ typedef struct {
     double share_best;        /* the best rate over the best limit */
     double ratio;             /* time as a multiple of the first rule's with as many threads, within a repeat, median */
     double speed_up;          /* the same rule's time with the first number of threads over this, likewise */
+    dr_bench_moved moved;     /* recurrences on backend cuda; zeros elsewhere */
 } dr_bench_work;
 
-/* Recurrences over many tokens. The limit is OpenBLAS sgemm at 512, every thread with matrices of its own. Work is counted the
- * same way whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one row that reads
- * 6 K V + 64 (2 K + 2 V) operations a token and value head; three times that with the backward. performed is the same form
- * with the chunk that ran. */
+/* Recurrences over many tokens. The limit is OpenBLAS sgemm at 512, every thread with matrices of its own; on cuda the product
+ * above, and if this machine has no library for it limit and share are 0 and `lacking` says so. Work is counted the same way
+ * whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one row that reads 6 K V + 64 (2 K + 2 V)
+ * operations a token and value head; three times that with the backward. performed is the same form with the chunk that ran. */
 typedef struct {
     char kernel[96];
     int threads;
     int64_t chunk; /* tokens; 1: token by token */
     double performed_forward, performed_forward_backward;
+    /* bytes beside inputs and outputs: of a forward alone, of both with what is saved between them, and that part */
+    double workspace_forward, workspace_forward_backward, saved;
+    double first; /* seconds from opening the backend to the end of the first run, inputs not counted */
+    char lacking[160];
     dr_bench_work forward;
     dr_bench_work forward_backward; /* together; zeros if forward_only */
 } dr_bench_op_result;
@@ -56,7 +75,7 @@ DR_API dr_status dr_bench_op(const dr_bench_options *options, bool forward_only,
                              dr_bench_op_result *results);
 
 /* One token for many sequences: layout.rows = layout.sequences. The amount is the bytes of the states, read and written; the
- * limit is an in-place y = a y + b over as many. */
+ * limit is an in-place y = a y + b over as many; on cuda a copy. */
 typedef struct {
     char kernel[96];
     int threads;

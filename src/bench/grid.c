@@ -1,15 +1,19 @@
-/* Measuring in turn. What takes less than LEAST_SECONDS runs several times a repeat, and their mean counts; limit and work of a
- * pair follow each other, so that both meet the same state of the machine. */
+/* Measuring in turn. What takes less than LEAST_SECONDS runs several times a repeat, and their mean counts; limits and work of
+ * a pair follow each other, so that all meet the same state of the machine. */
 #include "bench/grid.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/operations.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 static const double LEAST_SECONDS = 0.02;
+static const double LEAST_DEVICE_SECONDS = 0.005; /* nothing else runs on it */
+
+enum { ITEMS = 3 }; /* limit, memory, work */
 
 dr_status dr_bench_check(const dr_bench_options *options, int rules) {
     if (options->repeats < 1 || options->repeats > DR_BENCH_MOST_REPEATS)
@@ -21,6 +25,9 @@ dr_status dr_bench_check(const dr_bench_options *options, int rules) {
     for (int i = 0; i < options->thread_counts; i++)
         if (options->threads[i] < 1)
             return dr_fail(DR_ERROR_ARGUMENT, "%d threads cannot run: ask for 1 or more", options->threads[i]);
+    const bool on_cpu = !options->backend || strcmp(options->backend, "cpu") == 0;
+    if (!on_cpu && (options->thread_counts > 1 || options->threads[0] > 1))
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no threads to choose: leave them at 1", options->backend);
     return DR_OK;
 }
 
@@ -30,12 +37,13 @@ dr_status dr_bench_grid_create(const dr_bench_options *options, int rules, int w
     void *pair = NULL, *seconds = NULL;
     dr_status status;
     DR_GO(dr_allocate_zero(pairs * sizeof(dr_bench_pair), "measurements", &pair));
-    DR_GO(dr_allocate_zero(pairs * 2 * (size_t)options->repeats * sizeof(double), "measurements", &seconds));
+    DR_GO(dr_allocate_zero(pairs * ITEMS * (size_t)options->repeats * sizeof(double), "measurements", &seconds));
     grid->pair = pair;
     grid->seconds = seconds;
     for (size_t i = 0; i < pairs; i++) {
-        grid->pair[i].limit.seconds = grid->seconds + 2 * i * (size_t)options->repeats;
-        grid->pair[i].work.seconds = grid->pair[i].limit.seconds + options->repeats;
+        grid->pair[i].limit.seconds = grid->seconds + ITEMS * i * (size_t)options->repeats;
+        grid->pair[i].memory.seconds = grid->pair[i].limit.seconds + options->repeats;
+        grid->pair[i].work.seconds = grid->pair[i].memory.seconds + options->repeats;
     }
     return DR_OK;
 done:
@@ -63,30 +71,42 @@ static double now(void) {
 
 static dr_status time_runs(const dr_bench_item *item, int64_t runs, double *seconds) {
     double start = now();
+    if (item->device) {
+        DR_TRY(item->device->ops->time_runs(item->device, item->run, item->context, runs, item->replayed, seconds));
+        *seconds /= (double)runs;
+        return DR_OK;
+    }
     for (int64_t i = 0; i < runs; i++) DR_TRY(item->run(item->context));
     *seconds = (now() - start) / (double)runs;
     return DR_OK;
 }
 
 static dr_status warm_up(dr_bench_item *item) {
-    double seconds;
+    double seconds, least = item->device ? LEAST_DEVICE_SECONDS : LEAST_SECONDS;
+    if (!item->run) return DR_OK;
     DR_TRY(item->run(item->context));
     DR_TRY(time_runs(item, 1, &seconds));
-    item->runs = seconds < LEAST_SECONDS ? (int64_t)(LEAST_SECONDS / (seconds + 1e-7)) + 1 : 1;
+    item->runs = seconds < least ? (int64_t)(least / (seconds + 1e-7)) + 1 : 1;
     return DR_OK;
+}
+
+static dr_status measure(const dr_bench_item *item, int64_t repeat) {
+    return item->run ? time_runs(item, item->runs, &item->seconds[repeat]) : DR_OK;
 }
 
 dr_status dr_bench_grid_measure(dr_bench_grid *grid) {
     int pairs = grid->threads * grid->rules * grid->works;
     for (int i = 0; i < pairs; i++) {
         DR_TRY(warm_up(&grid->pair[i].limit));
+        DR_TRY(warm_up(&grid->pair[i].memory));
         DR_TRY(warm_up(&grid->pair[i].work));
     }
     for (int64_t n = 0; n < grid->repeats; n++)
         for (int i = 0; i < pairs; i++) {
             const dr_bench_pair *pair = &grid->pair[i];
-            DR_TRY(time_runs(&pair->limit, pair->limit.runs, &pair->limit.seconds[n]));
-            DR_TRY(time_runs(&pair->work, pair->work.runs, &pair->work.seconds[n]));
+            DR_TRY(measure(&pair->limit, n));
+            DR_TRY(measure(&pair->memory, n));
+            DR_TRY(measure(&pair->work, n));
         }
     return DR_OK;
 }
@@ -127,12 +147,22 @@ dr_bench_work dr_bench_grid_work(const dr_bench_grid *grid, int thread, int rule
     const double *of_first_rule = dr_bench_grid_at(grid, thread, 0, work)->work.seconds;
     const double *of_first_threads = dr_bench_grid_at(grid, 0, rule, work)->work.seconds;
     dr_bench_work result = {.seconds = dr_bench_summary(seconds, grid->repeats), .amount = pair->work.amount};
-    dr_bench_seconds limit = dr_bench_summary(pair->limit.seconds, grid->repeats);
     result.rate = result.amount / result.seconds.median;
-    result.limit = pair->limit.amount / limit.median;
-    result.limit_best = pair->limit.amount / limit.best;
-    result.share = result.amount / pair->limit.amount * dr_bench_median_ratio(pair->limit.seconds, seconds, grid->repeats);
-    result.share_best = result.amount / result.seconds.best / result.limit_best;
+    if (pair->limit.amount > 0) {
+        dr_bench_seconds limit = dr_bench_summary(pair->limit.seconds, grid->repeats);
+        result.limit = pair->limit.amount / limit.median;
+        result.limit_best = pair->limit.amount / limit.best;
+        result.share = result.amount / pair->limit.amount * dr_bench_median_ratio(pair->limit.seconds, seconds, grid->repeats);
+        result.share_best = result.amount / result.seconds.best / result.limit_best;
+    }
+    if (pair->memory.run) {
+        const double *copy = pair->memory.seconds;
+        result.moved =
+            (dr_bench_moved){.bytes = pair->bytes,
+                             .rate = pair->bytes / result.seconds.median,
+                             .limit = pair->memory.amount / dr_bench_summary(copy, grid->repeats).median,
+                             .share = pair->bytes / pair->memory.amount * dr_bench_median_ratio(copy, seconds, grid->repeats)};
+    }
     result.ratio = dr_bench_median_ratio(seconds, of_first_rule, grid->repeats);
     result.speed_up = dr_bench_median_ratio(of_first_threads, seconds, grid->repeats);
     return result;

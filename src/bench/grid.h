@@ -1,19 +1,22 @@
-/* A grid of measurements: numbers of threads x rules x kinds of work, each with its limit, all in turn. */
+/* A grid of measurements: numbers of threads x rules x kinds of work, each with its limits, all in turn. */
 #ifndef DR_BENCH_GRID_H
 #define DR_BENCH_GRID_H
 
 #include <deltarule/bench.h>
 
 typedef struct {
-    dr_status (*run)(void *context);
+    dr_status (*run)(void *context); /* NULL: there is no such limit */
     void *context;
-    double amount;   /* of a run: operations or bytes */
-    int64_t runs;    /* each repeat; the grid chooses */
-    double *seconds; /* [repeats] of one run */
+    dr_backend *device; /* whose clock tells the time of its runs; NULL: that of the process does */
+    bool replayed;      /* on it: without what launching takes on the host */
+    double amount;      /* of a run: operations or bytes */
+    int64_t runs;       /* each repeat; the grid chooses */
+    double *seconds;    /* [repeats] of one run */
 } dr_bench_item;
 
 typedef struct {
-    dr_bench_item limit, work;
+    dr_bench_item limit, memory, work; /* memory: a second limit, in bytes; often there is none */
+    double bytes;                      /* of a run of the work, against that limit */
 } dr_bench_pair;
 
 typedef struct {
@@ -26,7 +29,7 @@ typedef struct {
 /* DR_ERROR_ARGUMENT if the options or the number of rules cannot be. */
 dr_status dr_bench_check(const dr_bench_options *options, int rules);
 
-/* To be filled in: run, context and amount of every limit and work. */
+/* To be filled in: run, context and amount of every limit and work, and the device and the bytes where they are on one. */
 dr_status dr_bench_grid_create(const dr_bench_options *options, int rules, int works, dr_bench_grid *grid);
 void dr_bench_grid_destroy(dr_bench_grid *grid);
 

@@ -4,12 +4,15 @@
 #include "bench/inputs.h"
 
 #include "base/error.h"
+#include "base/half.h"
 #include "base/memory.h"
 #include "base/random.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { STREAM_INPUTS = 16, STREAM_NORMALS = 2 };
+enum { MOST_DRAWN = 1 << 22 }; /* elements of a tensor; a GPU takes far more than a processor draws in reasonable time */
 
 dr_status dr_bench_take(dr_bench_memory *memory, size_t bytes, void **block) {
     if (memory->count == DR_BENCH_BLOCKS) return dr_fail(DR_ERROR_MEMORY, "a case needs more than %d blocks", DR_BENCH_BLOCKS);
@@ -24,18 +27,42 @@ void dr_bench_free(dr_bench_memory *memory) {
     memory->count = 0;
 }
 
-static dr_status upload(dr_bench_memory *memory, const float *values, int64_t count, void **block) {
-    DR_TRY(dr_bench_take(memory, (size_t)count * dr_dtype_size(dr_backend_dtype(memory->backend)), block));
-    return dr_backend_upload(memory->backend, *block, values, DR_F32, count);
+/* In place: a 16-bit number never overtakes the float that it is made of. */
+static void narrow(float *values, dr_dtype dtype, int64_t count) {
+    uint16_t *halves = (uint16_t *)values;
+    for (int64_t i = 0; i < count; i++) {
+        float value = values[i];
+        uint16_t half = dtype == DR_BF16 ? dr_bf16_from_float(value) : dr_f16_from_float(value);
+        memcpy(&halves[i], &half, sizeof half);
+    }
 }
 
-dr_status dr_bench_normals(dr_bench_memory *memory, int64_t count, uint64_t seed, void **block) {
+/* A block of count elements, the first `drawn` of which are values; the others repeat them. Overwrites values. */
+static dr_status upload(dr_bench_memory *memory, dr_dtype dtype, float *values, int64_t drawn, int64_t count, void **block) {
+    const bool is_half = dtype == DR_BF16 || dtype == DR_F16;
+    DR_TRY(dr_bench_take(memory, (size_t)count * dr_dtype_size(dtype), block));
+    if (is_half) narrow(values, dtype, drawn);
+    for (int64_t i = 0; i < count; i += drawn) {
+        int64_t some = count - i < drawn ? count - i : drawn;
+        char *to = (char *)*block + (size_t)i * dr_dtype_size(dtype);
+        DR_TRY(dr_backend_upload_as(memory->backend, to, dtype, values, is_half ? dtype : DR_F32, some));
+    }
+    return DR_OK;
+}
+
+/* How many of count elements are drawn: whole vectors of that size. */
+static int64_t drawn_of(int64_t count, int64_t size) {
+    return count <= MOST_DRAWN ? count : MOST_DRAWN / size * size;
+}
+
+dr_status dr_bench_normals(dr_bench_memory *memory, dr_dtype dtype, int64_t count, uint64_t seed, void **block) {
+    int64_t drawn = drawn_of(count, 1);
     void *host = NULL;
-    DR_TRY(dr_allocate((size_t)count * sizeof(float), "random numbers", &host));
+    DR_TRY(dr_allocate((size_t)drawn * sizeof(float), "random numbers", &host));
     dr_random random = dr_random_start(seed, STREAM_NORMALS);
     float *values = host;
-    for (int64_t i = 0; i < count; i++) values[i] = (float)dr_random_normal(&random);
-    dr_status status = upload(memory, values, count, block);
+    for (int64_t i = 0; i < drawn; i++) values[i] = (float)dr_random_normal(&random);
+    dr_status status = upload(memory, dtype, values, drawn, count, block);
     dr_release(host);
     return status;
 }
@@ -96,16 +123,16 @@ static void normalise(float *values, int64_t count, int64_t size, double length)
  * stays bounded. */
 static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_input input,
                             void **block) {
-    int64_t count = dr_bench_input_count(recurrence, input);
+    int64_t count = dr_bench_input_count(recurrence, input), drawn = drawn_of(count, recurrence->key_size);
     void *host = NULL;
-    DR_TRY(dr_allocate((size_t)count * sizeof(float), "an input", &host));
+    DR_TRY(dr_allocate((size_t)drawn * sizeof(float), "an input", &host));
     float *values = host;
     bool is_write = input == DR_INPUT_FREE_WRITE;
     uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
     dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
-    for (int64_t i = 0; i < count; i++) values[i] = (float)draw(&random, input);
-    if (is_key(input)) normalise(values, count, recurrence->key_size, is_write ? -0.5 : 1);
-    dr_status status = upload(memory, values, count, block);
+    for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input);
+    if (is_key(input)) normalise(values, drawn, recurrence->key_size, is_write ? -0.5 : 1);
+    dr_status status = upload(memory, dr_recurrence_input_dtype(memory->backend, input), values, drawn, count, block);
     dr_release(host);
     return status;
 }
@@ -121,13 +148,16 @@ dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurren
     return DR_OK;
 }
 
-dr_status dr_bench_check_finite(dr_backend *backend, const void *block, int64_t count, const char *what) {
+dr_status dr_bench_check_finite(dr_backend *backend, const void *block, dr_dtype dtype, int64_t count, const char *what) {
+    int64_t first = count > MOST_DRAWN ? count - MOST_DRAWN : 0, some = count - first;
+    const char *from = (const char *)block + (size_t)first * dr_dtype_size(dtype);
     void *host = NULL;
-    DR_TRY(dr_allocate((size_t)count * sizeof(float), "results", &host));
-    dr_status status = dr_backend_download(backend, host, DR_F32, block, count);
+    DR_TRY(dr_allocate((size_t)some * sizeof(float), "results", &host));
+    dr_status status = dr_backend_download_as(backend, host, DR_F32, from, dtype, some);
     const float *values = host;
-    for (int64_t i = 0; i < count && status == DR_OK; i++)
-        if (!isfinite(values[i])) status = dr_fail(DR_ERROR_NUMERIC, "element %lld of %s is not finite", (long long)i, what);
+    for (int64_t i = 0; i < some && status == DR_OK; i++)
+        if (!isfinite(values[i]))
+            status = dr_fail(DR_ERROR_NUMERIC, "element %lld of %s is not finite", (long long)(first + i), what);
     dr_release(host);
     return status;
 }

@@ -19,6 +19,23 @@ const cli_flag cli_bench_flags[CLI_BENCH_FLAGS] = {
     [CLI_BENCH_ISA] = CLI_FLAG_ISA,
 };
 
+const cli_flag cli_bench_where_flags[CLI_BENCH_WHERE_FLAGS] = {
+    [CLI_BENCH_BACKEND] =
+        CLI_TEXT("backend", "cpu", "cpu cuda", "NAME", "where to measure: this machine's processor or its GPU"),
+    [CLI_BENCH_DTYPE] = CLI_FLAG_DTYPE,
+    [CLI_BENCH_DEVICE] = CLI_FLAG_DEVICE,
+};
+
+void cli_bench_where(const cli_flag *flags, dr_bench_options *options) {
+    options->backend = flags[CLI_BENCH_BACKEND].value;
+    options->dtype = cli_flag_dtype(&flags[CLI_BENCH_DTYPE]);
+    options->device = (int)cli_flag_integer(&flags[CLI_BENCH_DEVICE]);
+}
+
+bool cli_bench_is_gpu(const dr_bench_options *options) {
+    return strcmp(options->backend, "cuda") == 0;
+}
+
 /* "1,2": how many numbers of threads, 0 if it is no such list. */
 static int read_threads(const char *text, int threads[CLI_MOST_THREAD_COUNTS]) {
     for (int count = 0; count < CLI_MOST_THREAD_COUNTS; text++) {
@@ -71,6 +88,8 @@ int cli_bench_rule_list(const cli_command *command, const char *rule, const cli_
 
 const cli_bench_unit cli_bench_arithmetic = {"GFLOP/s", "sgemm", "sgemm_gflops", "gflops", "operations"};
 const cli_bench_unit cli_bench_bandwidth = {"GB/s", "ay+b", "stream_gbs", "gbs", "bytes"};
+const cli_bench_unit cli_bench_gpu_arithmetic = {"GFLOP/s", "product", "product_gflops", "gflops", "operations"};
+const cli_bench_unit cli_bench_gpu_bandwidth = {"GB/s", "copy", "copy_gbs", "gbs", "bytes"};
 
 void cli_bench_print_heading(const cli_bench_unit *unit) {
     printf("%-16s %7s  %-18s %10s %10s %7s %9s %9s %7s %7s %7s %8s\n", "rule", "threads", "what", "ms", "best ms", "spread",
@@ -83,6 +102,20 @@ void cli_bench_print_work(const char *rule, int threads, const char *what, const
            1e-9 * work->limit, 100 * work->share, 100 * work->share_best, work->ratio, work->speed_up);
 }
 
+void cli_bench_print_gpu_heading(bool moved) {
+    printf("%-16s %-18s %9s %9s %7s", "rule", "what", "us", "best us", "spread");
+    if (moved) printf(" %9s %9s %7s", "TFLOP/s", "product", "share");
+    printf(" %9s %9s %7s %7s\n", "GB/s", "copy", "share", "ratio");
+}
+
+void cli_bench_print_gpu_work(const char *rule, const char *what, const dr_bench_work *work, bool moved) {
+    printf("%-16s %-18s %9.1f %9.1f %6.1f%%", rule, what, 1e6 * work->seconds.median, 1e6 * work->seconds.best,
+           100 * work->seconds.spread);
+    if (moved) printf(" %9.1f %9.1f %6.1f%%", 1e-12 * work->rate, 1e-12 * work->limit, 100 * work->share);
+    dr_bench_moved memory = moved ? work->moved : (dr_bench_moved){work->amount, work->rate, work->limit, work->share};
+    printf(" %9.1f %9.1f %6.1f%% %7.3f\n", 1e-9 * memory.rate, 1e-9 * memory.limit, 100 * memory.share, work->ratio);
+}
+
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed) {
     printf(", \"%s\": {\"seconds\": %.9g, \"best_seconds\": %.9g, \"spread\": %.4g", name, work->seconds.median,
            work->seconds.best, work->seconds.spread);
@@ -90,8 +123,12 @@ void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, con
     if (performed > 0) printf(", \"performed\": %.0f", performed);
     printf(", \"%s\": %.6g, \"%s\": %.6g, \"best_%s\": %.6g", unit->rate_key, 1e-9 * work->rate, unit->limit_key,
            1e-9 * work->limit, unit->limit_key, 1e-9 * work->limit_best);
-    printf(", \"share\": %.6g, \"best_share\": %.6g, \"ratio\": %.6g, \"speed_up\": %.6g}", work->share, work->share_best,
+    printf(", \"share\": %.6g, \"best_share\": %.6g, \"ratio\": %.6g, \"speed_up\": %.6g", work->share, work->share_best,
            work->ratio, work->speed_up);
+    if (work->moved.limit > 0)
+        printf(", \"bytes\": %.0f, \"gbs\": %.6g, \"copy_gbs\": %.6g, \"share_of_copy\": %.6g", work->moved.bytes,
+               1e-9 * work->moved.rate, 1e-9 * work->moved.limit, work->moved.share);
+    putchar('}');
 }
 
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
@@ -118,6 +155,7 @@ const cli_command cli_bench = {
     .details = "  op      a recurrence over many tokens, forward and backward, against OpenBLAS sgemm at 512\n"
                "  decode  one token for many sequences, against a pass y = a y + b over as much memory\n"
                "  train   optimizer steps of a language model, against sgemm\n\n"
+               "With --backend cuda, op and decode run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
                "Limit and work are measured in turn in one process, each several times, and the median of the shares counts:\n"
                "compare what one call has measured. docs/performance.md tells how work is counted, and what was measured.\n"
                "'deltarule bench op --help' tells its flags.",

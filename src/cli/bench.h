@@ -31,6 +31,13 @@ enum {
 };
 extern const cli_flag cli_bench_flags[CLI_BENCH_FLAGS];
 
+/* Where recurrences are measured: CLI_BENCH_WHERE_FLAGS, in this order. */
+enum { CLI_BENCH_BACKEND, CLI_BENCH_DTYPE, CLI_BENCH_DEVICE, CLI_BENCH_WHERE_FLAGS };
+extern const cli_flag cli_bench_where_flags[CLI_BENCH_WHERE_FLAGS];
+/* Puts them into the options. */
+void cli_bench_where(const cli_flag *flags, dr_bench_options *options);
+bool cli_bench_is_gpu(const dr_bench_options *options);
+
 /* How to measure, from those flags; threads holds the numbers of threads. Returns false after a message. */
 bool cli_bench_options(const cli_command *command, const cli_flag *flags, int threads[CLI_MOST_THREAD_COUNTS],
                        dr_bench_options *options);
@@ -46,10 +53,13 @@ typedef struct {
     const char *rate_key, *amount_key;    /* "gflops", "operations" */
 } cli_bench_unit;
 extern const cli_bench_unit cli_bench_arithmetic, cli_bench_bandwidth;
+extern const cli_bench_unit cli_bench_gpu_arithmetic, cli_bench_gpu_bandwidth;
 
-/* The heading of the table, and a line of it. rule: its name. */
+/* The heading of the table, and a line of it. rule: its name. moved: a GPU's table, with the memory's share. */
 void cli_bench_print_heading(const cli_bench_unit *unit);
 void cli_bench_print_work(const char *rule, int threads, const char *what, const dr_bench_work *work);
+void cli_bench_print_gpu_heading(bool moved);
+void cli_bench_print_gpu_work(const char *rule, const char *what, const dr_bench_work *work, bool moved);
 /* "name": {...}, with a comma before it. performed: operations, or 0 to leave them out. */
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed);
 

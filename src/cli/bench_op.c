@@ -58,6 +58,19 @@ static int read_recurrences(const cli_command *command, const cli_flag *rule, co
     return count;
 }
 
+/* What a GPU's figures need beside its table: the kernel, memory, and the first run of the process. */
+static void print_gpu_op(const dr_recurrence *recurrence, const dr_bench_op_result *result, bool forward_only) {
+    double heads = (double)recurrence->layout.rows * (double)recurrence->value_heads;
+    cli_bench_print_gpu_work(rule_name(recurrence), "forward", &result->forward, true);
+    if (!forward_only) cli_bench_print_gpu_work(rule_name(recurrence), "forward + backward", &result->forward_backward, true);
+    printf("%16s %s: %.3f GFLOP counted; workspace %.1f bytes a token and value head", "", result->kernel,
+           1e-9 * result->forward.amount, result->workspace_forward / heads);
+    if (!forward_only)
+        printf(", with the backward %.1f of which %.1f are saved", result->workspace_forward_backward / heads,
+               result->saved / heads);
+    printf("; first run after %.3f s\n", result->first);
+}
+
 static void print_json_shape(const dr_recurrence *recurrence, const char *kernel, int threads) {
     printf("{\"rule\": \"%s\", \"kernel\": \"%s\", \"threads\": %d, \"sequences\": %" PRId64 ", \"heads\": %" PRId64
            ", \"value_heads\": %" PRId64 ", \"head_size\": %" PRId64 ", \"value_size\": %" PRId64,
@@ -75,7 +88,8 @@ enum {
     OP_CHUNK,
     OP_FORWARD_ONLY,
     OP_SHAPE,
-    OP_BENCH = OP_SHAPE + SHAPE_FLAGS,
+    OP_WHERE = OP_SHAPE + SHAPE_FLAGS,
+    OP_BENCH = OP_WHERE + CLI_BENCH_WHERE_FLAGS,
     OP_FLAGS = OP_BENCH + CLI_BENCH_FLAGS
 };
 
@@ -91,15 +105,18 @@ static void print_op(const dr_recurrence *recurrence, const dr_bench_op_result *
     putchar('\n');
 }
 
-static void print_json_op(const dr_recurrence *recurrence, const dr_bench_op_result *result, bool forward_only) {
+static void print_json_op(const dr_recurrence *recurrence, const cli_bench_unit *unit, const dr_bench_op_result *result,
+                          bool forward_only) {
     print_json_shape(recurrence, result->kernel, result->threads);
-    printf(", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"share_forward\": %.6g",
-           recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->forward.share);
-    if (!forward_only) printf(", \"share_forward_backward\": %.6g", result->forward_backward.share);
-    cli_bench_print_json_work(&cli_bench_arithmetic, "forward", &result->forward, result->performed_forward);
+    printf(", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"first_seconds\": %.6g, \"workspace_forward\": %.0f",
+           recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->first, result->workspace_forward);
     if (!forward_only)
-        cli_bench_print_json_work(&cli_bench_arithmetic, "forward_backward", &result->forward_backward,
-                                  result->performed_forward_backward);
+        printf(", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward, result->saved);
+    printf(", \"share_forward\": %.6g", result->forward.share);
+    if (!forward_only) printf(", \"share_forward_backward\": %.6g", result->forward_backward.share);
+    cli_bench_print_json_work(unit, "forward", &result->forward, result->performed_forward);
+    if (!forward_only)
+        cli_bench_print_json_work(unit, "forward_backward", &result->forward_backward, result->performed_forward_backward);
     printf("}\n");
 }
 
@@ -118,6 +135,7 @@ static int run_op(int argc, char **argv) {
         [OP_FORWARD_ONLY] = CLI_SWITCH("forward_only", "no backward"),
     };
     memcpy(flags + OP_SHAPE, shape_flags, sizeof shape_flags);
+    memcpy(flags + OP_WHERE, cli_bench_where_flags, sizeof cli_bench_where_flags);
     memcpy(flags + OP_BENCH, cli_bench_flags, sizeof cli_bench_flags);
     int operands, exit_status, threads[CLI_MOST_THREAD_COUNTS];
     dr_bench_options options;
@@ -125,6 +143,7 @@ static int run_op(int argc, char **argv) {
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_op, flags, OP_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
+    cli_bench_where(flags + OP_WHERE, &options);
     int count =
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
     if (count < 1) return exit_status;
@@ -139,9 +158,17 @@ static int run_op(int argc, char **argv) {
     dr_bench_op_result results[MOST_RESULTS];
     dr_status status = dr_bench_op(&options, forward_only, count, recurrences, results);
     if (status != DR_OK) return cli_failure(&cli_bench_op, status);
-    if (!json) cli_bench_print_heading(&cli_bench_arithmetic);
-    for (int i = 0; i < options.thread_counts * count; i++)
-        (json ? print_json_op : print_op)(&recurrences[i % count], &results[i], forward_only);
+    bool gpu = cli_bench_is_gpu(&options);
+    if (!json && gpu) cli_bench_print_gpu_heading(true);
+    if (!json && !gpu) cli_bench_print_heading(&cli_bench_arithmetic);
+    for (int i = 0; i < options.thread_counts * count; i++) {
+        if (json)
+            print_json_op(&recurrences[i % count], gpu ? &cli_bench_gpu_arithmetic : &cli_bench_arithmetic, &results[i],
+                          forward_only);
+        else
+            (gpu ? print_gpu_op : print_op)(&recurrences[i % count], &results[i], forward_only);
+    }
+    if (results[0].lacking[0]) fprintf(stderr, "deltarule bench op: the product was not measured: %s\n", results[0].lacking);
     return 0;
 }
 
@@ -149,10 +176,13 @@ const cli_command cli_bench_op = {
     .name = "bench op",
     .arguments = "[flags]",
     .summary = "times of a recurrence over many tokens, against OpenBLAS sgemm at 512",
-    .details = "Operations are counted as by the chunkwise form in chunks of 64 tokens, whatever runs: for a rule of one row\n"
-               "that reads, forward 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward.\n"
-               "share: of sgemm's rate just before, on as many threads, median; best: the best time against the best of\n"
-               "sgemm; ratio: time over the first rule's; speed-up: over the first number of threads.",
+    .details =
+        "Operations are counted as by the chunkwise form in chunks of 64 tokens, whatever runs: for a rule of one row\n"
+        "that reads, forward 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward.\n"
+        "share: of sgemm's rate just before, on as many threads, median; best: the best time against the best of\n"
+        "sgemm; ratio: time over the first rule's; speed-up: over the first number of threads.\n\n"
+        "On --backend cuda times are the GPU's own, of runs in a CUDA graph on inputs that are not in its caches; share:\n"
+        "of cuBLAS's rate at 8192 x 8192 in bf16, and of a copy's in bytes, where inputs and outputs count once each way.",
     .run = run_op,
 };
 
@@ -163,7 +193,8 @@ enum {
     DECODE_SEQUENCES,
     DECODE_STATE,
     DECODE_SHAPE,
-    DECODE_BENCH = DECODE_SHAPE + SHAPE_FLAGS,
+    DECODE_WHERE = DECODE_SHAPE + SHAPE_FLAGS,
+    DECODE_BENCH = DECODE_WHERE + CLI_BENCH_WHERE_FLAGS,
     DECODE_FLAGS = DECODE_BENCH + CLI_BENCH_FLAGS
 };
 
@@ -173,10 +204,17 @@ static void print_decode(const dr_recurrence *recurrence, const dr_bench_decode_
            (double)recurrence->layout.sequences / result->token.seconds.median);
 }
 
-static void print_json_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
+static void print_gpu_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
+    cli_bench_print_gpu_work(rule_name(recurrence), "a token each", &result->token, false);
+    printf("%16s %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
+           (double)recurrence->layout.sequences / result->token.seconds.median);
+}
+
+static void print_json_decode(const dr_recurrence *recurrence, const cli_bench_unit *unit,
+                              const dr_bench_decode_result *result) {
     print_json_shape(recurrence, result->kernel, result->threads);
     printf(", \"state\": \"%s\", \"share_of_bandwidth\": %.6g", recurrence->bf16_state ? "bf16" : "f32", result->token.share);
-    cli_bench_print_json_work(&cli_bench_bandwidth, "token", &result->token, 0);
+    cli_bench_print_json_work(unit, "token", &result->token, 0);
     printf("}\n");
 }
 
@@ -187,6 +225,7 @@ static int run_decode(int argc, char **argv) {
         [DECODE_STATE] = CLI_TEXT("state", "f32", "f32 bf16", "TYPE", "how the state S is kept"),
     };
     memcpy(flags + DECODE_SHAPE, shape_flags, sizeof shape_flags);
+    memcpy(flags + DECODE_WHERE, cli_bench_where_flags, sizeof cli_bench_where_flags);
     memcpy(flags + DECODE_BENCH, cli_bench_flags, sizeof cli_bench_flags);
     flags[DECODE_SHAPE + HEADS].setting.fallback = "16";
     int operands, exit_status, threads[CLI_MOST_THREAD_COUNTS];
@@ -195,6 +234,7 @@ static int run_decode(int argc, char **argv) {
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_decode, flags, DECODE_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (!cli_bench_options(&cli_bench_decode, flags + DECODE_BENCH, threads, &options)) return 2;
+    cli_bench_where(flags + DECODE_WHERE, &options);
     int count = read_recurrences(&cli_bench_decode, &flags[DECODE_RULE], flags + DECODE_BENCH, flags + DECODE_SHAPE, rules,
                                  recurrences, &exit_status);
     if (count < 1) return exit_status;
@@ -207,9 +247,15 @@ static int run_decode(int argc, char **argv) {
     dr_bench_decode_result results[MOST_RESULTS];
     dr_status status = dr_bench_decode(&options, count, recurrences, results);
     if (status != DR_OK) return cli_failure(&cli_bench_decode, status);
-    if (!json) cli_bench_print_heading(&cli_bench_bandwidth);
-    for (int i = 0; i < options.thread_counts * count; i++)
-        (json ? print_json_decode : print_decode)(&recurrences[i % count], &results[i]);
+    bool gpu = cli_bench_is_gpu(&options);
+    if (!json && gpu) cli_bench_print_gpu_heading(false);
+    if (!json && !gpu) cli_bench_print_heading(&cli_bench_bandwidth);
+    for (int i = 0; i < options.thread_counts * count; i++) {
+        if (json)
+            print_json_decode(&recurrences[i % count], gpu ? &cli_bench_gpu_bandwidth : &cli_bench_bandwidth, &results[i]);
+        else
+            (gpu ? print_gpu_decode : print_decode)(&recurrences[i % count], &results[i]);
+    }
     return 0;
 }
 
@@ -219,6 +265,7 @@ const cli_command cli_bench_decode = {
     .summary = "times of one token for many sequences, against a pass over as much memory",
     .details =
         "Bytes are those of the states, read and written. The limit is an in-place y = a y + b over as many, on as many\n"
-        "threads; share: of its rate just before, median.",
+        "threads; share: of its rate just before, median. On --backend cuda it is a copy in the GPU's memory, and times are\n"
+        "the GPU's own, of runs in a CUDA graph on states that are not in its caches.",
     .run = run_decode,
 };

@@ -94,6 +94,17 @@ typedef struct dr_operations {
     dr_status (*upload_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*download_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
+
+    /* Measuring; NULL where calls return when their work is done, so that the clock of the process tells its time.
+     * time_runs: seconds of so many calls of run, one after another, as the device counts them. run puts work on the backend
+     * and neither waits nor allocates. replay: without what launching takes on the host. copy: within the backend's memory.
+     * product: c = a b of square matrices of BF16, by the fastest library for it; DR_ERROR_UNSUPPORTED with a sentence where
+     * this machine has none. */
+    dr_status (*time_runs)(dr_backend *, dr_status (*run)(void *context), void *context, int64_t runs, bool replay,
+                           double *seconds);
+    dr_status (*copy)(dr_backend *, void *to, const void *from, size_t bytes);
+    dr_status (*product)(dr_backend *, int64_t size, const void *a, const void *b, void *c);
+
     void (*describe)(const dr_backend *, void (*line)(void *context, const char *text), void *context);
     void (*close)(dr_backend *);
 

@@ -34,6 +34,7 @@ value() { sed -n "${2}p" stdout | grep -o "\"$1\": [^,}]*" | head -1 | sed 's/.*
 
 work='seconds best_seconds spread sgemm_gflops best_sgemm_gflops gflops operations share best_share ratio speed_up'
 shape='rule kernel threads sequences heads value_heads head_size value_size'
+memory='first_seconds workspace_forward'
 
 # op
 # shellcheck disable=SC2086 # lists of words, here and below
@@ -43,7 +44,7 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     grep -q 'GFLOP counted, .* performed; with the backward' stdout || fail 'no counts'
     bench 0 '"share_forward_backward": ' op $small --json
     [ "$(wc -l <stdout)" -eq 1 ] || fail 'not one object'
-    keys $shape tokens chunk share_forward share_forward_backward forward forward_backward performed $work
+    keys $shape $memory workspace_forward_backward saved tokens chunk share_forward share_forward_backward forward forward_backward performed $work
     [ "$(value rule 1)" = gdn ] || fail 'not gdn'
     [ "$(value tokens 1)" = 64 ] || fail 'not 64 tokens'
     [ "$(value kernel 1)" = "cpu chunkwise $("$deltarule" info | sed -n 's/^backend cpu (F32, \([a-z0-9]*\),.*/\1/p') chunk $(value chunk 1)" ] ||
@@ -52,7 +53,7 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     [ "$(value operations 1)" = $((2 * 64 * (6 * 16 * 16 + 64 * 64))) ] || fail "operations: $(value operations 1)"
 
     bench 0 '"kernel": "cpu recurrent portable' op $small --json --forward-only --path recurrent --isa portable --sequences 3
-    keys $shape tokens chunk share_forward forward performed $work
+    keys $shape $memory tokens chunk share_forward forward performed $work
     [ "$(value chunk 1)" = 1 ] || fail 'the recurrent engine has no chunk'
     [ "$(value sequences 1)" = 3 ] || fail 'not 3 sequences'
     bench 0 'chunk 16' op $small --chunk 16 --forward-only
@@ -89,6 +90,26 @@ shape='rule kernel threads sequences heads value_heads head_size value_size'
     bench 2 '--state takes one of: f32 bf16' decode --state f16
     bench 0 '"threads": 1' decode $few --json --threads 2,1 --against pgdn
     [ "$(value threads 1)" = 2 ] || fail 'the order of threads is not as asked'
+
+    # A GPU, where there is one and the build has its backend; else a sentence that says what is missing.
+    if "$deltarule" info | grep -q '^backend cuda (F32'; then
+        bench 0 'forward + backward' op $small --backend cuda --dtype bf16
+        grep -q 'bytes a token and value head' stdout || fail 'no word on memory'
+        bench 0 '"share_of_copy": ' op $small --backend cuda --json
+        keys $shape $memory workspace_forward_backward saved tokens chunk share_forward share_forward_backward forward forward_backward \
+            performed bytes gbs copy_gbs share_of_copy $(echo $work | sed 's/sgemm/product/g')
+        bench 0 '"copy_gbs": ' decode $few --backend cuda --json --against kda
+        [ "$(wc -l <stdout)" -eq 2 ] || fail 'not two objects'
+    else
+        for kind in op decode; do
+            bench 1 'cuda' $kind --backend cuda --heads 2 --head-size 16
+            grep -qE 'deltarule bench '$kind': .*(this build|no NVIDIA|driver|GPU)' stderr || fail "no reason: $(cat stderr)"
+            [ ! -s stdout ] || fail 'figures without a GPU'
+        done
+    fi
+    bench 2 'has no threads to choose' op --backend cuda --threads 2
+    bench 2 '--backend takes one of: cpu cuda' op --backend reference
+    bench 2 'there is no flag --backend' train --backend cuda
 
     # train
     bench 0 'parameters' train $tiny

@@ -1,13 +1,16 @@
-/* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits. */
+/* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits. And many sequences at
+ * once against one after another: the same bits, though another kernel takes them. */
 #include "suites.h"
 
 #include "ops/shapes.h"
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SEQUENCES = 5, TOKENS = 3, SLOTS = 20, REPLAYS = 2 };
+enum { MANY = 80, MANY_SLOTS = 2 * MANY };
 
 /* Sequence 1 is skipped; a negative number keeps no state. */
 static const int32_t from_slots[SEQUENCES] = {3, -1, 7, 0, 12};
@@ -152,14 +155,15 @@ static bool fixture_is_right(const fixture *f, cudaStream_t stream) {
 }
 
 /* A problem of so many sequences, each of so many tokens. Sequences are more than problem_create's. */
-static problem *drawn(const dr_rule *rule, int64_t sequences, int64_t tokens, uint64_t seed) {
+static problem *drawn(const dr_rule *rule, int64_t sequences, int64_t tokens, int64_t key_size, int64_t value_size,
+                      uint64_t seed) {
     const dr_recurrence sizes = {
         .rule = rule,
         .layout = {.sequences = 1, .rows = sequences * tokens},
         .key_heads = 2,
         .value_heads = rule->tied_scan ? 2 : 4,
-        .key_size = 72,
-        .value_size = 40,
+        .key_size = key_size,
+        .value_size = value_size,
     };
     dr_random random = dr_random_start(seed, 5);
     problem *p = problem_create(rule, &sizes, false, &random);
@@ -174,28 +178,103 @@ static problem *drawn(const dr_rule *rule, int64_t sequences, int64_t tokens, ui
     return p;
 }
 
+/* ---- many sequences --------------------------------------------------------------------------------------------------- */
+
+/* Sequence s starts from slot s; every seventh is skipped, of every fifth no state is kept, of the others a new slot or (in
+ * place) the old one. */
+static void many_slots(bool in_place, int32_t from[MANY], int32_t to[MANY]) {
+    for (int s = 0; s < MANY; s++) {
+        from[s] = s % 7 == 3 ? -1 : s;
+        to[s] = s % 5 == 1 ? -1 : in_place ? s : MANY_SLOTS - 1 - s;
+    }
+}
+
+/* o and the pool after all sequences in calls of `batch` each. */
+static dr_status decode_batches(const fixture *f, int batch, const int32_t *from, const int32_t *to, double *o,
+                                double *pool[DR_STATES]) {
+    const dr_dtype output = dr_recurrence_output_dtype(f->backend);
+    dr_recurrence some = f->tokens->recurrence;
+    some.layout = (dr_layout){.sequences = batch, .rows = batch};
+    for (int64_t j = 0; j < MANY * f->width; j++) o[j] = NAN;
+    char *got = poisoned_as(f->backend, output, o, MANY * f->width);
+    const size_t output_row = (size_t)f->width * dr_dtype_size(output);
+    dr_mutable_states states = {{0}};
+    for (int i = 0; i < DR_STATES; i++)
+        if (f->state[i]) states.at[i] = tensor_in(f->backend, states_of(f, i), MANY_SLOTS * f->state[i]);
+    dr_status status = DR_OK;
+    for (int s = 0; s < MANY && status == DR_OK; s += batch) {
+        dr_inputs inputs = {{0}};
+        for (int i = 0; i < DR_INPUTS; i++) {
+            if (!f->inputs.at[i]) continue;
+            const size_t row =
+                (size_t)input_width(f->tokens, (dr_input)i) * dr_dtype_size(dr_recurrence_input_dtype(f->backend, (dr_input)i));
+            inputs.at[i] = (const char *)f->inputs.at[i] + (is_per_token(f->tokens, (dr_input)i) ? (size_t)s * row : 0);
+        }
+        const dr_slots slots = {.slots = MANY_SLOTS, .tokens = 1, .from = from + s, .to = to ? to + s : NULL};
+        status = dr_recurrence_decode_slots(f->backend, &some, &slots, &inputs, &states, got + (size_t)s * output_row, NULL);
+    }
+    if (status == DR_OK) tensor_out_as(f->backend, output, got, o, MANY * f->width);
+    for (int i = 0; i < DR_STATES; i++)
+        if (f->state[i]) tensor_out(f->backend, states.at[i], pool[i], MANY_SLOTS * f->state[i]);
+    return status;
+}
+
+static bool many_are_right(const fixture *f) {
+    static const char *const names[] = {"many in place", "many to slots", "many, only the last kept"};
+    double *o[2], *pool[2][DR_STATES] = {{0}};
+    bool holds = true;
+    for (int n = 0; n < 2; n++) {
+        o[n] = numbers(MANY * f->width);
+        for (int i = 0; i < DR_STATES; i++) pool[n][i] = f->state[i] ? numbers(MANY_SLOTS * f->state[i]) : NULL;
+    }
+    for (int how = 0; how < 3 && holds; how++) {
+        int32_t from[MANY], to[MANY];
+        many_slots(how == 0, from, to);
+        void *from_there = slots_in(f, from, MANY), *to_there = how < 2 ? slots_in(f, to, MANY) : NULL;
+        const bool ran = decode_batches(f, 1, from_there, to_there, o[0], pool[0]) == DR_OK &&
+                         decode_batches(f, MANY, from_there, to_there, o[1], pool[1]) == DR_OK;
+        holds = ran ? numbers_same(names[how], "o", o[1], o[0], MANY * f->width, f->what)
+                    : fault_is(f->what, "%s", dr_last_error());
+        for (int i = 0; i < DR_STATES && holds; i++)
+            if (f->state[i])
+                holds = numbers_same(names[how], "the pool", pool[1][i], pool[0][i], MANY_SLOTS * f->state[i], f->what);
+        backend_release(f->backend, from_there), backend_release(f->backend, to_there);
+        f->g->checks += 2;
+    }
+    for (int n = 0; n < 2; n++) {
+        free(o[n]);
+        for (int i = 0; i < DR_STATES; i++) free(pool[n][i]);
+    }
+    return holds;
+}
+
+static bool take_fixture(gpu *g, const dr_rule *rule, bool bf16, bool many, uint64_t seed, cudaStream_t stream, fault *what) {
+    const dr_backend_options options = {.dtype = bf16 ? DR_BF16 : DR_F32, .stream = stream};
+    const bool large = many && seed % 16 == 2; /* of every fourth rule */
+    const int64_t K = large ? 128 : 72, V = large ? 128 : 40;
+    fixture f = {.g = g, .what = what};
+    if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
+    f.pool = drawn(rule, many ? MANY_SLOTS : SLOTS, 1, K, V, seed);
+    f.tokens = drawn(rule, many ? MANY : SEQUENCES, many ? 1 : TOKENS, K, V, 100 + seed);
+    f.width = f.tokens->recurrence.value_heads * f.tokens->recurrence.value_size;
+    for (int i = 0; i < DR_STATES; i++) f.state[i] = f.pool->state_count[i];
+    for (int i = 0; i < DR_INPUTS; i++)
+        f.inputs.at[i] = tensor_in_as(f.backend, dr_recurrence_input_dtype(f.backend, (dr_input)i), f.tokens->input[i],
+                                      f.tokens->input_count[i]);
+    const bool holds = many ? many_are_right(&f) : fixture_is_right(&f, stream);
+    for (int i = 0; i < DR_INPUTS; i++) backend_release(f.backend, (void *)f.inputs.at[i]);
+    problem_free(f.pool), problem_free(f.tokens);
+    dr_backend_close(f.backend);
+    return holds;
+}
+
 bool suite_slots(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn", "kda", "eda", "rwkv7", "pkda", "pdn_unstable", "mamba2", "delta_product"};
     cudaStream_t stream;
     if (cudaStreamCreate(&stream) != cudaSuccess) return fault_is(what, "no stream");
     bool holds = true;
-    for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++) {
-        const dr_backend_options options = {.dtype = n % 2 ? DR_BF16 : DR_F32, .stream = stream};
-        fixture f = {.g = g, .what = what};
-        if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
-        const dr_rule *rule = dr_rule_find(rules[n / 2]);
-        f.pool = drawn(rule, SLOTS, 1, n);
-        f.tokens = drawn(rule, SEQUENCES, TOKENS, 100 + n);
-        f.width = f.tokens->recurrence.value_heads * f.tokens->recurrence.value_size;
-        for (int i = 0; i < DR_STATES; i++) f.state[i] = f.pool->state_count[i];
-        for (int i = 0; i < DR_INPUTS; i++)
-            f.inputs.at[i] = tensor_in_as(f.backend, dr_recurrence_input_dtype(f.backend, (dr_input)i), f.tokens->input[i],
-                                          f.tokens->input_count[i]);
-        holds = fixture_is_right(&f, stream);
-        for (int i = 0; i < DR_INPUTS; i++) backend_release(f.backend, (void *)f.inputs.at[i]);
-        problem_free(f.pool), problem_free(f.tokens);
-        dr_backend_close(f.backend);
-    }
+    for (size_t n = 0; n < 4 * sizeof rules / sizeof *rules && holds; n++)
+        holds = take_fixture(g, dr_rule_find(rules[n / 4]), n % 2, n % 4 / 2, n, stream, what);
     cudaStreamDestroy(stream);
     return holds;
 }

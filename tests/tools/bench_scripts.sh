@@ -30,5 +30,9 @@ expect 1 'is not there: build it first' env DELTARULE="$work" "$root/bench/all"
 # A module that does not load stands for PyTorch where it is missing.
 if command -v python3 >/dev/null; then
     echo 'raise ImportError("there is no torch here")' >"$work/torch.py"
+    printf '#!/bin/sh\necho a word of the command >&2\nexit 1\n' >"$work/deltarule"
+    chmod +x "$work/deltarule"
     expect 0 'skipped: there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_cpu.py"
+    expect 0 'there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py"
+    expect 1 'a word of the command' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py" --recorded --deltarule "$work/deltarule"
 fi

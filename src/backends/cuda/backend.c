@@ -1,6 +1,7 @@
 /* The CUDA backend's table of operations, and opening it on a device and a stream. It offers recurrences and the moves of their
  * tensors; the operations of a network are NULL, and a model refuses a backend without them (nn/model.c). */
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/measure.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/open.h"
 #include "backends/cuda/recurrence.h"
@@ -90,6 +91,7 @@ static void close_backend(dr_backend *backend) {
     int before;
     if (dr_cuda_enter(backend, &before) == DR_OK) {
         cudaStreamSynchronize(dr_cuda_of(backend)->stream);
+        dr_cuda_product_close(backend->state);
         dr_cuda_leave(before);
     }
     dr_release(backend->state);
@@ -131,6 +133,9 @@ static const dr_operations operations = {
     .upload_as = dr_cuda_upload_as,
     .download_as = dr_cuda_download_as,
     .wait = wait_for_stream,
+    .time_runs = dr_cuda_time_runs,
+    .copy = dr_cuda_copy,
+    .product = dr_cuda_product,
     .describe = describe,
     .close = close_backend,
     .rows_gather = dr_cuda_rows_gather,

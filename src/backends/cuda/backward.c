@@ -14,8 +14,9 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         .update = take(arena, plan, N, V, element),
         .d_score = take(arena, plan, N, N, element),
         .d_query = take(arena, plan, N, K, sizeof(float)),
-        .d_near = take(arena, plan, N, K, sizeof(float)),
+        .d_write = take(arena, plan, N, K, sizeof(float)),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
+        .write_dot = take(arena, plan, 1, N, sizeof(float)),
         .exit_part = take(arena, plan, 1, K, sizeof(float)),
     };
     if (plan->reads) {
@@ -23,11 +24,18 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_read = take(arena, plan, N, K, sizeof(float));
         tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     }
-    if (plan->rows.channel_decay) tensors->d_far = take(arena, plan, N, K, sizeof(float));
+    if (plan->rows.diagonal_scan) {
+        tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
     if (plan->rows.scalar_decay) {
-        tensors->pairs = take(arena, plan, K / 64, N, sizeof(float));
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
+    if (plan->parts > 1) {
+        const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
+        tensors->local = dr_arena_take(arena, states);
+        tensors->between = dr_arena_take(arena, states);
     }
     if (plan->rows.constant_decay)
         tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));

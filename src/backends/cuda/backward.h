@@ -24,15 +24,19 @@ typedef struct {
     void *d_erase;    /* [64][64] T M; NULL where no row reads */
     float *d_query;   /* [64][Kp] of q~ */
     float *d_read;    /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
-    float *d_near;    /* [64][Kp] of w, from readers of the chunk; without channel decay all of w's */
-    float *d_far;     /* [64][Kp] of w, from the state after the chunk; with channel decay only */
+    float *d_write;   /* [64][Kp] of w */
     float *value_dot; /* [64] sum over V of (gate) value dz */
-    /* scalar decay: sums over the pairs that span row i: within the chunk; with the entry, the exit by 64 channels */
-    float *pairs;       /* [Kp/64][64] */
-    float *reader_part; /* [Kp/64][64] reader . its gradient from the entry state, at the last row whose decay it has */
+    float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
+    /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
+    float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
-    float *exit_part;   /* [Kp] D (S . dS') of every channel, all decays */
+    float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
+    float *square_part; /* [Kp/64][64] w . w */
+    float *exit_part;   /* [Kp] D (S . dS') of every channel */
+    /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
+     * the gradient after it */
+    float *local, *between;
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */
@@ -45,8 +49,8 @@ typedef struct {
     dr_cuda_diagonal_gradients diagonal;
     const void *saved; /* [blocks][Vp][Kp] T states before each chunk */
     const void *d_o;   /* [tokens][HV][V] T */
-    const float *d_final;
-    float *d_initial; /* [sequences][HV][K][V] or NULL */
+    const float *initial, *d_final;
+    float *d_initial; /* [sequences][HV][K][V] or NULL, all three */
 } dr_cuda_backward_call;
 
 #ifdef __cplusplus

@@ -34,7 +34,7 @@ enum {
 
 typedef struct {
     dr_cuda_rows rows;
-    dr_dtype storage;    /* T: DR_F32, DR_BF16, DR_F16 */
+    dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
     int32_t chunk;       /* C tokens */
     int32_t query_rows;  /* C rounded up to 16 */
     int32_t key_width;   /* Kp */
@@ -43,6 +43,10 @@ typedef struct {
     bool reads;         /* some row has a read */
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
+    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: only a backward has it stored */
+    bool hopper;        /* the kernels for sm_90a run */
+    bool warpgroups;    /* the scan is that of sm_90a's warp groups */
+    int32_t processors; /* streaming multiprocessors */
     int64_t sequences, tokens;
     int64_t length; /* tokens of every sequence; 0: packed, see cu */
     int64_t slots;  /* of chunks */
@@ -67,7 +71,7 @@ typedef struct {
     int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
-    void *reader;                 /* [blocks][64][Kp] R~ */
+    void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum only if a backward follows */
     void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
     float *inverse;               /* [blocks][64][64] A; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
@@ -94,10 +98,14 @@ __host__ __device__
 
 /* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
  * the engine has no kernel. */
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan);
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan);
 
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+
+/* Floats of one state for every part and value head. */
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);

@@ -4,7 +4,7 @@
  *     backward    diagonal scan, again -> reverse, updates, keys, decay, rows -> diagonal scan back
  *
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
- * rest. The keys of the diagonal scan are made again. */
+ * rest. The keys of the diagonal scan are made again, from the A before each chunk that it keeps. */
 #include "backends/cuda/backward.h"
 #include "backends/cuda/boundary.h"
 #include "backends/cuda/engines.h"
@@ -22,7 +22,7 @@ typedef struct {
 static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                       const dr_input_gradients *gradients, engine *e) {
     *e = (engine){.layout = NULL};
-    DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend)->processors, &e->call.plan));
+    DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
     return DR_OK;
 }
@@ -38,7 +38,7 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout));
     if (!backward) dr_cuda_chunk_lay(&e->call.plan, false, arena, &e->call.chunk);
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
-    e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
+    if (!backward) e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
     dr_cuda_diagonal_lay_made(&e->call.plan, arena);
     if (!backward) return;
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
@@ -63,14 +63,16 @@ dr_status dr_cuda_chunkwise_plan(const dr_backend *backend, const dr_recurrence 
     return DR_OK;
 }
 
-/* What both directions do first: where sequences begin, A, and the keys that it makes. */
+/* What both directions do first: where sequences begin, A, and the keys that it makes. backward: A before each chunk is there.
+ */
 static dr_status start(const dr_cuda *gpu, const dr_recurrence *recurrence, const float *initial_scan, float *final_scan,
-                       engine *e) {
+                       bool backward, engine *e) {
     dr_cuda_layout layout;
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
     if (!e->call.plan.rows.diagonal_scan) return DR_OK;
-    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, false, gpu->stream);
+    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, backward,
+                                    gpu->stream);
 }
 
 dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
@@ -82,7 +84,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
-    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], final->at[DR_STATE_A], &e));
+    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], final->at[DR_STATE_A], false, &e));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                               gpu->stream);
@@ -98,9 +100,11 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
     lay_saved(&e, &(dr_arena){.block = (char *)saved});
     e.call.saved = e.states;
     e.call.d_o = d_o;
+    e.call.initial = initial->at[DR_STATE_S];
     e.call.d_final = d_final->at[DR_STATE_S];
     e.call.d_initial = d_initial->at[DR_STATE_S];
-    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], NULL, &e));
+    e.diagonal.entry = e.scan_entry;
+    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], NULL, true, &e));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;
     return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A],

@@ -15,7 +15,6 @@ extern "C" {
                                           const float *initial, void *o, float *final, void *saved, cudaStream_t stream)
 
 DR_CHUNKWISE_DECLARE(bf16);
-DR_CHUNKWISE_DECLARE(fp16);
 DR_CHUNKWISE_DECLARE(float32);
 
 #ifdef __cplusplus

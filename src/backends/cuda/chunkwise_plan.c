@@ -27,21 +27,28 @@ static bool reads_directly(const dr_rule *rule) {
            (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
 }
 
+/* Whether the scan can make what they read of inputs: S r = S k + lambda S q, and it has S q. */
+static bool reads_sum(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&
+           rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
+}
+
 static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Two thread blocks a multiprocessor are wanted. Parts cost the scan's work once more, so fewer than four do not pay. What is
- * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
-static void plan_parts(const dr_layout *layout, int processors, dr_cuda_chunk_plan *plan) {
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
+ * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
-    const int64_t wanted = 2 * (int64_t)processors / chains;
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
     plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
 }
 
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, int processors, dr_cuda_chunk_plan *plan) {
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     const int steps = dr_rule_steps(rule);
     if (steps > DR_CUDA_CHUNK_ROWS)
@@ -64,6 +71,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         .reads = any_read(rule),
         .reader_direct = reads_directly(rule),
         .query_direct = queries_directly(rule),
+        .hopper = gpu->hopper,
+        .processors = gpu->processors,
         .sequences = layout->sequences,
         .tokens = layout->rows,
         .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
@@ -71,7 +80,9 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
-    plan_parts(layout, processors, plan);
+    plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
+    plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
+    plan_parts(layout, plan);
     return DR_OK;
 }
 
@@ -82,17 +93,21 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     *tensors = (dr_cuda_chunk_tensors){0};
     tensors->exit = dr_arena_take(arena, readers);
     tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
-    if (plan->reads && !plan->reader_direct) tensors->reader = dr_arena_take(arena, readers);
+    if (plan->reads && !plan->reader_direct && (backward || !plan->reader_sum)) tensors->reader = dr_arena_take(arena, readers);
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->parts == 1) return;
-    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
-    const size_t states = parts * (size_t)plan->value_width * keys * sizeof(float);
+    const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
-    if (plan->reads) tensors->passage = dr_arena_take(arena, parts * keys * keys * sizeof(float));
+    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+}
+
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
@@ -100,24 +115,12 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
-    case DR_F16:
-        return dr_cuda_chunk_prepare_fp16(plan, tensors, stream);
-    default:
-        return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }
 
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                              void *o, float *final, void *saved, cudaStream_t stream) {
-    switch (plan->storage) {
-    case DR_BF16:
-        return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
-    case DR_F16:
-        return dr_cuda_chunk_scan_fp16(plan, tensors, initial, o, final, saved, stream);
-    default:
-        return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
-    }
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

@@ -37,6 +37,7 @@ typedef struct {
     bool hopper;         /* the kernels for sm_90a run; else those for sm_80 */
     int driver, runtime; /* versions, 1000 major + 10 minor */
     char name[128];
+    struct dr_cuda_product *product; /* a library for measuring, opened when first asked for (measure.c) */
 } dr_cuda;
 
 static inline const dr_cuda *dr_cuda_of(const dr_backend *backend) {

@@ -25,6 +25,16 @@
     }                                                                                                                          \
     }
 
+/* The same in the chunkwise stages, whose only type of 16 bits is bf16 (widened.h). */
+#define DR_CUDA_CHUNK_STORAGE(dtype, T, ...)                                                                                   \
+    if ((dtype) == DR_BF16) {                                                                                                  \
+        typedef __nv_bfloat16 T;                                                                                               \
+        __VA_ARGS__;                                                                                                           \
+    } else {                                                                                                                   \
+        typedef float T;                                                                                                       \
+        __VA_ARGS__;                                                                                                           \
+    }
+
 /* First row of sequence i, for i from 0 to sequences. */
 static inline __device__ int64_t sequence_begin(const dr_cuda_layout &layout, int64_t i) {
     return layout.offsets ? layout.offsets[i] : i * layout.tokens;

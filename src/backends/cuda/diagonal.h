@@ -19,8 +19,10 @@ typedef struct {
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
-    float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan */
+    float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan; query NULL:
+                                                its gradient is complete and where it belongs */
     float *squashed, *morrison, *read_query; /* of what the scan made */
+    float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
     float *centre;                           /* [slots][H] partial sums */

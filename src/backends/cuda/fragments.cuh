@@ -1,6 +1,6 @@
 /* Operands of a warp's matrix products, in one vocabulary for all storage types: A [16 x 16] times B [16 x 8] onto C [16 x 8].
  *
- * bf16 and fp16 use the instructions of their type. float splits every operand into two tf32 numbers and sums three products,
+ * bf16 uses the instructions of that type. float splits every operand into two tf32 numbers and sums three products,
  * which is as good as float32. Its products take 8 columns of A at once in the order 0 2 4 6 1 3 5 7, so that an accumulator is
  * an operand A without moving between lanes, as it is for 16 bits.
  *
@@ -42,11 +42,6 @@ static __device__ inline unsigned dr_round_tf32(float x) {
 
 static __device__ inline unsigned dr_pack(__nv_bfloat16, float x, float y) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    return *(const unsigned *)&pair;
-}
-
-static __device__ inline unsigned dr_pack(__half, float x, float y) {
-    const __half2 pair = __floats2half2_rn(x, y);
     return *(const unsigned *)&pair;
 }
 

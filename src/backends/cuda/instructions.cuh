@@ -5,7 +5,6 @@
 #define DR_CUDA_INSTRUCTIONS_CUH
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 /* Bytes from the start of the block's shared memory, as the instructions below take it. */
@@ -60,13 +59,6 @@ static __device__ inline void dr_multiply(__nv_bfloat16, float (&c)[4], const un
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-static __device__ inline void dr_multiply(__half, float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
-                 "%2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 static __device__ inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
                  "%2, %3};"
@@ -84,6 +76,16 @@ static __device__ inline unsigned dr_forget(unsigned x) {
 /* 16 bytes, both addresses multiples of 16; zeros if not valid, and then `from` is not read. */
 static __device__ inline void dr_copy_async(unsigned to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+/* The same where there is nothing to ask: constants added to the addresses cost nothing. */
+static __device__ inline void dr_copy_whole(unsigned to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* 4 bytes. */
+static __device__ inline void dr_copy_word(unsigned to, const void *from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
 /* The copies asked for since the last commit are a group; waiting leaves at most that many groups of this thread unfinished. */

@@ -3,63 +3,12 @@
  *     d_query_i = scale f(at_i, 0) (S dO_i) + sum_j G_ij f w_j           d_read_i = f(at_i, 0) (S dY_i) + sum_j M_ij f w_j / s
  *     d_far_j   = f(N, j+1) (dS' U_j)                                   d_near_j = sum_i f (G_ij q_i - c_i M_ij r_i / s)
  *
- * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel: blocks of 16
- * rows, one a warp. A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks
- * between * tail (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so
- * far, the state's part first, by one block's factor. Pairs between the halves of a block go the same way, and a pair in one half
- * is done element by element with running products of alpha. No quotient, no positive exponent.
+ * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel:
+ * keys_channel.cuh.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
-#include "backends/cuda/row_tiles.cuh"
-
-typedef struct {
-    int stage[5];                         /* dO, dY, U, S, dS' while the states pass by, */
-    int score, erase, write, query, read; /* then G, M, w, q~, r in the same places */
-    int scaled[6], alpha;                 /* decay by channel: keys scaled to the borders of their blocks, of their halves */
-    int small, bytes;
-} keys_room;
-
-static __host__ __device__ inline keys_room lay_room(int element, bool channel) {
-    const int tile = 64 * 64 * element, floats = 64 * 64 * (int)sizeof(float);
-    keys_room room;
-    for (int i = 0; i < 5; i++) room.stage[i] = i * tile;
-    room.score = room.stage[0];
-    room.erase = room.stage[1];
-    room.write = room.stage[2];
-    room.query = room.stage[3];
-    room.read = room.stage[4];
-    for (int i = 0; i < 6; i++) room.scaled[i] = (5 + i) * tile;
-    room.alpha = 11 * tile;
-    room.small = channel ? 11 * tile + floats : 5 * tile;
-    room.bytes = room.small + 20 * 64 * (int)sizeof(float);
-    return room;
-}
-
-/* Factors of rows and channels, [64] each. */
-typedef struct {
-    float *split, *rest; /* s, -(c/s) */
-    float *head_query, *head_read, *tail; /* scalar decay: from entry, to exit */
-    float *alpha;
-    float *exit;  /* [2][64] halves of S . dS' by channel */
-    float *total; /* [4][64] by block and channel */
-    float *half;  /* [8][64] the same of half blocks */
-} keys_rows;
-
-static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room) {
-    float *at = (float *)(shared + room.small);
-    keys_rows rows;
-    rows.split = at;
-    rows.rest = at + 64;
-    rows.head_query = at + 128;
-    rows.head_read = at + 192;
-    rows.tail = at + 256;
-    rows.alpha = at + 320;
-    rows.exit = at + 384;
-    rows.total = at + 512;
-    rows.half = at + 768;
-    return rows;
-}
+#include "backends/cuda/keys_channel.cuh"
 
 /* ---- no or scalar decay -------------------------------------------------------------------------------------------------- */
 
@@ -74,16 +23,8 @@ static __device__ inline void scalar_fades(const dr_cuda_rows &rows, const keys_
     k.tail[i] = tail;
 }
 
-static __device__ inline void scale_rows(float (&c)[8][4], const float *factor, float more) {
-    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4;
-    const float upper = factor[row] * more, lower = factor[row + 8] * more;
-#pragma unroll
-    for (int n = 0; n < 8; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
-}
-
 /* Row sums of c times a tile, of this warp's rows: lane 4 g has rows g and g + 8. */
-template <typename T>
-static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
+template <typename T> static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
     float2 sum = make_float2(0, 0);
 #pragma unroll
@@ -104,213 +45,72 @@ static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *til
     return sum;
 }
 
-/* The parts of the decay's gradient that come from the states on either side, by row: `decayed` collects readers at the last
- * row whose decay they have, so an undecayed read stands one row up. */
+/* Row sums of the squares of a tile, likewise. */
+template <typename T> static __device__ inline float2 square_rows(const char *tile) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
+        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
+}
+
+static __device__ inline void clear(float (&c)[8][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) c[n][i] = 0;
+}
+
+/* Zeroes entries of G and M whose pair spans no decay, once their products are made: in the sums over rows they cancel, and of
+ * strong decays what is left is smaller than their rounding. A barrier before and after. */
 template <typename T>
-static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const float *rest, float *queries, float *reads, const float (&q)[8][4],
-                                          const float (&r)[8][4], const float (&w)[8][4]) {
+static __device__ inline void drop_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room) {
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+        const int reader = i / 64, writer = i % 64, seen = reader / rows.steps - (dr_undecayed(rows, reader) ? 1 : 0);
+        const unsigned at = dr_tile_at<T>(0, 64, reader, writer);
+        if (writer / rows.steps >= reader / rows.steps) *(T *)(shared + room.score + at) = dr_from_float<T>(0.0f);
+        if (reads && writer / rows.steps >= seen) *(T *)(shared + room.erase + at) = dr_from_float<T>(0.0f);
+    }
+    __syncthreads();
+}
+
+/* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
+ * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
+ * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one
+ * of the row before. reads: times -c. */
+static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers,
+                                          float *reads, float2 reader, float2 read, float2 far) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
-    const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
-    const float2 read = call.plan.reads ? dot_rows<T>(r, shared + room.read) : make_float2(0, 0);
     if (lane % 4 == 0) {
-        call.back.writer_part[at + row] = write.x;
-        call.back.writer_part[at + row + 8] = write.y;
-        queries[row] = query.x;
-        queries[row + 8] = query.y;
+        call.back.writer_part[at + row] = far.x;
+        call.back.writer_part[at + row + 8] = far.y;
+        readers[row] = reader.x;
+        readers[row + 8] = reader.y;
         reads[row] = read.x;
         reads[row + 8] = read.y;
     }
     __syncthreads();
     const int i = (int)threadIdx.x;
     if (i >= 64) return;
-    float sum = queries[i];
-    if (!dr_undecayed(call.plan.rows, i)) sum += rest[i] * reads[i];
-    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += rest[i + 1] * reads[i + 1];
+    float sum = readers[i];
+    if (!dr_undecayed(call.plan.rows, i)) sum += reads[i];
+    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += reads[i + 1];
     call.back.reader_part[at + i] = sum;
 }
 
-/* ---- decay by channel ------------------------------------------------------------------------------------------------------ */
-
-/* alpha of every row and channel as floats: 1 at rows that do not decay. */
-static __device__ inline void load_alpha(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
-    const int lane = (int)(threadIdx.x % 32);
-#pragma unroll 4
-    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
-        float a[2] = {1, 1};
-        if (row < x.rows && row % rows.steps == 0) {
-            dr_row_channel_alpha<2>(rows, x.place.first + row / rows.steps, x.head, first + 2 * lane, a);
-            if (first + 2 * lane >= rows.key_size) a[0] = 1;
-            if (first + 2 * lane + 1 >= rows.key_size) a[1] = 1;
-        }
-        *(float2 *)(alpha + dr_tile_at<float>(0, 64, row, 2 * lane)) = make_float2(a[0], a[1]);
-    }
-}
-
-template <typename T>
-static __device__ inline float tile_value(const char *tile, int row, int column) {
-    return dr_to_float(*(const T *)(tile + dr_tile_at<T>(0, 64, row, column)));
-}
-
-template <typename T>
-static __device__ inline void set_tile(char *tile, int row, int column, float x) {
-    *(T *)(tile + dr_tile_at<T>(0, 64, row, column)) = dr_from_float<T>(x);
-}
-
-static __device__ inline float alpha_at(const char *alpha, int row, int column) {
-    return *(const float *)(alpha + dr_tile_at<float>(0, 64, row, column));
-}
-
-/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs); the factors of blocks and halves. A thread takes one channel of two blocks. */
-template <typename T>
-static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                         const char *alpha) {
-    const int d = (int)threadIdx.x % 64;
-    for (int block = (int)threadIdx.x / 64; block < 4; block += 2) {
-        const int start = block * 16;
-        float first = 1, product = 1; /* of the first half; from the start of the half */
-#pragma unroll 4
-        for (int i = 0; i < 16; i++) {
-            const int row = start + i;
-            if (i == 8) {
-                first = product;
-                product = 1;
-            }
-            const float before = product;
-            product *= alpha_at(alpha, row, d);
-            const float q = tile_value<T>(shared + room.query, row, d) * product;
-            const float r = tile_value<T>(shared + room.read, row, d) * (dr_undecayed(rows, row) ? before : product);
-            set_tile<T>(shared + room.scaled[1], row, d, i < 8 ? q : q * first);
-            set_tile<T>(shared + room.scaled[2], row, d, i < 8 ? r : r * first);
-            set_tile<T>(shared + room.scaled[4], row, d, i < 8 ? 0 : q);
-            set_tile<T>(shared + room.scaled[5], row, d, i < 8 ? 0 : r);
-        }
-        k.half[block * 128 + d] = first;
-        k.half[block * 128 + 64 + d] = product;
-        k.total[block * 64 + d] = first * product;
-        const float second = product;
-        product = 1;
-#pragma unroll 4
-        for (int i = 15; i >= 0; i--) {
-            const int row = start + i;
-            if (i == 7) product = 1;
-            const float w = tile_value<T>(shared + room.write, row, d) * product;
-            set_tile<T>(shared + room.scaled[0], row, d, i < 8 ? w * second : w);
-            set_tile<T>(shared + room.scaled[3], row, d, i < 8 ? w : 0);
-            product *= alpha_at(alpha, row, d);
-        }
-    }
-}
-
-static __device__ inline void scale_columns(float (&c)[8][4], const float *factor) {
-    const int t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 f = *(const float2 *)(factor + 8 * n + 2 * t);
-        c[n][0] *= f.x, c[n][1] *= f.y, c[n][2] *= f.x, c[n][3] *= f.y;
-    }
-}
-
-/* c *= the product of alpha from the start of the half block to the row (readers) or from the row to its end (writers): a scan
- * over the eight lanes that hold a channel. */
-static __device__ inline void fade_rows(const dr_cuda_rows &rows, float (&c)[8][4], const char *alpha, bool reader, bool erases) {
-    const int first = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = first + g + 8 * h;
-        const bool exclusive = !reader || (erases && dr_undecayed(rows, row));
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            float2 f = *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, 8 * n + 2 * t));
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const int from = (int)(threadIdx.x % 32) + (reader ? -4 * step : 4 * step);
-                const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-                if (from >= 0 && from < 32) f.x *= x, f.y *= y;
-            }
-            const int from = (int)(threadIdx.x % 32) + (reader ? -4 : 4);
-            const float x = __shfl_sync(0xffffffffu, f.x, from), y = __shfl_sync(0xffffffffu, f.y, from);
-            if (exclusive) f = from >= 0 && from < 32 ? make_float2(x, y) : make_float2(1, 1);
-            c[n][2 * h] *= f.x;
-            c[n][2 * h + 1] *= f.y;
-        }
-    }
-}
-
-/* Rows of the second half of this warp's block (upper false: of the first) *= factor of the columns, += more. */
-static __device__ inline void join_halves(float (&c)[8][4], const float (&more)[8][4], const float *factor, int half) {
-    const int t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 f = *(const float2 *)(factor + 8 * n + 2 * t);
-        if (half) {
-            c[n][2] = fmaf(c[n][2], f.x, more[n][2]);
-            c[n][3] = fmaf(c[n][3], f.y, more[n][3]);
-        } else {
-            c[n][0] = fmaf(c[n][0], f.x, more[n][0]);
-            c[n][1] = fmaf(c[n][1], f.y, more[n][1]);
-        }
-    }
-}
-
-/* The pairs of half a block, element by element: a thread takes one channel of four halves. Adds to what the products left in
- * d_query, d_read, d_near. */
-template <typename T>
-static __device__ inline void pairs_within(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                           const keys_room &room, const keys_rows &k, const char *alpha, int first) {
-    enum { N = 8 };
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int d = (int)threadIdx.x % 64, width = call.plan.key_width;
-    const bool reads = call.plan.reads;
-    for (int half = (int)threadIdx.x / 64; half < 64 / N; half += 2) {
-        const int start = half * N;
-        const int64_t at = (x.block * 64 + start) * width + first + d;
-        float *to_query = call.back.d_query + at, *to_near = call.back.d_near + at;
-        float *to_read = reads ? call.back.d_read + at : NULL;
-        float q[N], r[N], a[N], d_q[N], d_r[N], d_w[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            q[i] = tile_value<T>(shared + room.query, start + i, d);
-            r[i] = reads ? tile_value<T>(shared + room.read, start + i, d) : 0;
-            a[i] = alpha_at(alpha, start + i, d);
-            d_q[i] = to_query[i * width];
-            d_r[i] = 0;
-            d_w[i] = to_near[i * width];
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            const float w = tile_value<T>(shared + room.write, start + j, d);
-            const float own = tile_value<T>(shared + room.score, start + j, start + j);
-            float fade = 1;
-            d_q[j] = fmaf(own, w, d_q[j]);
-            d_w[j] = fmaf(own, q[j], d_w[j]);
-#pragma unroll
-            for (int i = j + 1; i < N; i++) {
-                const float before = fade;
-                fade *= a[i];
-                if (reads) {
-                    const float f = dr_undecayed(rows, start + i) ? before : fade;
-                    const float m = tile_value<T>(shared + room.erase, start + i, start + j) * f;
-                    d_r[i] = fmaf(m, w, d_r[i]);
-                    d_w[j] = fmaf(m * k.rest[start + i], r[i], d_w[j]);
-                }
-                const float score = tile_value<T>(shared + room.score, start + i, start + j) * fade;
-                d_q[i] = fmaf(score, w, d_q[i]);
-                d_w[j] = fmaf(score, q[i], d_w[j]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            to_query[i * width] = d_q[i];
-            to_near[i * width] = d_w[i];
-            if (reads) to_read[i * width] += d_r[i] / k.split[start + i];
-        }
-    }
-}
-
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------------------------------------
+ */
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -321,139 +121,80 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
-static __device__ inline void divide_rows(float (&c)[8][4], const float *by) {
-    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        c[n][0] /= by[row], c[n][1] /= by[row], c[n][2] /= by[row + 8], c[n][3] /= by[row + 8];
-}
+/* ---- gradients at once -----------------------------------------------------------------------------------------------------
+ */
 
-/* ---- the pairs of the scalar decay --------------------------------------------------------------------------------------- */
-
-/* to[m] = the sum of e over rows i >= m and columns j < m - behind, e in accumulators: a suffix sum over rows, lane by lane and
- * warp by warp, then a sum along the row. Nothing cancels. totals: [4][64]. */
-static __device__ inline void span_rows(float (&e)[8][4], int behind, float *totals, float *to) {
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                const float below = __shfl_down_sync(0xffffffffu, e[n][i], 4 * step);
-                if (g + step < 8) e[n][i] += below;
-            }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            e[n][i] += __shfl_sync(0xffffffffu, e[n][i + 2], t); /* rows 8 .. 15 of the warp */
-            if (g == 0) totals[warp * 64 + 8 * n + 2 * t + i] = e[n][i];
-        }
-    }
-    __syncthreads();
-    float sum[2] = {};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int column = 8 * n + 2 * t + i;
-            float behind_warp = 0;
-            for (int w = 3; w > warp; w--) behind_warp += totals[w * 64 + column];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (column < warp * 16 + g + 8 * h - behind) sum[h] += e[n][2 * h + i] + behind_warp;
-        }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-        if (t == 0) to[warp * 16 + g + 8 * h] = sum[h];
-    }
-    __syncthreads();
-}
-
-/* What the pairs of a chunk bring to the gradient of the decays that they span, from these 64 channels: with the products of
- * keys, E_ij = (q_i . w_j) G_ij - (c/s)_i (r_i . w_j) M_ij; to[m] = the sum over readers i behind row m's decay and writers
- * j < m. An undecayed read counts as one of the row before. */
-template <typename T>
-static __device__ inline void decay_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room,
-                                          const keys_rows &k, float *to) {
-    const unsigned base = dr_shared_address(shared);
+/* Rows of the block, a token each, to tokens of [tokens][..][K] from `to` on, stride elements from one to the next. */
+template <typename U>
+static __device__ inline void store_tokens(const dr_cuda_rows &rows, const dr_row_block &x, U *to, int64_t stride, int first,
+                                           const float (&c)[8][4]) {
+    if (!to) return;
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    float seen[8][4] = {}, erased[8][4] = {};
-    dr_multiply_scores<T>(seen, base + room.query, base + room.write);
-    if (reads) dr_multiply_scores<T>(erased, base + room.read, base + room.write);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h;
-        const bool undecayed = dr_undecayed(rows, row);
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
-            const T *score = (const T *)(shared + room.score + at), *erase = (const T *)(shared + room.erase + at);
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float pair = seen[n][2 * h + e] * dr_to_float(score[e]);
-                const float read = reads ? erased[n][2 * h + e] * k.rest[row] * dr_to_float(erase[e]) : 0;
-                seen[n][2 * h + e] = undecayed ? pair : pair + read;
-                erased[n][2 * h + e] = undecayed ? read : 0;
-            }
-        }
-    }
-    __syncthreads(); /* others may still read what lay in k.total */
-    span_rows(seen, 0, k.total, k.exit);
-    if (rows.row[0].undecayed) span_rows(erased, 1, k.total, k.exit + 64);
-    const int m = (int)threadIdx.x;
-    if (m < 64) to[m] = k.exit[m] + (rows.row[0].undecayed && m < 63 ? k.exit[64 + m + 1] : 0);
-}
-
-/* ---- gradients at once ----------------------------------------------------------------------------------------------------- */
-
-/* For rules whose row is its input (dr_rows_direct): gradients of query and key, and this part of -r . d_read for the gain. */
-template <typename T>
-static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                           const keys_room &room, int first, const float (&q)[8][4], const float (&r)[8][4],
-                                           const float (&w)[8][4]) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
-    if (plan.reads) {
-        const float2 dot = dot_rows<T>(r, shared + room.read);
-        const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + mine + g;
-        if (t == 0) {
-            call.back.gain_part[at] = -dot.x;
-            call.back.gain_part[at + 8] = -dot.y;
-        }
-    }
+    const int left = rows.key_size - first - 2 * t;
+    to += first + 2 * t;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = mine + g + 8 * h;
         if (row >= x.rows) continue;
-        const float gain = plan.reads ? call.chunk.factors[x.block * 64 + row].gain : 0;
-        T *to_query = (T *)query.gradient, *to_key = (T *)key.gradient;
-        if (to_query) to_query += dr_input_index(query, x.place.first + row, 0, x.key_head) + first;
-        if (to_key) to_key += dr_input_index(key, x.place.first + row, 0, x.key_head) + first;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const int d = 8 * n + 2 * t, left = rows.key_size - first - d;
-            const float k0 = plan.reads ? w[n][2 * h] - gain * r[n][2 * h] : w[n][2 * h];
-            const float k1 = plan.reads ? w[n][2 * h + 1] - gain * r[n][2 * h + 1] : w[n][2 * h + 1];
-            if (rows.aligned && left > 1) {
-                if (to_query) dr_store_pair<T>(to_query + d, q[n][2 * h], q[n][2 * h + 1]);
-                if (to_key) dr_store_pair<T>(to_key + d, k0, k1);
+            U *pair = to + row * stride + 8 * n;
+            if (rows.aligned && 8 * n + 1 < left) {
+                dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
                 continue;
             }
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (left > e) {
-                    if (to_query) to_query[d + e] = dr_from_float<T>(q[n][2 * h + e]);
-                    if (to_key) to_key[d + e] = dr_from_float<T>(e ? k1 : k0);
-                }
+            if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
+            if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
         }
     }
 }
 
-/* ---- the kernel, second half: after the states -------------------------------------------------------------------------------- */
+/* For rules whose row is its input (dr_rows_direct), or made of it by the scan (made): gradients of query and key, or what the
+ * scan's backward needs, and this part of -r . d_read for the gain. */
+template <typename T>
+static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                           const keys_room &room, int first, bool made, float2 dot, const float (&q)[8][4],
+                                           float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
+    const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
+    if (plan.reads && lane % 4 == 0) {
+        call.back.gain_part[at] = -dot.x;
+        call.back.gain_part[at + 8] = -dot.y;
+    }
+    const float upper = plan.reads ? -call.chunk.factors[x.block * 64 + row].gain : 0;
+    const float lower = plan.reads ? -call.chunk.factors[x.block * 64 + row + 8].gain : 0;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            r[n][i] = plan.reads ? (i < 2 ? upper : lower) * r[n][i] : 0;
+            if (!made) w[n][i] += r[n][i];
+        }
+    if (query.gradient)
+        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first,
+                        q);
+    if (!made) {
+        if (key.gradient)
+            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first,
+                            w);
+        return;
+    }
+    const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
+    store_tokens<float>(rows, x, call.diagonal.key + from, stride, first, r);
+    store_tokens<float>(rows, x, call.diagonal.squashed + from, stride, first, w);
+    const float2 write = dot_rows<T>(w, shared + room.write), square = square_rows<T>(shared + room.write);
+    if (lane % 4 != 0) return;
+    call.back.write_part[at] = write.x;
+    call.back.write_part[at + 8] = write.y;
+    call.back.square_part[at] = square.x;
+    call.back.square_part[at + 8] = square.y;
+}
+
+/* ---- the kernel, second half: after the states
+ * -------------------------------------------------------------------------------- */
 
 /* No or scalar decay. */
 template <typename T>
@@ -470,89 +211,108 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.head_read, 1);
         scale_rows(r, k.split, 1);
     }
-    if (rows.scalar_decay) decay_parts<T>(call, x, shared, room, k.rest, k.total, k.total + 64, q, r, w);
+    constexpr bool apart = sizeof(T) == 4;
+    float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
+    if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
+    if (apart && rows.scalar_decay) {
+        entry = dot_rows<T>(q, shared + room.query);
+        if (plan.reads) entry_read = dot_rows<T>(r, shared + room.read);
+    }
     dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
     dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-        divide_rows(r, k.split);
+        scale_rows(r, k.inverse, 1);
+        read = dot_rows<T>(r, shared + room.read);
     }
-    if (dr_rows_direct(rows)) {
-        store_direct<T>(call, x, shared, room, first, q, r, w);
+    const bool made = dr_rows_made(rows);
+    float2 query = read, write = read;
+    if (rows.scalar_decay) {
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    if (made || dr_rows_direct(rows)) {
+        store_direct<T>(call, x, shared, room, first, made, read, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
         store_rows(call.back.d_query + at, plan.key_width, q);
-        store_rows(call.back.d_near + at, plan.key_width, w);
+        store_rows(call.back.d_write + at, plan.key_width, w);
     }
-    if (rows.scalar_decay)
-        decay_pairs<T>(rows, plan.reads, shared, room, k,
-                       call.back.pairs + (x.block * (plan.key_width / 64) + first / 64) * 64);
+    if (!rows.scalar_decay) return;
+    const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
+    if (apart) {
+        drop_pairs<T>(rows, plan.reads, shared, room);
+        clear(q), clear(r), clear(w);
+        dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
+        dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
+        if (plan.reads) {
+            dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
+            dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
+            const float2 near = dot_rows<T>(r, shared + room.read);
+            read = make_float2(k.inverse[row] * (entry_read.x + near.x), k.inverse[row + 8] * (entry_read.y + near.y));
+        }
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    const float2 reader = apart ? make_float2(entry.x + (query.x - write.x), entry.y + (query.y - write.y))
+                                : make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    read.x *= -k.gain[row];
+    read.y *= -k.gain[row + 8];
+    decay_parts(call, x, k.total, k.total + 64, reader, read, far);
 }
 
-/* Decay by channel. */
+/* exit += S . dS' of two channels a lane, over the warp's 16 of the 64 columns of V in the stages; of states that are given in
+ * float, from those. */
 template <typename T>
-static __device__ inline void finish_channel(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                             const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
-                                             float (&r)[8][4], float (&w)[8][4]) {
+static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *shared, const keys_room &room, const float *entry,
+                                        const float *beyond, int first, int column, float2 &exit) {
+    const int d = (int)(threadIdx.x % 32) * 2, start = (int)(threadIdx.x / 32) * 16;
+    const bool given = entry || beyond;
+#pragma unroll 8
+    for (int v = start; v < start + 16 && !given; v++) {
+        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
+        exit.x = fmaf(s.x, d_s.x, exit.x);
+        exit.y = fmaf(s.y, d_s.y, exit.y);
+    }
+    for (int i = 0; i < 32 && given; i++) {
+        const int v = start + i / 2, channel = d + i % 2;
+        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
+        const float before = entry ? dr_state_element(rows, entry, first + channel, column + v) : i % 2 ? s.y : s.x;
+        const float after = beyond ? dr_state_element(rows, beyond, first + channel, column + v) : i % 2 ? d_s.y : d_s.x;
+        (i % 2 ? exit.y : exit.x) = fmaf(before, after, i % 2 ? exit.y : exit.x);
+    }
+}
+
+/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
+template <typename T>
+static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
+                                          const keys_room &room, int first, int column) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32);
-    const unsigned base = dr_shared_address(shared);
-    const int64_t at = x.block * 64 * plan.key_width + first;
-    const char *alpha = shared + room.alpha;
-    scale_keys<T>(rows, shared, room, k, alpha);
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) q[n][i] *= rows.scale;
-    if (plan.reads) scale_rows(r, k.split, 1);
-    for (int b = 0; b < warp; b++) {
-        scale_columns(q, k.total + b * 64);
-        dr_multiply_tiles<T, false>(q, base + room.score, base + room.scaled[0], b, b + 1);
-        if (!plan.reads) continue;
-        scale_columns(r, k.total + b * 64);
-        dr_multiply_tiles<T, false>(r, base + room.erase, base + room.scaled[0], b, b + 1);
-    }
-    {
-        float more[8][4] = {};
-        dr_multiply_tiles<T, false>(more, base + room.score, base + room.scaled[3], warp, warp + 1);
-        join_halves(q, more, k.half + warp * 128, 1);
-    }
-    fade_rows(rows, q, alpha, true, false);
-    store_rows(call.back.d_query + at, plan.key_width, q);
-    if (plan.reads) {
-        float more[8][4] = {};
-        dr_multiply_tiles<T, false>(more, base + room.erase, base + room.scaled[3], warp, warp + 1);
-        join_halves(r, more, k.half + warp * 128, 1);
-        fade_rows(rows, r, alpha, true, true);
-        divide_rows(r, k.split);
-        store_rows(call.back.d_read + at, plan.key_width, r);
-    }
-    float near[8][4] = {};
-    for (int b = 3; b > warp; b--) {
-        scale_columns(w, k.total + b * 64);
-        if (b < 3) scale_columns(near, k.total + b * 64);
-        dr_multiply_turned<T>(near, base + room.score, base + room.scaled[1], b, b + 1, NULL);
-        if (plan.reads) dr_multiply_turned<T>(near, base + room.erase, base + room.scaled[2], b, b + 1, k.rest);
-    }
-    float more[8][4] = {};
-    join_halves(w, more, k.half + warp * 128 + 64, 0);
-    dr_multiply_turned<T>(more, base + room.score, base + room.scaled[4], warp, warp + 1, NULL);
-    if (plan.reads) dr_multiply_turned<T>(more, base + room.erase, base + room.scaled[5], warp, warp + 1, k.rest);
-    join_halves(near, more, k.half + warp * 128 + 64, 0);
-    fade_rows(rows, w, alpha, false, false);
-    fade_rows(rows, near, alpha, false, false);
-    store_rows(call.back.d_far + at, plan.key_width, w);
-    store_rows(call.back.d_near + at, plan.key_width, near);
-    __syncthreads(); /* what the products left is there for the pairs within half a block */
-    pairs_within<T>(call, x, shared, room, k, alpha, first);
+    const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
+    dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
+    if (plan.reads)
+        dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
+    dr_load_columns<T>(stage + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
+    dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
+    dr_load_columns<T>(stage + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
+}
+
+/* Asks for G, M, and the keys of 64 channels. */
+template <typename T>
+static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, int first) {
+    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
+    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
+    dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                        shared + room.query);
 }
 
 template <typename T, bool channel>
-static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : channel ? 2 : 3)
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
+                                                        : channel      ? 2
+                                                                       : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -560,7 +320,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
-    const keys_room room = lay_room(sizeof(T), channel);
+    keys_room room = lay_room(sizeof(T), channel);
+    if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;
@@ -568,6 +329,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     if (thread < 64) {
         const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
         k.split[thread] = split;
+        k.inverse[thread] = 1 / split;
+        k.gain[thread] = gain;
         k.rest[thread] = -gain / split;
         const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
@@ -575,48 +338,73 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : cha
     __syncthreads();
     if (!channel) scalar_fades(rows, k);
 
-    /* from the states: S dO, S dY, dS' U */
-    float q[8][4] = {}, r[8][4] = {}, w[8][4] = {}, exit = 0;
-    for (int column = 0; column < plan.value_width; column += 64) {
-        const int64_t rows_at = block * 64 * plan.value_width, states_at = (block * plan.value_width + column) * plan.key_width;
-        __syncthreads();
-        dr_load_output_rows<T>(shared + room.stage[0], rows, x, call.d_o, column);
-        if (plan.reads)
-            dr_load_columns<T>(shared + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
-        dr_load_columns<T>(shared + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
-        dr_load_columns<T>(shared + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
-        dr_load_columns<T>(shared + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
-        dr_copy_commit();
-        if (channel && column == 0) load_alpha(rows, x, first, shared + room.alpha);
-        dr_copy_wait<0>();
-        __syncthreads();
-        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
-        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
-        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
-        const int d = thread % 64;
-        for (int v = thread / 64 * 32; v < thread / 64 * 32 + 32; v++)
-            exit = fmaf(tile_value<T>(shared + room.stage[3], v, d), tile_value<T>(shared + room.stage[4], v, d), exit);
-    }
-    k.exit[thread] = exit;
-    __syncthreads();
-    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + block * 64 * 64, 64, 0);
-    if (plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(rows, x, first, plan.reads ? shared + room.read : NULL, shared + room.write, shared + room.query);
+    /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
+    constexpr bool narrow = sizeof(T) == 2;
+    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
+    float q[8][4] = {}, r[8][4] = {}, w[8][4] = {};
+    float2 exit = make_float2(0, 0);
+    /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
+    const int V = plan.value_width;
+    bool asked = false;
+    load_states<T>(call, x, shared, room, first, 0);
+    if constexpr (channel) load_decays(rows, x, first, shared + room.alpha);
     dr_copy_commit();
+    if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
+    dr_copy_commit(); /* with nothing in it, too: the waits count groups */
+#pragma unroll 1
+    for (int column = 0; column < V; column += 64) {
+        const int place = column % 128 ? room.ahead : 0;
+        const unsigned at = base + (unsigned)place;
+        if (room.ahead)
+            dr_copy_wait<1>();
+        else
+            dr_copy_wait<0>();
+        __syncthreads();
+        dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
+        if (plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
+        dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+        exit_part<T>(rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        if (narrow && (entry || beyond)) {
+            __syncthreads();
+            if (entry) dr_load_rest<T>(shared + place + room.stage[3], rows, entry, column, first);
+            if (beyond) dr_load_rest<T>(shared + place + room.stage[4], rows, beyond, column, first);
+            __syncthreads();
+            if (entry) dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
+            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
+            if (beyond) dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+        }
+        const int next = column + (room.ahead ? 128 : 64);
+        if (next < V) {
+            __syncthreads(); /* the stage is read */
+            load_states<T>(call, x, shared + place, room, first, next);
+            dr_copy_commit();
+        } else if (place == 0 && !asked) {
+            __syncthreads();
+            load_pairs<T>(call, x, shared, room, first); /* one group */
+            asked = true;
+        } else {
+            dr_copy_commit();
+        }
+    }
+    *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
+    __syncthreads();
     if (thread < 64) {
         const int64_t at = block * plan.key_width + first + thread;
-        call.back.exit_part[at] = call.chunk.keep[at] * (k.exit[thread] + k.exit[64 + thread]);
+        k.exit[thread] =
+            call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
+        if (rows.scalar_decay) call.back.exit_part[at] = k.exit[thread];
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (channel)
-        finish_channel<T>(call, x, shared, room, k, first, q, r, w);
-    else
+    if constexpr (!channel)
         finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
+    else if (plan.reads)
+        finish_channel<T, true>(call, x, shared, room, k, first, q, r, w);
+    else
+        finish_channel<T, false>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, bool channel>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, bool channel> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T), channel).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
@@ -629,7 +417,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, {
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         return call->plan.rows.channel_decay ? launch<T, true>(call, stream) : launch<T, false>(call, stream);
     });
     return DR_OK;

@@ -11,19 +11,24 @@ typedef struct {
     bool last;     /* of its sequence */
 } dr_chunk_place;
 
+/* a / b, where both fit into 32 bits by the instructions for those: slots, and the blocks of a grid, nearly always do. */
+static __device__ inline int64_t dr_place_divide(int64_t a, int64_t b) {
+    return (uint64_t)(a | b) >> 32 ? a / b : (unsigned)a / (unsigned)b;
+}
+
 /* First token of a sequence, for sequence from 0 to sequences. */
 static __device__ inline int64_t dr_sequence_begin(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence) {
     return plan.length ? sequence * plan.length : cu ? cu[sequence] : 0;
 }
 
 static __device__ inline int64_t dr_sequence_slot(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence) {
-    if (plan.length || !cu) return sequence * ((plan.length + plan.chunk - 1) / plan.chunk);
-    return cu[sequence] / plan.chunk + sequence;
+    if (plan.length || !cu) return sequence * dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
+    return dr_place_divide(cu[sequence], plan.chunk) + sequence;
 }
 
 static __device__ inline int64_t dr_sequence_chunks(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence) {
     const int64_t tokens = dr_sequence_begin(plan, cu, sequence + 1) - dr_sequence_begin(plan, cu, sequence);
-    return (tokens + plan.chunk - 1) / plan.chunk;
+    return dr_place_divide(tokens + plan.chunk - 1, plan.chunk);
 }
 
 /* Chunk `index` of a sequence. */
@@ -42,8 +47,8 @@ static __device__ inline dr_chunk_place dr_chunk_of(const dr_cuda_chunk_plan &pl
 static __device__ inline dr_chunk_place dr_find_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t slot) {
     int64_t low = 0, high = plan.sequences - 1; /* the last sequence whose slots begin at or before this one */
     if (plan.length || !cu) {
-        const int64_t chunks = (plan.length + plan.chunk - 1) / plan.chunk;
-        low = chunks ? slot / chunks : 0;
+        const int64_t chunks = dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
+        low = chunks ? dr_place_divide(slot, chunks) : 0;
     } else {
         while (low < high) {
             const int64_t middle = (low + high + 1) / 2;

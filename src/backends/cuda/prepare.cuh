@@ -6,21 +6,22 @@
  *     inverse     A = (I + L)^-1 (triangle.cuh)
  *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
  *
- * The last two products are tf32 (three of them for float): A must not be rounded to bf16. */
+ * The last two products are tf32 (three of them for float): A must not be rounded to bf16. On sm_90a the products of 16-bit
+ * types are those of prepare_warpgroups.cuh. */
 #ifndef DR_CUDA_PREPARE_CUH
 #define DR_CUDA_PREPARE_CUH
 
 #include "backends/cuda/prepare_load.cuh"
+#include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/triangle.cuh"
 
 typedef struct {
-    int writer, reader, query, matrix, small, bytes;
+    int writer, reader, query, matrix, halves, small, bytes;
 } dr_prepare_room;
 
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
     float dot[64], gain[64];
-    float alpha[64];          /* of a row: its token's in the token's first row, else 1 */
     float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
@@ -28,16 +29,23 @@ typedef struct {
     float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
 } dr_prepare_small;
 
-static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
+/* Read keys are made of the scores of keys and queries, and never stand in a tile. */
+static __host__ __device__ inline bool dr_prepare_sums(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    return plan.reader_sum && !tensors.reader;
+}
+
+static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element, bool sums) {
     dr_prepare_room room;
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
-    const bool reader = plan.reads && !dr_rows_tied(plan.rows);
+    const bool reader = plan.reads && !sums && !dr_rows_tied(plan.rows);
     room.writer = 0;
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
-    room.matrix = room.query; /* once the products are made */
+    room.matrix = room.query;           /* once the products are made */
+    room.halves = room.matrix + matrix; /* a multiple of 1024 */
+    const int behind = room.halves + (element == 2 ? DR_HALVES_BYTES : 0);
     int end = room.query + tile + (reader ? tile : 0);
-    if (end < room.matrix + matrix) end = room.matrix + matrix;
+    if (end < behind) end = behind;
     room.small = end;
     room.bytes = end + (int)sizeof(dr_prepare_small);
     return room;
@@ -66,6 +74,22 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
     }
 }
 
+/* R W^T of r = key + lambda query, from K W^T and Q W^T. */
+static __device__ inline void dr_prepare_sum(const dr_cuda_rows &rows, const dr_prepare_block &x, float (&l)[8][4],
+                                             const float (&p)[8][4]) {
+    const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
+    const float *lambda = (const float *)input.at + x.place.first * input.token + x.head * input.head;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) + 8 * h;
+        const float factor = i < x.alive ? lambda[i * input.token] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(factor, p[n][e], l[n][e]);
+    }
+}
+
 /* r . w of every row, which is on the diagonal of R W^T. */
 static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
@@ -75,74 +99,93 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* Decays of the chunk's rows, by the first 64 threads. */
-static __device__ inline void dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
+/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of
+ * the block. While tiles are under way. */
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
     const int token = dr_row_token(rows, i);
-    const bool decays = i < x.alive && i == token * rows.steps;
-    small.alpha[i] = decays ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
-}
-
-/* Needs alpha. A thread runs down from its row. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, dr_prepare_small &small) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
-    const int begin = i & ~15;
-    float head = 1, product = 1, last = 1;
-    for (int m = begin; m <= i; m++) {
-        last = head;
-        head *= small.alpha[m];
+    const bool first = i == token * rows.steps;
+    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+#pragma unroll
+    for (int m = 0; m < 16; m++) {
+        const float other = __shfl_sync(0xffffffffu, alpha, m);
+        before = m <= own ? head : before;
+        head = m <= own ? head * other : head;
+        product = m > own ? product * other : 1.0f;
+        if (lane < 16) small.near[begin + m][own] = product;
     }
-    for (int m = i; m < begin + 16; m++) { /* product: from after row i to after row m */
-        if (m > i) product *= small.alpha[m];
-        small.near[m][i - begin] = product;
+    if (lane < 16) {
+        small.tail[i] = product;
+        return;
     }
-    const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
     small.head[i] = head;
-    small.read[i] = undecayed ? last : head;
-    small.tail[i] = product;
-    if (i == begin + 15) small.total[i / 16] = head;
+    small.read[i] = rows.row[0].undecayed && first ? before : head;
+    if (own == 15) small.total[begin / 16] = head;
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
- * the row's part times the column's; within it, from the table. */
+ * the row's part times the column's; within it, from the table. h: the lane's rows g and g + 8 of the block. */
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int first = warp * 16 + g;
+    float asked[2], read[2], gain[2]; /* times the blocks between */
+    const float *near[2], *near_read[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h;
+        const int i = first + 8 * h;
         const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
-        const float gain = small.gain[i];
-        float asked = rows.scale * small.head[i], read = gain * small.read[i]; /* times the blocks between */
-        const float *near = small.near[i], *near_read = undecayed && i > 0 ? small.near[i - 1] : near;
+        gain[h] = small.gain[i];
+        asked[h] = rows.scale * small.head[i], read[h] = gain[h] * small.read[i];
+        near[h] = small.near[i], near_read[h] = undecayed && i > 0 ? small.near[i - 1] : near[h];
+    }
 #pragma unroll
-        for (int n = 7; n >= 0; n--) {
-            float &score = p[n][2 * h], &score_right = p[n][2 * h + 1], &lower = l[n][2 * h], &lower_right = l[n][2 * h + 1];
-            if (n / 2 < warp) {
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) l[2 * b + e / 4][e % 4] = p[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
                 const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
-                score *= asked * tail.x, score_right *= asked * tail.y;
-                lower *= read * tail.x, lower_right *= read * tail.y;
-                if (n % 2 == 0) asked *= small.total[n / 2], read *= small.total[n / 2];
-            } else if (n / 2 == warp) {
-                const int j = n % 2 * 8 + 2 * t, row = g + 8 * h;
-                score = j <= row ? rows.scale * near[j] * score : 0.0f;
-                score_right = j + 1 <= row ? rows.scale * near[j + 1] * score_right : 0.0f;
-                lower = j < row ? gain * near_read[j] * lower : 0.0f;
-                lower_right = j + 1 < row ? gain * near_read[j + 1] * lower_right : 0.0f;
-            } else {
-                score = score_right = lower = lower_right = 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    p[n][2 * h] *= asked[h] * tail.x, p[n][2 * h + 1] *= asked[h] * tail.y;
+                    l[n][2 * h] *= read[h] * tail.x, l[n][2 * h + 1] *= read[h] * tail.y;
+                }
             }
-            if (reads) *(float2 *)(matrix + i * DR_MATRIX_PITCH + n * 8 + 2 * t) = make_float2(lower, lower_right);
+#pragma unroll
+            for (int h = 0; h < 2; h++) asked[h] *= small.total[b], read[h] *= small.total[b];
+        } else {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int j = n * 8 + 2 * t;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int row = g + 8 * h;
+                    const float2 f = *(const float2 *)&near[h][j], f_read = *(const float2 *)&near_read[h][j];
+                    float(&score)[4] = p[2 * b + n], (&lower)[4] = l[2 * b + n];
+                    score[2 * h] = j <= row ? rows.scale * f.x * score[2 * h] : 0.0f;
+                    score[2 * h + 1] = j + 1 <= row ? rows.scale * f.y * score[2 * h + 1] : 0.0f;
+                    lower[2 * h] = j < row ? gain[h] * f_read.x * lower[2 * h] : 0.0f;
+                    lower[2 * h + 1] = j + 1 < row ? gain[h] * f_read.y * lower[2 * h + 1] : 0.0f;
+                }
+            }
         }
+        if (!reads) continue;
+#pragma unroll
+        for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
+                    make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
-/* P' = P A: the warp's rows of P from registers. */
+/* P' = P A: rows 16 warp .. of P from registers. */
 template <bool precise>
-static __device__ inline void dr_prepare_combine(const float *matrix, const float (&p)[8][4], float (&c)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32);
+static __device__ inline void dr_prepare_combine(const float *matrix, int warp, const float (&p)[8][4], float (&c)[8][4]) {
 #pragma unroll
     for (int k = 0; k < 8; k++)
         if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
@@ -157,11 +200,11 @@ static __device__ inline void dr_prepare_combine(const float *matrix, const floa
         }
 }
 
-/* Rows of P' that belong to a query, and zeros behind them. */
+/* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. */
 template <typename T>
-static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, const float (&c)[8][4]) {
+static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, int warp, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h, token = dr_row_token(rows, i);
@@ -272,7 +315,8 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
+    prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -280,22 +324,32 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_block x = dr_prepare_find(call);
     if (x.place.tokens <= 0) return;
-    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
+    const bool sums = dr_prepare_sums(plan, tensors);
+    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T), sums);
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
     float *matrix = (float *)(shared + room.matrix);
     char *reader = room.reader ? shared + room.reader : NULL;
     const int64_t tile = x.block * 64 * plan.key_width;
 
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
-    dr_prepare_alpha(rows, x, small);
+    const int i = (int)threadIdx.x;
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    dr_prepare_decays(rows, x, small);
     dr_copy_wait<0>();
+    dr_shared_fence();
     __syncthreads();
 
     float l[8][4] = {}, p[8][4] = {};
-    dr_prepare_scores<T>(dr_shared_address(shared + room.writer),
-                         dr_shared_address(shared + (reader ? room.reader : room.writer)),
-                         dr_shared_address(shared + room.query), plan.key_width, plan.reads, l, p);
-    dr_prepare_decays(rows, small);
+    const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
+    const unsigned reader_at = dr_shared_address(shared + (reader ? room.reader : room.writer));
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        if (plan.reads) dr_group_scores<T>(l, reader_at, writer_at, plan.key_width / 64);
+        dr_group_scores<T>(p, query_at, writer_at, plan.key_width / 64);
+    } else
+#endif
+        dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
+    if (sums) dr_prepare_sum(rows, x, l, p);
     dr_prepare_dots(l, small.dot);
     if (tensors.reader)
         dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
@@ -303,10 +357,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     __syncthreads();
-    const int i = (int)threadIdx.x;
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, small.dot[i]));
+        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
         small.gain[i] = factors.gain;
     }
     __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
@@ -329,17 +382,29 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 3) prepare(const __gri
     dr_prepare_mask(rows, small, plan.reads, matrix, l, p);
     __syncthreads();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    const int warp = (int)(threadIdx.x / 32);
     if (!plan.reads) {
-        dr_prepare_put_score<T>(plan, score, p);
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T>(plan, (char *)matrix, warp, p, score);
+        else
+#endif
+            dr_prepare_put_score<T>(plan, score, warp, p);
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }
     dr_triangle_invert<precise>(matrix);
-    float c[8][4] = {};
-    dr_prepare_combine<precise>(matrix, p, c);
-    dr_prepare_put_score<T>(plan, score, c);
-    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, dr_shared_address(shared + room.writer), exit);
     dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_prepare_finish<T, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        return;
+    }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, warp, p, c);
+    dr_prepare_put_score<T>(plan, score, warp, c);
+    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
 }
 
 #endif

@@ -2,29 +2,30 @@
  * decayed readers, which are stored.
  *
  * Every factor is a product of decays, none a quotient, so 0 and underflow need no care. 32 channels at a time, rows in blocks
- * of 16 and these in quarters of 4:
+ * of 16, a warp each, and these in quarters of 4:
  *
- *     quarter of the column before that of the row    (r f(at, e)) (w f(e, j + 1))^T with the end e of the column's quarter or,
- * from another block, of its block: tf32 products (three for float) same quarter                                    element by
- * element in float32, at most 3 factors
+ *     scale     a thread takes a quarter's 4 rows and 4 channels: the scores within the quarter element by element in float32;
+ *               r and q from the start of the quarter, w to its end, as tables
+ *     score     from earlier quarters by tf32 products (three for float). The decay between the writer's quarter and the
+ *               reader's is multiplied to operands: within a block to w, the reader's quarter as reference; between blocks to r
+ *               and q as far as the start of their block, to w as far as the end of its own
+ *     leave     r, q from the start of the chunk to memory, w to its end to a tile
  *
- * The columns of one quarter take part in a product whose other columns are zeros, so the three products of a block on the
- * diagonal add up in the same accumulators. */
+ * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8. */
 #ifndef DR_CUDA_PREPARE_CHANNEL_CUH
 #define DR_CUDA_PREPARE_CHANNEL_CUH
 
 #include "backends/cuda/prepare.cuh"
 
-enum { SLICE = 32, SLICE_PITCH = 40 /* rows of 8 bytes from 4 rows lie in different banks */ };
+enum { SLICE = 32, SLICE_PITCH = SLICE + 4 /* eight rows of 16 bytes lie in different banks */ };
 
 /* Tables of one slice of channels, and what follows them once all slices are done. */
 typedef struct {
-    float alpha[64][SLICE + 4];  /* narrower: two thread blocks have room on a Hopper multiprocessor with K = 128 */
-    float head[64][SLICE_PITCH]; /* from the start of row i's quarter to after row i */
-    float writer[64][SLICE + 4]; /* w times the decay from after row i to the end of its quarter */
-    float quarter[16][SLICE];    /* decay of a quarter */
-    float rest[16][SLICE];       /* from the end of a quarter to the end of its block */
-    float total[4][SLICE];       /* of a block */
+    float reader[64][SLICE_PITCH], query[64][SLICE_PITCH]; /* times the decay from the start of row i's quarter */
+    float writer[64][SLICE_PITCH];                         /* w times the decay from after row i to the end of its quarter */
+    float quarter[16][SLICE];                              /* decay of a quarter */
+    float rest[16][SLICE];                                 /* from the end of a quarter to the end of its block */
+    float total[4][SLICE];                                 /* of a block */
 } dr_slice_tables;
 
 typedef struct {
@@ -34,7 +35,7 @@ typedef struct {
 } dr_slice_results;
 
 typedef struct {
-    int writer, reader, query, leaving, tables, gain, dot, bytes;
+    int writer, reader, query, leaving, tables, halves, gain, bytes;
 } dr_channel_room;
 
 static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
@@ -45,253 +46,405 @@ static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_c
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
-    room.leaving = 0; /* float: in the place of the write keys */
-    if (element != 4) {
+    const bool groups = element == 2 && plan.hopper; /* then halves of W~ take the places of write keys and queries */
+    room.leaving = 0;                                /* float: in the place of the write keys */
+    if (element == 2 && !groups) {
         room.leaving = end;
         end += 64 * plan.key_width * 4;
     }
     room.tables = end;
-    room.gain = room.tables + (int)sizeof(dr_slice_tables);
-    room.dot = room.gain + 64 * (int)sizeof(float);
-    room.bytes = room.dot + 64 * (int)sizeof(float);
+    room.halves = room.tables + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
+    end += (int)sizeof(dr_slice_tables);
+    if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
+    room.gain = end;
+    room.bytes = room.gain + 64 * (int)sizeof(float);
     return room;
 }
 
-/* One block of 16 rows, by one warp, a channel a lane. g: log decays of the rows, or 0. */
-template <typename T>
-static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const char *writer, int channel,
-                                                const float (&g)[16]) {
-    const int block = (int)(threadIdx.x / 32), c = (int)(threadIdx.x % 32);
-    float total = 1, rest = 1;
+/* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
+typedef struct {
+    int block, quarter, row, channel; /* row: the first; channel: within the slice */
+    int64_t decay[4];                 /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
+    int query[4];                     /* where its query goes, among those of the chunk; -1: it has none */
+    bool undecayed[4];                /* it reads before its decay */
+} dr_quarter_place;
+
+/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
+ * from thread block to thread block, and between those that lie on one multiprocessor. */
+static __device__ inline int dr_channel_block() {
+    return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
+}
+
+static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block();
+    dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
 #pragma unroll
-    for (int q = 3; q >= 0; q--) {
-        float alpha[4], head = 1, tail = 1;
+    for (int i = 0; i < 4; i++) {
+        const int row = at.row + i, token = dr_row_token(rows, row), step = row - token * rows.steps;
+        at.decay[i] = row < x.alive && step == 0 ? token * rows.input[DR_INPUT_LOG_DECAY].token : -1;
+        at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
+        at.undecayed[i] = rows.row[0].undecayed && step == 0;
+    }
+    return at;
+}
+
+/* Scores within a quarter, of row i and row j <= i at i (i + 1) / 2 + j; over the thread's channels. */
+typedef struct {
+    float read[10], asked[10];
+} dr_quarter_sums;
+
+/* The keys, [row][channel], and what becomes of them. */
+typedef struct {
+    float reader[4][4], query[4][4], writer[4][4];
+} dr_quarter_keys;
+
+/* Decays from the start of the block to the quarter, and from the quarter to the block's end. */
+typedef struct {
+    float before[4], rest[4];
+} dr_quarter_decays;
+
+/* Tables hold numbers for tf32 products that are not exact: dr_round_tf32 says why. */
+template <typename T> static __device__ inline float dr_slice_lift() {
+    return sizeof(T) == 4 ? 1.0f : 1.000345f;
+}
+
+/* Log decays of the quarter's rows, four channels of `from`, of which `left` exist; 0 where a row does not decay. */
+static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const float *from, int left, bool aligned,
+                                             float (&g)[4][4]) {
+    if (aligned) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = block * 16 + q * 4 + i;
-            alpha[i] = sizeof(T) == 4 ? expf(g[q * 4 + i]) : __expf(g[q * 4 + i]);
-            head *= alpha[i];
-            tables.alpha[row][c] = alpha[i];
-            tables.head[row][c] = head;
+            float4 all = make_float4(0, 0, 0, 0);
+            if (at.decay[i] >= 0 && left > 0) all = __ldg((const float4 *)(from + at.decay[i]));
+            g[i][0] = all.x, g[i][1] = all.y, g[i][2] = all.z, g[i][3] = all.w;
         }
-        tables.quarter[block * 4 + q][c] = head;
-        tables.rest[block * 4 + q][c] = rest;
-        rest *= head;
-        total *= head;
-#pragma unroll
-        for (int i = 3; i >= 0; i--) {
-            const int row = block * 16 + q * 4 + i;
-            tables.writer[row][c] = tail * dr_to_float(*(const T *)(writer + dr_tile_at<T>(0, 64, row, channel)));
-            tail *= alpha[i];
-        }
+        return;
     }
-    tables.total[block][c] = total;
-}
-
-/* Log decays of the warp's block, channel a lane; 0 where a row does not decay. */
-static __device__ inline void dr_slice_fetch(const dr_cuda_rows &rows, const dr_prepare_block &x, int channel, float (&g)[16]) {
-    const dr_cuda_input &input = rows.input[DR_INPUT_LOG_DECAY];
-    const float *from = (const float *)input.at + x.place.first * input.token + x.head * input.head + channel;
-    const int first = (int)(threadIdx.x / 32) * 16;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const int row = first + i, token = dr_row_token(rows, row);
-        const bool decays = row < x.alive && row == token * rows.steps && channel < rows.key_size;
-        g[i] = decays ? from[token * input.token] : 0.0f;
-    }
-}
-
-/* Two neighbouring channels of a tile. */
-template <typename T> static __device__ inline float2 dr_tile_pair(const char *tile, int row, int column) {
-    const T *at = (const T *)(tile + dr_tile_at<T>(0, 64, row, column));
-    return make_float2(dr_to_float(at[0]), dr_to_float(at[1]));
-}
-
-static __device__ inline float2 operator*(float2 x, float2 y) {
-    return make_float2(x.x * y.x, x.y * y.y);
-}
-
-/* What a warp's two rows of a lane, g and g + 8 of its block, bring to a product: their decay from the reference. */
-typedef struct {
-    float2 upper, lower;
-} dr_row_pair;
-
-template <bool precise>
-static __device__ inline void dr_slice_operand(dr_eight_a<precise> &a, const dr_row_pair &x, const dr_row_pair &decay) {
-    const float2 upper = x.upper * decay.upper, lower = x.lower * decay.lower;
-    dr_round<precise>(upper.x, a.high[0], a.low[0]);
-    dr_round<precise>(lower.x, a.high[1], a.low[1]);
-    dr_round<precise>(upper.y, a.high[2], a.low[2]);
-    dr_round<precise>(lower.y, a.high[3], a.low[3]);
-}
-
-/* Decays from references to what the rows of a lane read: from the ends of quarters 0, 1, 2 of their block (0 where that lies
- * behind them) and from its start. */
-typedef struct {
-    dr_row_pair end[3], start;
-} dr_reader_decays;
-
-static __device__ inline dr_reader_decays dr_slice_decays(float2 upper, float2 lower, const float2 (&quarter)[3], bool second) {
-    const float2 zero = make_float2(0, 0);
-    dr_reader_decays d;
-    /* upper row: quarter 0 or (second) 1; lower row: quarter 2 or 3 */
-    d.end[2].upper = zero, d.end[1].upper = zero;
-    d.end[0].upper = second ? upper : zero;
-    d.start.upper = second ? upper * quarter[0] : upper;
-    d.end[2].lower = second ? lower : zero;
-    d.end[1].lower = second ? lower * quarter[2] : lower;
-    d.end[0].lower = d.end[1].lower * quarter[1];
-    d.start.lower = d.end[0].lower * quarter[0];
-    return d;
-}
-
-/* The scores that the warp's rows get from columns of earlier quarters, over the slice's channels. */
-template <typename T>
-static __device__ inline void dr_slice_scores(const dr_cuda_rows &rows, const dr_slice_tables &tables, const char *reader,
-                                              const char *query, int slice, bool reads, float (&l)[8][4], float (&p)[8][4]) {
-    constexpr bool precise = sizeof(T) == 4;
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-    const int row = warp * 16 + g;
-    const bool second = g >= 4;
-    const bool undecayed[2] = {rows.row[0].undecayed && row % rows.steps == 0,
-                               rows.row[0].undecayed && (row + 8) % rows.steps == 0};
-#pragma unroll 1
-    for (int k = 0; k < SLICE; k += 8) {
-        const int c = k + 2 * t;
-        const float2 one = make_float2(1, 1);
-        const float2 quarter[3] = {*(const float2 *)&tables.quarter[warp * 4][c],
-                                   *(const float2 *)&tables.quarter[warp * 4 + 1][c],
-                                   *(const float2 *)&tables.quarter[warp * 4 + 2][c]};
-        const float2 upper = *(const float2 *)&tables.head[row][c], lower = *(const float2 *)&tables.head[row + 8][c];
-        const dr_reader_decays of_query = dr_slice_decays(upper, lower, quarter, second);
-        dr_reader_decays of_read = of_query;
-        if (rows.row[0].undecayed) {
-            const float2 upper_before = g % 4 ? *(const float2 *)&tables.head[row - (g % 4 > 0)][c] : one;
-            const float2 lower_before = g % 4 ? *(const float2 *)&tables.head[row + 7][c] : one;
-            of_read =
-                dr_slice_decays(undecayed[0] ? upper_before : upper, undecayed[1] ? lower_before : lower, quarter, second);
-        }
-        const dr_row_pair q = {dr_tile_pair<T>(query, row, slice + c), dr_tile_pair<T>(query, row + 8, slice + c)};
-        dr_row_pair r = q;
-        if (reads) r = {dr_tile_pair<T>(reader, row, slice + c), dr_tile_pair<T>(reader, row + 8, slice + c)};
-
-        const auto multiply = [&](const dr_row_pair &read_decay, const dr_row_pair &query_decay, int n, float2 w) {
-            dr_eight_a<precise> a;
-            dr_eight_b<precise> b;
-            dr_round<precise>(w.x, b.high[0], b.low[0]);
-            dr_round<precise>(w.y, b.high[1], b.low[1]);
-            if (reads) {
-                dr_slice_operand<precise>(a, r, read_decay);
-                dr_product_rounded<precise>(l[n], a.high, a.low, b.high, b.low);
-            }
-            dr_slice_operand<precise>(a, q, query_decay);
-            dr_product_rounded<precise>(p[n], a.high, a.low, b.high, b.low);
-        };
-        /* the block on the diagonal */
+    for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int n = 0; n < 8; n += 2)
-            if (n == 2 * warp) {
-                const float2 zero = make_float2(0, 0);
-                const float2 w = *(const float2 *)&tables.writer[row][c], w_lower = *(const float2 *)&tables.writer[row + 8][c];
-                multiply(of_read.end[0], of_query.end[0], n, second ? zero : w);
-                multiply(of_read.end[1], of_query.end[1], n, second ? w : zero);
-                multiply(of_read.end[2], of_query.end[2], n + 1, second ? zero : w_lower);
-            }
-        /* blocks before it, the nearest first */
-        dr_row_pair read_decay = of_read.start, query_decay = of_query.start;
-#pragma unroll
-        for (int b = 2; b >= 0; b--)
-            if (b < warp) {
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int j = b * 16 + h * 8 + g;
-                    multiply(read_decay, query_decay, 2 * b + h,
-                             *(const float2 *)&tables.writer[j][c] * *(const float2 *)&tables.rest[j / 4][c]);
-                }
-                const float2 total = *(const float2 *)&tables.total[b][c];
-                read_decay.upper = read_decay.upper * total, read_decay.lower = read_decay.lower * total;
-                query_decay.upper = query_decay.upper * total, query_decay.lower = query_decay.lower * total;
-            }
-    }
+        for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
 /* Four channels of a row of a tile. */
 template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
-    const T *at = (const T *)(tile + dr_tile_at<T>(0, 64, row, column));
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
+    if constexpr (sizeof(T) == 4)
+        pack.all = *(const uint4 *)at;
+    else
+        pack.pair = *(const uint2 *)at;
 #pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = dr_to_float(at[e]);
+    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
 }
 
-/* Scores within a quarter: two threads a row, every other four channels each. read[d], query[d]: with row i - d. */
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+}
+
+template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+#pragma unroll
+    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
+    if constexpr (sizeof(T) == 4)
+        *(uint4 *)to = pack.all;
+    else
+        *(uint2 *)to = pack.pair;
+}
+
+/* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
 template <typename T>
-static __device__ inline void dr_slice_near(const dr_cuda_rows &rows, const dr_slice_tables &tables, const char *writer,
-                                            const char *reader, const char *query, int slice, bool reads, float (&read)[4],
-                                            float (&asked)[4]) {
-    const int i = (int)(threadIdx.x / 2), within = i % 4;
-    const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
-#pragma unroll 1
-    for (int k = (int)(threadIdx.x % 2) * 4; k < SLICE; k += 8) {
-        float r[4] = {}, q[4], w[4], f_read[4], f_query[4] = {1, 1, 1, 1};
-        if (reads) dr_tile_four<T>(reader, i, slice + k, r);
-        dr_tile_four<T>(query, i, slice + k, q);
-        dr_tile_four<T>(writer, i, slice + k, w);
+static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
+                                               dr_quarter_sums &sums, dr_quarter_keys &x, float (&total)[4]) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            read[0] = fmaf(r[e], w[e], read[0]); /* for the gain */
-            asked[0] = fmaf(q[e], w[e], asked[0]);
-            f_read[e] = 1;
-        }
+    for (int e = 0; e < 4; e++) {
+        float alpha[4], f[4]; /* f: w of row j times its decay up to the row at hand */
 #pragma unroll
-        for (int d = 1; d < 4; d++) {
-            if (d > within) break;
-            const float4 packed = *(const float4 *)&tables.alpha[i - d + 1][k];
-            const float alpha[4] = {packed.x, packed.y, packed.z, packed.w};
-            dr_tile_four<T>(writer, i - d, slice + k, w);
+        for (int i = 0; i < 4; i++) alpha[i] = sizeof(T) == 4 ? expf(g[i][e]) : __expf(g[i][e]);
+        float head = dr_slice_lift<T>(), tail = head;
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                f_query[e] *= alpha[e];
-                if (d > 1 || !undecayed) f_read[e] *= alpha[e];
-                read[d] = fmaf(r[e] * f_read[e], w[e], read[d]);
-                asked[d] = fmaf(q[e] * f_query[e], w[e], asked[d]);
+        for (int i = 0; i < 4; i++) {
+            f[i] = x.writer[i][e];
+#pragma unroll
+            for (int j = 0; j <= i; j++) {
+                const float before = f[j];
+                if (j < i) f[j] *= alpha[i];
+                const int place = i * (i + 1) / 2 + j;
+                sums.asked[place] = fmaf(x.query[i][e], f[j], sums.asked[place]);
+                if (reads) sums.read[place] = fmaf(x.reader[i][e], at.undecayed[i] ? before : f[j], sums.read[place]);
             }
+            const float start = head;
+            head *= alpha[i];
+            x.query[i][e] *= head;
+            x.reader[i][e] *= at.undecayed[i] ? start : head;
         }
+#pragma unroll
+        for (int i = 3; i >= 0; i--) {
+            x.writer[i][e] *= tail;
+            tail *= alpha[i];
+        }
+        total[e] = alpha[0] * alpha[1] * (alpha[2] * alpha[3]);
     }
 }
 
-/* Decayed readers to memory, decayed write keys to their tile; a warp's block of rows, a channel a lane. */
+/* All tables of a slice. */
 template <typename T>
-static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
-                                             const dr_slice_tables &tables, const char *reader, const char *query,
-                                             char *leaving, int slice, T *reader_to, T *query_to) {
-    const dr_cuda_rows &rows = plan.rows;
-    const int block = (int)(threadIdx.x / 32), c = (int)(threadIdx.x % 32), channel = slice + c;
-    float before = 1, after = 1;
-    for (int b = 0; b < block; b++) before *= tables.total[b][c];
-    for (int b = block + 1; b < 4; b++) after *= tables.total[b][c];
-    float entry = before; /* from the start of the chunk to the row */
-#pragma unroll 4
-    for (int i = 0; i < 16; i++) {
-        const int row = block * 16 + i, token = dr_row_token(rows, row), step = row - token * rows.steps;
-        const bool undecayed = rows.row[0].undecayed && step == 0;
-        const unsigned at = dr_tile_at<T>(0, 64, row, channel);
-        const float upto = before * tables.head[row][c];
-        if (plan.reads)
-            reader_to[row * plan.key_width + channel] =
-                dr_from_float<T>((undecayed ? entry : upto) * dr_to_float(*(const T *)(reader + at)));
-        if (step == rows.steps - 1 && token < plan.chunk)
-            query_to[token * plan.key_width + channel] = dr_from_float<T>(upto * dr_to_float(*(const T *)(query + at)));
-        *(float *)(leaving + dr_tile_at<float>(0, 64, row, channel)) = tables.writer[row][c] * tables.rest[row / 4][c] * after;
-        entry = upto;
-        if (i % 4 == 3) before = upto;
+static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
+                                                const char *reader, const char *query, int slice, bool reads,
+                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
+    float total[4];
+    dr_quarter_keys x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
+        dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
+        dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
     }
-    for (int i = plan.chunk + block; i < plan.query_rows; i += 4)
-        query_to[i * plan.key_width + channel] = dr_from_float<T>(0.0f);
+    dr_quarter_scale<T>(at, reads, g, sums, x, total);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_put_four<float>(&tables.writer[at.row + i][at.channel], x.writer[i]);
+        dr_put_four<float>(&tables.query[at.row + i][at.channel], x.query[i]);
+        if (reads) dr_put_four<float>(&tables.reader[at.row + i][at.channel], x.reader[i]);
+    }
+    dr_put_four<float>(&tables.quarter[at.row / 4][at.channel], total);
+#pragma unroll
+    for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
+        const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
+        const float far = __shfl_xor_sync(0xffffffffu, half, 16);
+        decays.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
+        decays.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
+        total[e] = half * far;
+    }
+    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], decays.rest);
+    if (at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------------- */
+
+template <bool precise> static __device__ inline void dr_slice_cut(float x, unsigned &high, unsigned &low) {
+    if (precise) {
+        dr_split(x, high, low);
+    } else {
+        high = __float_as_uint(x);
+        low = 0;
+    }
+}
+
+/* 16 rows, 8 channels of a table, as an operand A without a type. */
+static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices(x, dr_shared_address(rows + (lane % 16) * SLICE_PITCH + lane / 16 * 4));
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = __uint_as_float(x[i]);
+}
+
+/* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
+static __device__ inline void dr_slice_load_b(float (&b)[2][2], const float *row) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices(x, dr_shared_address(row + lane / 8 % 2 * 4));
+#pragma unroll
+    for (int i = 0; i < 4; i++) b[i / 2][i % 2] = __uint_as_float(x[i]);
+}
+
+/* Readers and queries of a block, eight channels. */
+typedef struct {
+    float reader[4], query[4];
+} dr_slice_rows;
+
+template <bool precise>
+static __device__ inline void dr_slice_multiply(float (&l)[4], float (&p)[4], bool reads, const dr_slice_rows &rows,
+                                                const float (&b)[2]) {
+    dr_eight_a<precise> a;
+    dr_eight_b<precise> w;
+#pragma unroll
+    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(b[i], w.high[i], w.low[i]);
+    if (reads) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.reader[i], a.high[i], a.low[i]);
+        dr_product_rounded<precise>(l, a.high, a.low, w.high, w.low);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.query[i], a.high[i], a.low[i]);
+    dr_product_rounded<precise>(p, a.high, a.low, w.high, w.low);
+}
+
+/* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
+ * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
+ * quarter
+ * 1. What else is in those products is not used. */
+template <bool precise>
+static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
+                                              float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
+    const bool second = g >= 4;
+    const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
+#pragma unroll 1
+    for (int k = 0; k < SLICE; k += 8) {
+        dr_slice_rows rows = {};
+        if (reads) dr_slice_load_a(rows.reader, &tables.reader[block * 16][k]);
+        dr_slice_load_a(rows.query, &tables.query[block * 16][k]);
+        float decay[3][2], w[2][2], v[2];
+#pragma unroll
+        for (int q = 0; q < 3; q++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) decay[q][i] = tables.quarter[block * 4 + q][k + i * 4 + t];
+        dr_slice_load_b(w, &tables.writer[own_row][k]);
+        dr_slice_multiply<precise>(own_l[2], own_p[2], reads, rows, w[1]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) v[i] = second ? w[0][i] : w[0][i] * decay[1][i];
+        dr_slice_multiply<precise>(own_l[0], own_p[0], reads, rows, v);
+#pragma unroll
+        for (int i = 0; i < 2; i++) v[i] *= decay[2][i];
+        dr_slice_multiply<precise>(own_l[1], own_p[1], reads, rows, v);
+        if (block == 0) continue;
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
+            const float lower = second ? half * decay[2][i] : half;
+            rows.reader[2 * i] *= upper, rows.reader[2 * i + 1] *= lower;
+            rows.query[2 * i] *= upper, rows.query[2 * i + 1] *= lower;
+        }
+#pragma unroll
+        for (int b = 2; b >= 0; b--)
+            if (b < block) {
+                dr_slice_load_b(w, &tables.writer[b * 16 + lane / 16 * 8 + r][k]);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) w[n][i] *= tables.rest[b * 4 + n * 2 + g / 4][k + i * 4 + t];
+                    dr_slice_multiply<precise>(l[2 * b + n], p[2 * b + n], reads, rows, w[n]);
+                }
+                if (b > 0)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float total = tables.total[b][k + i / 2 * 4 + t];
+                        rows.reader[i] *= total, rows.query[i] *= total;
+                    }
+            }
+    }
+}
+
+/* Puts what is in `own` to its place among the columns of the warp's own block. */
+static __device__ inline void dr_slice_place(int block, const float (&own)[3][4], float (&scores)[8][4]) {
+    const bool second = threadIdx.x % 32 >= 16;
+    float first[2]; /* rows of quarter 1, columns 0..3, which stand four columns on */
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) { /* no branches: they would take the array out of registers */
+            const bool here = n == 2 * block;
+            scores[n][e] = here ? first[e] : scores[n][e];
+            scores[n][2 + e] = here ? (second ? own[1][2 + e] : own[0][2 + e]) : scores[n][2 + e];
+            scores[n + 1][2 + e] = here ? own[2][2 + e] : scores[n + 1][2 + e];
+        }
+}
+
+/* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
+template <typename T>
+static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (sizeof(T) == 2) {
+        uint2 high, low;
+        dr_halve<T>(y[0], y[1], high.x, low.x);
+        dr_halve<T>(y[2], y[3], high.y, low.y);
+        char *to = leaving + dr_tile_at<T>(0, 64, row, column);
+        *(uint2 *)to = high;
+        *(uint2 *)(to + width * 128) = low;
+        return;
+    }
+#endif
+    dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+}
+
+/* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
+template <typename T>
+static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
+                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
+                                             int slice, T *reader_to, T *query_to, T *exit_to) {
+    const float lower = 1.0f / dr_slice_lift<T>();
+    float before[4], after[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        if (b == at.block) continue;
+        const float4 all = *(const float4 *)&tables.total[b][at.channel];
+        const float total[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (b < at.block)
+                before[e] *= total[e];
+            else
+                after[e] *= total[e];
+    }
+    const int column = slice + at.channel;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = at.row + i;
+        float x[4], y[4];
+        if (plan.reads) {
+            dr_take_four(&tables.reader[row][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_put_four<T>(reader_to + row * plan.key_width + column, y);
+        }
+        if (at.query[i] >= 0) {
+            dr_take_four(&tables.query[row][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_put_four<T>(query_to + at.query[i] + column, y);
+        }
+        dr_take_four(&tables.writer[row][at.channel], x);
+#pragma unroll
+        for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
+        if (plan.reads)
+            dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
+        else
+            dr_put_four<T>(exit_to + row * plan.key_width + column, y);
+    }
+    for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
+        query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
+}
+
+/* The sums of all threads of a quarter, to results. */
+static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
+                                             dr_slice_results &results) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j <= i; j++) {
+            float read = sums.read[i * (i + 1) / 2 + j], asked = sums.asked[i * (i + 1) / 2 + j];
+#pragma unroll
+            for (int step = 4; step > 0; step /= 2) {
+                read += __shfl_xor_sync(0xffffffffu, read, step);
+                asked += __shfl_xor_sync(0xffffffffu, asked, step);
+            }
+            if (at.channel != 0) continue;
+            results.near_read[at.row + i][i - j] = read;
+            results.near_query[at.row + i][i - j] = asked;
+        }
 }
 
 /* Masks, gains and scale; what is within a quarter comes from its table. */
-static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains,
+static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
                                               float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = warp * 16 + g + 8 * h;
@@ -315,7 +468,8 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, 2)
+    prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -326,71 +480,79 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
     dr_slice_results &results = *(dr_slice_results *)(shared + room.tables);
-    float *gain = (float *)(shared + room.gain), *dot = (float *)(shared + room.dot);
+    float *gain = (float *)(shared + room.gain);
     char *writer = shared + room.writer, *query = shared + room.query;
     char *reader = room.reader ? shared + room.reader : writer, *leaving = shared + room.leaving;
     const int64_t tile = x.block * 64 * plan.key_width;
     const int i = (int)threadIdx.x;
 
-    float g[16];
-    dr_slice_fetch(rows, x, i % 32, g);
+    const dr_quarter_place at = dr_quarter_find(plan, x);
+    const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
+    const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
+    float g[4][4];
+    dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     __syncthreads();
 
-    float l[8][4] = {}, p[8][4] = {}, near_read[4] = {}, near_query[4] = {};
+    float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
+    dr_quarter_sums sums = {};
+#pragma unroll 1
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
-        dr_slice_tabulate<T>(tables, writer, slice + i % 32, g);
-        if (slice + SLICE < plan.key_width) dr_slice_fetch(rows, x, slice + SLICE + i % 32, g);
+        dr_quarter_decays between;
+        dr_slice_tabulate<T>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
+        decay += SLICE;
+        dr_slice_fetch(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         __syncthreads();
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_scores<T>(rows, tables, reader, query, slice, plan.reads, l, p);
-        dr_slice_near<T>(rows, tables, writer, reader, query, slice, plan.reads, near_read, near_query);
-        if (precise) __syncthreads(); /* the write keys are overwritten */
-        dr_slice_leave<T>(plan, x, tables, reader, query, leaving, slice, (T *)tensors.reader + tile,
-                          (T *)tensors.query + x.block * plan.query_rows * plan.key_width);
+        dr_slice_leave<T>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
+                          (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
+        dr_slice_scores<precise>(tables, at.block, plan.reads, l, p, own_l, own_p);
         __syncthreads();
     }
-#pragma unroll
-    for (int d = 0; d < 4; d++) {
-        near_read[d] += __shfl_xor_sync(0xffffffffu, near_read[d], 1);
-        near_query[d] += __shfl_xor_sync(0xffffffffu, near_query[d], 1);
-        if (i % 2 == 0) {
-            results.near_read[i / 2][d] = near_read[d];
-            results.near_query[i / 2][d] = near_query[d];
-        }
-    }
-    if (i % 2 == 0) dot[i / 2] = near_read[0];
+    dr_slice_place(at.block, own_l, l);
+    dr_slice_place(at.block, own_p, p);
+    dr_quarter_put(at, sums, results);
     __syncthreads();
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, dot[i]));
+        dr_cuda_row_factors factors =
+            dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
         tensors.factors[x.block * 64 + i] = factors;
     }
     __syncthreads();
-    dr_channel_mask(rows, results, gain, l, p);
+    dr_channel_mask(rows, results, gain, at.block, l, p);
     __syncthreads();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
-    float c[8][4] = {};
-    if (plan.reads) dr_triangle_invert<precise>(matrix);
-    if (plan.reads) {
-        dr_prepare_combine<precise>(matrix, p, c);
-        dr_prepare_put_score<T>(plan, score, c);
-        dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
-        dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.reads) {
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T>(plan, (char *)matrix, at.block, p, score);
+        else
+#endif
+            dr_prepare_put_score<T>(plan, score, at.block, p);
         return;
     }
-    dr_prepare_put_score<T>(plan, score, p);
-    for (int e = i; e < 64 * plan.key_width; e += PREPARE_THREADS) {
-        const float w = *(const float *)(leaving + dr_tile_at<float>(0, 64, e / plan.key_width, e % plan.key_width));
-        exit[e] = dr_from_float<T>(w);
+    dr_triangle_invert<precise>(matrix);
+    dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_prepare_finish<T, true>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving), score,
+                                   exit);
+        return;
     }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, at.block, p, c);
+    dr_prepare_put_score<T>(plan, score, at.block, c);
+    dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
 }
 
 #endif

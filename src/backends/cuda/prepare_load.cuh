@@ -1,4 +1,4 @@
-/* The load stage of prepare: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
+/* The load stage of prepare and of keys.cu: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
  *
  * Keys that stand in a tensor as they are come by asynchronous copies; the others are made of two tensors, eight channels at
  * a time, a warp-uniform switch for each tile. A query stands in the last row of its token, other rows of its tile are zero: so
@@ -23,16 +23,20 @@ typedef struct {
     int64_t block;
     dr_chunk_place place;
     int head, key_head;
-    int alive; /* rows that are there */
+    int alive;          /* rows that are there */
+    int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
 } dr_prepare_block;
 
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
     dr_prepare_block x;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
     x.block = blockIdx.x;
-    x.place = dr_find_chunk(call.plan, call.tensors.cu, x.block / call.plan.value_heads);
-    x.head = (int)(x.block % call.plan.value_heads);
+    x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
+    x.head = (int)(blockIdx.x - slot * heads);
     x.key_head = x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
+    x.channel = 0;
+    x.boxes = call.plan.key_width / 64;
     return x;
 }
 
@@ -57,7 +61,7 @@ template <typename T>
 static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input, bool per_value,
                                                   bool axis) {
     dr_strided<T> rows;
-    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head;
+    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head + x.channel;
     rows.stride = axis ? input.step : input.token; /* a token's steps lie one after another */
     rows.alive = axis ? x.alive : x.place.tokens;
     return rows;
@@ -68,7 +72,7 @@ template <typename T>
 static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, const dr_prepare_block &x, const void *made) {
     dr_strided<T> to;
     to.stride = (int64_t)rows.key_heads * rows.key_size;
-    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size;
+    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size + x.channel;
     to.alive = x.place.tokens;
     return to;
 }
@@ -78,7 +82,7 @@ template <typename T>
 static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
                                             const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
     const dr_strided<T> none = {NULL, 0, 0};
     dr_strided<T> a = none, b = none;
     dr_form form = DR_FORM_COPY;
@@ -113,9 +117,9 @@ static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan
         factor = (const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head;
     }
     if (form == DR_FORM_COPY)
-        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
     else
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
                         rows.input[DR_INPUT_LAMBDA].token, 1.0f);
 }
 
@@ -124,7 +128,7 @@ template <typename T>
 static __device__ inline void dr_load_writes(char *tile, const char *reader, const dr_cuda_chunk_plan &plan,
                                              const dr_prepare_block &x, const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
     dr_strided<T> a;
     switch (row.write) {
     case DR_WRITE_PRECONDITIONED:
@@ -142,34 +146,80 @@ static __device__ inline void dr_load_writes(char *tile, const char *reader, con
     case DR_WRITE_RATE_READ: {
         const dr_strided<T> none = {NULL, 0, 0};
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL,
-                        0, 1.0f);
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL, 0, 1.0f);
         return;
     }
     default:
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
     }
-    dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, spacing, a);
+    dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
 }
 
 /* Queries, in the last row of each token. */
 template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = plan.key_width / 64, first = rows.steps - 1, count = 64 / rows.steps;
+    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
     const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
                                                          : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
     if (rows.query == DR_QUERY_CORRECTED)
-        dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
                         dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), NULL,
                         (const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f);
     else
-        dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, count, first, rows.steps, q);
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
 }
 
 static __device__ inline bool dr_rows_have_rate(const dr_cuda_rows &rows) {
     return rows.row[0].write == DR_WRITE_RATE_READ || (rows.steps == 2 && rows.row[1].write == DR_WRITE_RATE_READ);
+}
+
+/* Where write keys, and queries, stand in a tensor as they are; else NULL at `at`. */
+static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    switch (rows.row[0].write) {
+    case DR_WRITE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_KEY]);
+    case DR_WRITE_PRECONDITIONED:
+        return dr_source_made(rows, rows.squashed);
+    case DR_WRITE_SHERMAN_MORRISON:
+        return dr_source_made(rows, rows.morrison);
+    case DR_WRITE_ERASE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
+    case DR_WRITE_FREE:
+        return dr_source_of(rows.input[DR_INPUT_FREE_WRITE]);
+    default:
+        return none;
+    }
+}
+
+static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
+    if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
+    return none;
+}
+
+/* 64 whole rows. */
+template <typename T>
+static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
+    const int thread = (int)threadIdx.x, row = thread / units, within = thread % units;
+    const int64_t stride = source.token * (int)sizeof(T);
+    const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
+    at += row * stride + within * 16;
+    unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
+#pragma unroll 1
+    for (int box = 0; box < x.boxes; box++) {
+        const char *from = at + box * row_bytes;
+#pragma unroll
+        for (int j = 0; j < 64; j += step) {
+            dr_copy_whole(to + j * row_bytes, from);
+            from += step * stride;
+        }
+        to += 64 * row_bytes;
+    }
 }
 
 /* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. */
@@ -177,6 +227,16 @@ template <typename T>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
+    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned &&
+        rows.key_size - x.channel >= x.boxes * 64) { /* most often */
+        const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
+        if (write.at && asked.at) {
+            dr_load_whole<T>(writer, x, write);
+            dr_load_whole<T>(query, x, asked);
+            dr_copy_commit();
+            return;
+        }
+    }
     const int parts = rows.step_axis ? 1 : rows.steps;
     for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
     if (reader && dr_rows_have_rate(rows)) {
@@ -208,12 +268,20 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* The gains of row i, a thread each. */
-static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i, float dot) {
-    const dr_row_gains none = {0, 0, 0};
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. */
+static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
+    dr_map_gain_inputs none = {};
     if (i >= x.alive) return none;
     const int token = dr_row_token(rows, i);
-    return dr_row_gain(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, dot);
+    return dr_row_gain_inputs(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, 0);
+}
+
+static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                      dr_map_gain_inputs inputs, float dot) {
+    const dr_row_gains none = {0, 0, 0};
+    if (i >= x.alive) return none;
+    inputs.dot = dot;
+    return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
 }
 
 /* gain and value of row i's factors. */

@@ -4,6 +4,7 @@
 #include "backends/cuda/recurrence.h"
 
 #include "backends/cuda/engines.h"
+#include "backends/cuda/widened.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
 static dr_status check(const dr_recurrence *recurrence) {
@@ -19,23 +20,41 @@ static dr_status check(const dr_recurrence *recurrence) {
     return DR_OK;
 }
 
-/* Whether the chunkwise engine runs. DR_ERROR_UNSUPPORTED if it is asked for and does not take the recurrence. */
-static dr_status choose(const dr_backend *backend, const dr_recurrence *recurrence, bool *chunkwise) {
+/* The entries of an engine (engines.h). */
+typedef struct {
+    dr_status (*plan)(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory);
+    dr_status (*forward)(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                         const dr_states *initial, void *o, const dr_mutable_states *final, void *saved, void *workspace);
+    dr_status (*backward)(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                          const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
+                          const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
+    dr_status (*boundary)(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
+                          int64_t boundary, const dr_mutable_states *states);
+} engine;
+
+static const engine recurrent = {dr_cuda_recurrent_plan, dr_cuda_recurrent_forward, dr_cuda_recurrent_backward,
+                                 dr_cuda_recurrent_boundary};
+static const engine chunkwise = {dr_cuda_chunkwise_plan, dr_cuda_chunkwise_forward, dr_cuda_chunkwise_backward,
+                                 dr_cuda_chunkwise_boundary};
+static const engine widened = {dr_cuda_widened_plan, dr_cuda_widened_forward, dr_cuda_widened_backward,
+                               dr_cuda_widened_boundary};
+
+/* DR_ERROR_UNSUPPORTED if the chunkwise engine is asked for and does not take the recurrence. */
+static dr_status choose(const dr_backend *backend, const dr_recurrence *recurrence, const engine **chosen) {
     DR_TRY(check(recurrence));
-    *chunkwise = false;
+    *chosen = &recurrent;
     if (recurrence->path == DR_PATH_RECURRENT) return DR_OK;
     dr_status status = dr_cuda_chunkwise_check(backend, recurrence);
-    *chunkwise = status == DR_OK;
+    if (status == DR_OK) *chosen = dr_cuda_widens(backend, recurrence) ? &widened : &chunkwise;
     return recurrence->path == DR_PATH_CHUNKWISE ? status : DR_OK;
 }
 
 dr_status dr_cuda_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    bool chunkwise;
-    DR_TRY(choose(backend, recurrence, &chunkwise));
+    const engine *chosen;
+    DR_TRY(choose(backend, recurrence, &chosen));
     *memory = (dr_recurrence_memory){0};
     DR_TRY(dr_cuda_decode_plan(backend, recurrence, memory));
-    return chunkwise ? dr_cuda_chunkwise_plan(backend, recurrence, memory)
-                     : dr_cuda_recurrent_plan(backend, recurrence, memory);
+    return chosen->plan(backend, recurrence, memory);
 }
 
 dr_status dr_cuda_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
@@ -43,12 +62,11 @@ dr_status dr_cuda_recurrence_forward(dr_backend *backend, const dr_recurrence *r
                                      void *workspace) {
     const dr_states from = initial ? *initial : (dr_states){{NULL}};
     const dr_mutable_states to = final ? *final : (dr_mutable_states){{NULL}};
-    bool chunkwise;
+    const engine *chosen;
     int before;
-    DR_TRY(choose(backend, recurrence, &chunkwise));
+    DR_TRY(choose(backend, recurrence, &chosen));
     DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = chunkwise ? dr_cuda_chunkwise_forward(backend, recurrence, inputs, &from, o, &to, saved, workspace)
-                                 : dr_cuda_recurrent_forward(backend, recurrence, inputs, &from, o, &to, saved, workspace);
+    dr_status status = chosen->forward(backend, recurrence, inputs, &from, o, &to, saved, workspace);
     dr_cuda_leave(before);
     return status;
 }
@@ -58,14 +76,11 @@ dr_status dr_cuda_recurrence_backward(dr_backend *backend, const dr_recurrence *
                                       const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
     const dr_states from = initial ? *initial : (dr_states){{NULL}}, d_from = d_final ? *d_final : (dr_states){{NULL}};
     const dr_mutable_states d_to = d_initial ? *d_initial : (dr_mutable_states){{NULL}};
-    bool chunkwise;
+    const engine *chosen;
     int before;
-    DR_TRY(choose(backend, recurrence, &chunkwise));
+    DR_TRY(choose(backend, recurrence, &chosen));
     DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status =
-        chunkwise
-            ? dr_cuda_chunkwise_backward(backend, recurrence, inputs, &from, saved, d_o, &d_from, d_inputs, &d_to, workspace)
-            : dr_cuda_recurrent_backward(backend, recurrence, inputs, &from, saved, d_o, &d_from, d_inputs, &d_to, workspace);
+    dr_status status = chosen->backward(backend, recurrence, inputs, &from, saved, d_o, &d_from, d_inputs, &d_to, workspace);
     dr_cuda_leave(before);
     return status;
 }
@@ -89,29 +104,29 @@ dr_status dr_cuda_recurrence_decode_slots(dr_backend *backend, const dr_recurren
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
 int64_t dr_cuda_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence) {
-    bool chunkwise = false;
-    return choose(backend, recurrence, &chunkwise) == DR_OK && chunkwise ? dr_cuda_chunkwise_chunk(backend, recurrence)
-                                                                         : dr_cuda_recurrent_chunk(recurrence);
+    const engine *chosen;
+    return choose(backend, recurrence, &chosen) == DR_OK && chosen != &recurrent ? dr_cuda_chunkwise_chunk(backend, recurrence)
+                                                                                 : dr_cuda_recurrent_chunk(recurrence);
 }
 
 dr_status dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
                                       int64_t boundary, const dr_mutable_states *states) {
-    bool chunkwise;
+    const engine *chosen;
     int before;
-    DR_TRY(choose(backend, recurrence, &chunkwise));
+    DR_TRY(choose(backend, recurrence, &chosen));
     DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = chunkwise ? dr_cuda_chunkwise_boundary(backend, recurrence, saved, sequence, boundary, states)
-                                 : dr_cuda_recurrent_boundary(backend, recurrence, saved, sequence, boundary, states);
+    dr_status status = chosen->boundary(backend, recurrence, saved, sequence, boundary, states);
     dr_cuda_leave(before);
     return status;
 }
 
 int dr_cuda_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
                               size_t size) {
-    bool chunkwise = false;
+    const engine *chosen;
     const char *storage = dr_dtype_name(backend->storage);
     if (decode) return snprintf(text, size, "cuda decode %s %s", backend->isa, storage);
-    if (choose(backend, recurrence, &chunkwise) == DR_OK && chunkwise)
-        return dr_cuda_chunkwise_kernel(backend, recurrence, text, size);
+    const dr_status status = choose(backend, recurrence, &chosen);
+    if (status == DR_OK && chosen == &widened) return dr_cuda_widened_kernel(backend, recurrence, text, size);
+    if (status == DR_OK && chosen == &chunkwise) return dr_cuda_chunkwise_kernel(backend, recurrence, text, size);
     return snprintf(text, size, "cuda recurrent %s %s", backend->isa, storage);
 }

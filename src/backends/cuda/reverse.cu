@@ -3,102 +3,55 @@
  *     dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
  *
  * The scan (scan.cuh) with the roles of R~ and X exchanged and one more source: the same tiles, the same transposes, so that
- * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do. Four warps
- * compute and four copy: between the products of a chunk nothing waits for memory. */
-#include "backends/cuda/backward.h"
+ * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do.
+ *
+ * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
+ * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
+ * local(p), with the M that the forward saved. */
 #include "backends/cuda/device.cuh"
+#include "backends/cuda/reverse_warpgroups.cuh"
 #include "backends/cuda/row_tiles.cuh"
-#include "backends/cuda/scan.cuh"
 
-enum { COPIERS = 128, THREADS = SCAN_THREADS + COPIERS };
+enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
 
-/* As dr_load_tile, by the threads behind the first SCAN_THREADS. Every thread stays in one column of units. */
-template <typename T, int width, typename F>
-static __device__ inline void copy_rows(char *tile, int rows, int size, bool aligned, F row_at) {
-    constexpr int unit = 16 / (int)sizeof(T), units = width / unit;
-    const int thread = (int)threadIdx.x - SCAN_THREADS, column = thread % units * unit;
-#pragma unroll 8
-    for (int row = thread / units; row < rows; row += COPIERS / units) {
-        const T *from = row_at(row);
-        const unsigned at = dr_tile_at<T>(0, rows, row, column);
-        const bool valid = from && column < size;
-        if (aligned) {
-            dr_copy_async(dr_shared_address(tile) + at, valid ? (const void *)(from + column) : tile, valid);
-            continue;
-        }
-        T *to = (T *)(tile + at);
-#pragma unroll
-        for (int e = 0; e < unit; e++) to[e] = valid && column + e < size ? from[column + e] : dr_from_float<T>(0.0f);
-    }
-}
+/* ---- products ---------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int width>
-static __device__ inline void copy_matrix(char *tile, const void *from, int64_t block, int rows) {
-    const T *first = (const T *)from + block * rows * width;
-    copy_rows<T, width>(tile, rows, width, true, [=](int row) { return first + row * width; });
-}
-
-/* All that a chunk needs, into a stage of shared memory. */
-template <typename T, int width>
-static __device__ inline void copy_chunk(const dr_scan_block &x, char *stage, const dr_chunk_place &place, int64_t block) {
-    const dr_cuda_chunk_plan &plan = x.call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const dr_cuda_chunk_tensors &tensors = x.call.tensors;
-    const int steps = rows.steps, tokens = place.tokens, alive = tokens * steps, queries = plan.query_rows;
-    copy_matrix<T, width>(stage + x.room.exit, tensors.exit, block, 64);
-    copy_matrix<T, 64>(stage + x.room.score, tensors.score, block, queries);
-    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const T *outputs = (const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns;
-    copy_rows<T, 64>(stage + x.room.value, queries, rows.value_size - x.columns, rows.aligned,
-                     [=](int row) { return row < tokens ? outputs + row * stride : (const T *)NULL; });
-    if (plan.query_direct) {
-        const dr_source source =
-            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
-        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
-        copy_rows<T, width>(stage + x.room.query, queries, rows.key_size, rows.aligned,
-                            [=](int row) { return row < tokens ? from + row * source.token : (const T *)NULL; });
-    } else {
-        copy_matrix<T, width>(stage + x.room.query, tensors.query, block, queries);
-    }
-    if (plan.reads && plan.reader_direct) {
-        const dr_source source = dr_reader_source(rows);
-        const T *from = (const T *)source.at + place.first * source.token + x.key_head * source.head;
-        copy_rows<T, width>(stage + x.room.reader, 64, rows.key_size, rows.aligned, [=](int row) {
-            const int token = steps == 1 ? row : row / steps;
-            return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
-        });
-    } else if (plan.reads) {
-        copy_matrix<T, width>(stage + x.room.reader, tensors.reader, block, 64);
-    }
-    const int thread = (int)threadIdx.x - SCAN_THREADS;
-    if (thread < 64)
-        dr_copy_async(dr_shared_address(stage + x.room.factors) + thread * 16, tensors.factors + block * 64 + thread, true);
-    else if (thread - 64 < width / 4)
-        dr_copy_async(dr_shared_address(stage + x.room.keep) + (thread - 64) * 16,
-                      tensors.keep + block * width + (thread - 64) * 4, true);
-}
-
-/* dY^T = dS'^T X^T + dO^T P' */
+/* dY^T = dS'^T X^T. given: dS' is one that the call gives in float, and what its rounding takes goes through the product, too.
+ */
 template <typename T, int tiles>
-static __device__ inline void reverse_updates(const dr_scan_block &x, const float (&s)[tiles][4], float (&y)[8][4]) {
-    const dr_cuda_chunk_plan &plan = x.call.plan;
-    const int mine = (int)(threadIdx.x / 32) * 16;
-    const unsigned exit = dr_shared_address(x.shared + x.room.exit), score = dr_shared_address(x.shared + x.room.score);
-    const unsigned output = dr_shared_address(x.shared + x.room.value);
+static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
+                                               float (&y)[8][4]) {
 #pragma unroll
     for (int k = 0; k < tiles / 2; k++) {
+        const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
         dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+        if constexpr (sizeof(T) == 2)
+            if (given) {
+                float rest[2][4];
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+                dr_operand_from<T>(a, rest[0], rest[1]);
+                dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+            }
     }
+}
+
+/* += dO^T P' */
+template <typename T> static __device__ inline void update_from_outputs(const dr_scan_block &x, float (&y)[8][4]) {
+    const dr_cuda_chunk_plan &plan = x.call.plan;
+    const int mine = (int)(threadIdx.x / 32) * 16;
 #pragma unroll
     for (int k = 0; k < 4; k++)
         if (k * 16 < plan.query_rows) {
+            const unsigned base = dr_forget(dr_shared_address(x.shared));
             float d_o[2][4];
-            dr_load_transposed<T>(d_o, output, plan.query_rows, k * 16, mine);
+            dr_load_transposed<T>(d_o, base + (unsigned)x.room.value, plan.query_rows, k * 16, mine);
             dr_operand_a<T> a;
             dr_operand_from<T>(a, d_o[0], d_o[1]);
-            dr_multiply_row<T, false, 4>(y, a, score, plan.query_rows, k * 16);
+            dr_multiply_row<T, false, 4>(y, a, base + (unsigned)x.room.score, plan.query_rows, k * 16);
         }
 }
 
@@ -172,71 +125,214 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
     }
 }
 
-/* The first four warps compute, the others copy the next chunk into the other stage meanwhile; where shared memory holds one
- * stage only, they take turns. */
+/* ---- chunk after chunk --------------------------------------------------------------------------------------------------- */
+
 template <typename T, int boxes>
-static __global__ void __launch_bounds__(THREADS)
-    reverse(const __grid_constant__ dr_scan_call call, void *d_update, int stages) {
+static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes == 4 ? 1 : 3)
+    reverse(const __grid_constant__ reverse_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr int tiles = boxes * 8, width = boxes * 64;
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int groups = plan.value_width / 64, group = (int)(blockIdx.x % groups);
-    const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
-    const int head = (int)(chain % plan.value_heads);
-    dr_scan_block x = {call, shared, dr_scan_lay(plan, sizeof(T), false), head, head / rows.group, group * 64};
-    const int64_t chunks = dr_sequence_chunks(plan, call.tensors.cu, sequence);
-    const int64_t slot = dr_sequence_slot(plan, call.tensors.cu, sequence);
-    const int64_t state = chain * rows.key_size * rows.value_size;
-    const auto block_of = [&](int64_t chunk) { return (slot + chunk) * plan.value_heads + head; };
-
-    if (threadIdx.x >= SCAN_THREADS) {
-        for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
-            const int stage = stages == 2 ? (int)(chunk & 1) : 0;
-            copy_chunk<T, width>(x, shared + stage * x.room.bytes, dr_chunk_of(plan, call.tensors.cu, sequence, chunk),
-                                 block_of(chunk));
-            dr_copy_commit();
-            dr_copy_wait<0>();
-            __syncwarp();
-            __syncthreads(); /* the chunk is there; with two stages, the one before it is done */
-            if (stages == 1) __syncthreads();
-        }
-        return;
-    }
+    constexpr bool late = boxes == 4 || sizeof(T) == 4; /* X is asked for at the end of a chunk: registers are short */
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const int64_t *cu = call.scan.tensors.cu;
+    const unsigned groups = (unsigned)plan.value_width / 64;
+    const dr_scan_place place = dr_scan_find(call.scan, blockIdx.x % groups, blockIdx.x / groups);
+    if (reverse_idle(call, place)) return;
+    const dr_scan_block x = {call.scan, shared, call.scan.room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
-    if (call.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = call.initial[state + at]; });
-    for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        float y[8][4] = {};
-        dr_scan_save<T, tiles>(x, block_of(chunk), s);
-        __syncthreads();
-        x.shared = shared + (stages == 2 ? (int)(chunk & 1) * x.room.bytes : 0);
-        reverse_updates<T, tiles>(x, s, y);
-        store_updates<T>(x, d_update, block_of(chunk), y);
-        reverse_state<T, tiles>(x, s, y);
-        if (stages == 1) __syncthreads();
+    begin_back<tiles>(call, x, place, s);
+
+    dr_chunk_place now = dr_chunk_of(plan, cu, place.sequence, place.end - 1);
+    int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
+    int left = place.end - place.begin;
+    if (left > 0) {
+        load_exit<T, width>(x, block);
+        dr_copy_commit();
+        load_scores<T>(x, block);
+        load_outputs<T>(x, now, x.room.value);
+        dr_scan_load_factors(x, block);
+        dr_copy_commit();
+        dr_scan_load_readers<T, width>(x, now, block);
+        dr_copy_commit();
     }
-    if (call.final) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { call.final[state + at] = element; });
+    for (; left > 0; left--) {
+        const bool more = left > 1;
+        float y[8][4] = {};
+        if (!call.summary) dr_scan_save<T, tiles>(x, block, s);
+        dr_copy_wait<2>();
+        __syncthreads(); /* X is there */
+        update_from_exit<T, tiles>(x, now.last, s, y);
+        dr_copy_wait<1>();
+        __syncthreads(); /* P', dO and factors are there; X is read */
+        if (more && !late) load_exit<T, width>(x, block - plan.value_heads);
+        dr_copy_commit(); /* with nothing in it, too: the waits count groups */
+        update_from_outputs<T>(x, y);
+        if (!call.summary) store_updates<T>(x, call.d_update, block, y);
+        dr_copy_wait<1>();
+        __syncthreads(); /* Q~, R~ are there */
+        reverse_state<T, tiles>(x, s, y);
+        __syncthreads(); /* all tiles but X are read */
+        now.first -= plan.chunk;
+        now.tokens = plan.chunk;
+        now.last = false;
+        block -= plan.value_heads;
+        if (more) {
+            if (late) load_exit<T, width>(x, block);
+            dr_copy_commit();
+            load_scores<T>(x, block);
+            load_outputs<T>(x, now, x.room.value);
+            dr_scan_load_factors(x, block);
+            dr_copy_commit();
+            dr_scan_load_readers<T, width>(x, now, block);
+            dr_copy_commit();
+        }
+    }
+    const unsigned again = dr_forget(blockIdx.x); /* found once more rather than kept in registers */
+    end_back<tiles>(call, x, dr_scan_find(call.scan, again % groups, again / groups), s);
 }
 
-template <typename T, int boxes>
-static dr_status launch(const dr_scan_call *call, void *d_update, cudaStream_t stream) {
-    enum { MOST = 227 * 1024 };
-    const int one = dr_scan_lay(call->plan, sizeof(T), false).bytes, stages = 2 * one <= MOST ? 2 : 1, bytes = stages * one;
-    const int64_t sizes[] = {call->plan.sequences, call->plan.value_heads, call->plan.value_width / 64};
+/* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes every eighth
+ * channel, its lanes E neighbours each of what is contracted. Without reads M is the product of the decays. */
+template <int E>
+static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid_constant__ reverse_call call) {
+    enum { WIDTH = 32 * E };
+    __shared__ __align__(16) float state[2][JOIN_COLUMNS][WIDTH];
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
+    const int groups = plan.value_width / JOIN_COLUMNS, warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
+    const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
+    const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * JOIN_COLUMNS;
+    const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
+    int32_t length;
+    const int64_t chunks = dr_sequence_chunks(plan, tensors.cu, sequence);
+    const int parts = dr_cuda_parts(&plan, chunks, &length);
+    const auto place_of = [&](int part) {
+        return (((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * plan.value_width + first) * WIDTH;
+    };
+    for (int part = parts - 1; part > 0; part--) {
+        const float *local = call.local + place_of(part);
+        float *to = call.between + place_of(part - 1);
+        float(*next)[WIDTH] = state[part % 2], (*last)[WIDTH] = state[(part + 1) % 2];
+        if (part == parts - 1) {
+            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) to[i] = next[0][i] = local[i];
+        } else if (!plan.reads) {
+            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) {
+                float kept = 1;
+                for (int chunk = part * length; chunk < (part + 1) * length; chunk++)
+                    kept *= tensors.keep[((slot + chunk) * plan.value_heads + head) * WIDTH + i % WIDTH];
+                to[i] = next[0][i] = fmaf(kept, last[0][i], local[i]);
+            }
+        } else {
+            const float *passage =
+                tensors.passage + ((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * WIDTH * WIDTH + lane * E;
+            float x[JOIN_COLUMNS][E];
+#pragma unroll
+            for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&last[v][lane * E], E, true, x[v]);
+#pragma unroll 4
+            for (int j = warp; j < WIDTH; j += JOIN_WARPS) {
+                float m[E], sum[JOIN_COLUMNS];
+                dr_load_lane<float, E>(passage + j * WIDTH, E, true, m);
+#pragma unroll
+                for (int v = 0; v < JOIN_COLUMNS; v++) {
+                    sum[v] = 0;
+#pragma unroll
+                    for (int e = 0; e < E; e++) sum[v] = fmaf(m[e], x[v][e], sum[v]);
+                }
+                dr_warp_sums<JOIN_COLUMNS>(sum);
+                if (lane % 4 == 0) {
+                    const int at = lane / 4 * WIDTH + j;
+                    to[at] = next[0][at] = local[at] + sum[0];
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------------ */
+
+template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int bytes = call->scan.room.bytes;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS};
     unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 3, "reverse", &grid));
+    DR_TRY(dr_cuda_grid(sizes, 4, "reverse", &grid));
     DR_CUDA(cudaFuncSetAttribute(reverse<T, boxes>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    reverse<T, boxes><<<grid, THREADS, (size_t)bytes, stream>>>(*call, d_update, stages);
+    reverse<T, boxes><<<grid, SCAN_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("reverse");
     return DR_OK;
 }
 
+typedef void (*group_reverse_kernel)(group_reverse_call);
+
+template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
+    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, false>;
+    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true>
+                                  : reverse_warpgroups<T, boxes, groups, 2, true>;
+}
+
+/* Chunks of other lengths than the rules' own are for the other form. */
+static bool fits_groups(const dr_cuda_chunk_plan *plan) {
+    return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
+}
+
+/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
+ */
+template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
+    enum { SHARED = 227 * 1024 };
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int columns = plan->value_width / DR_CUDA_COLUMNS;
+    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
+    const int groups = columns > 1 && chains * columns > plan->processors ? 2 : 1;
+    const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
+    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, SHARED)};
+    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
+    const int bytes = dr_group_scan_bytes(group_call.scan);
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 2, "reverse_warpgroups", &grid));
+    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    kernel<<<grid, 128 + 128 * groups, (size_t)bytes, stream>>>(group_call);
+    DR_CUDA_LAUNCHED("reverse_warpgroups");
+    return DR_OK;
+}
+
+template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 3, "join_back", &grid));
+    join_back<E><<<grid, 32 * JOIN_WARPS, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("join_back");
+    return DR_OK;
+}
+
+template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {
+    const auto pass = [=](const reverse_call *which) {
+        if constexpr (sizeof(T) == 2 && boxes < 4)
+            if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
+        return launch_reverse<T, boxes>(which, stream);
+    };
+    if (call->scan.plan.parts > 1) {
+        reverse_call summary = *call;
+        summary.summary = true;
+        DR_TRY(pass(&summary));
+        DR_TRY(launch_join<2 * boxes>(call, stream));
+    }
+    return pass(call);
+}
+
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    dr_scan_call scan = {call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o, call->back.d_exit};
-    DR_CUDA_STORAGE(call->plan.storage, T, {
-        if (call->plan.key_width == 64) return launch<T, 1>(&scan, call->back.d_update, stream);
-        if (call->plan.key_width == 128) return launch<T, 2>(&scan, call->back.d_update, stream);
-        return launch<T, 4>(&scan, call->back.d_update, stream);
+    const reverse_call reverse = {{call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o,
+                                   call->back.d_exit, dr_scan_lay(call->plan, (int)dr_dtype_size(call->plan.storage), false),
+                                   false},
+                                  call->back.d_update,
+                                  call->back.local,
+                                  call->back.between,
+                                  false};
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
+        if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
+        if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);
+        return launch<T, 4>(&reverse, stream);
     });
     return DR_OK;
 }

@@ -1,4 +1,4 @@
-/* rows: from the gradients of q~, r, w, c and z to those of the inputs. One warp takes one token and key head and goes through its
+/* rows: from the gradients of q~, r, w, c and z to those of the inputs. A warp takes a token of a key head and goes through its
  * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/row_tiles.cuh"
@@ -6,26 +6,20 @@
 enum { WARPS = 4 };
 
 /* A lane's part of the gradients that belong to the key head. */
-template <int E>
-struct key_sums {
+template <int E> struct key_sums {
     float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], squashed[E], morrison[E],
         read_query[E];
 };
 
 /* Sums over the steps of a token and value head. */
-template <int E>
-struct value_sums {
-    float erase_gate[E], beta, erase_gain, lambda, alpha;
-};
+template <int E> struct value_sums { float erase_gate[E], beta, erase_gain, lambda, alpha; };
 
-template <int E>
-static __device__ inline void clear(float (&x)[E]) {
+template <int E> static __device__ inline void clear(float (&x)[E]) {
 #pragma unroll
     for (int e = 0; e < E; e++) x[e] = 0;
 }
 
-template <int E>
-static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
+template <int E> static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
 #pragma unroll
     for (int e = 0; e < E; e++) to[e] += x[e];
 }
@@ -49,8 +43,28 @@ static __device__ inline void store_scalar(const dr_cuda_rows &rows, dr_input i,
 
 /* A row of a block, [64][Kp] floats. */
 template <int E>
-static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row, float (&to)[E]) {
+static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row,
+                                       float (&to)[E]) {
     dr_load_lane<float, E>(from + (block * 64 + row) * plan.key_width + dr_lane_first<E>(), E, true, to);
+}
+
+/* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
+ * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
+ * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
+ * stays as it is. */
+static __device__ inline void settle_gain(const dr_row &spec, const dr_row_gains &gains, float value_dot, float write_dot,
+                                          float *d_gain) {
+    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
+    if (fabsf(gains.gain) >= 0x1p-10f) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
+}
+
+/* Adds a multiple of w to its gradient such that their product is `target`. */
+template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
+    const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
+    const float more = square > 0 ? (target - dot) / square : 0;
+#pragma unroll
+    for (int e = 0; e < E; e++) d_w[e] = fmaf(more, w[e], d_w[e]);
 }
 
 template <typename T, int E>
@@ -59,8 +73,17 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const dr_row &spec = dr_rule_row(rows, step);
-    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, head);
+    const bool reads = spec.read != DR_READ_NONE;
+    const int64_t at = block * 64 + row;
     float r[E], w[E], d_r[E], d_w[E];
+    /* asked for before anything waits */
+    load_row<E>(plan, call.back.d_write, block, row, d_w);
+    if (reads)
+        load_row<E>(plan, call.back.d_read, block, row, d_r);
+    else
+        clear<E>(d_r);
+    const float value_dot = call.back.value_dot[at], write_dot = call.back.write_dot[at];
+    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, head);
     dr_key_lanes<E> x;
     dr_load_key_lanes<T, E>(rows, spec, token, step, key_head, head, dr_lane_first<E>(), x);
     dr_map_key_lanes<E>(spec, lambda, x, r, w);
@@ -68,26 +91,21 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     const dr_map_gain_inputs scalars = dr_row_gain_inputs(rows, token, step, key_head, head, dot);
     const dr_row_gains gains = dr_row_gain(rows, token, step, key_head, head, dot);
 
-    load_row<E>(plan, call.back.d_near, block, row, d_w);
-    if (rows.channel_decay) {
-        float far[E];
-        load_row<E>(plan, call.back.d_far, block, row, far);
-        add<E>(d_w, far);
-    }
     float d_gain = 0, d_factor = 0;
-    clear<E>(d_r);
-    if (spec.read != DR_READ_NONE) {
-        load_row<E>(plan, call.back.d_read, block, row, d_r);
+    if (reads) {
         d_gain = -dr_lane_dot<E>(r, d_r);
 #pragma unroll
         for (int e = 0; e < E; e++) d_r[e] *= -gains.gain;
     }
     if (spec.value != DR_VALUE_NONE) {
-        const float value = call.back.value_dot[block * 64 + row];
         if (spec.value == DR_VALUE_GAIN)
-            d_gain += value;
+            d_gain += value_dot;
         else
-            d_factor += value;
+            d_factor += value_dot;
+    }
+    if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
+        settle_gain(spec, gains, value_dot, write_dot, &d_gain);
+        settle_write<E>(w, write_dot, d_w);
     }
     dr_map_gain_inputs d = {};
     const dr_normalizer normalizer = dr_row_normalizer(rows, step);
@@ -125,25 +143,19 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
 }
 
 template <int E>
-static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head, const float (&x)[E]) {
+static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head,
+                                             const float (&x)[E]) {
     if (!at) return;
     const int first = dr_lane_first<E>();
-    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned, x);
+    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned,
+                            x);
 }
 
+/* A token t of chunk slot `slot`. */
 template <typename T, int E>
-static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+static __device__ inline void token_back(const dr_cuda_backward_call &call, int64_t slot, int t, int64_t token, int key_head) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    /* tasks are slot, token of the chunk, key head */
-    const int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (task >= plan.slots * plan.chunk * plan.key_heads) return;
-    const int key_head = (int)(task % plan.key_heads), t = (int)(task / plan.key_heads % plan.chunk);
-    const int64_t slot = task / plan.key_heads / plan.chunk;
-    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, slot);
-    if (t >= place.tokens) return;
-    const int64_t token = place.first + t;
-
     key_sums<E> sums;
     clear<E>(sums.query), clear<E>(sums.key), clear<E>(sums.erase_key), clear<E>(sums.feedback_key);
     clear<E>(sums.free_read), clear<E>(sums.free_write), clear<E>(sums.rate), clear<E>(sums.squashed);
@@ -211,18 +223,50 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
     store_gradient<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, sums.rate);
 }
 
-/* Where keys.cu has written the gradients of the vectors: those of the gains. One thread a token and head. */
+/* A block of threads takes WARPS tokens of a chunk and a key head, a warp one of them. */
+static __host__ __device__ inline unsigned token_groups(const dr_cuda_chunk_plan &plan) {
+    return ((unsigned)plan.chunk + WARPS - 1) / WARPS;
+}
+
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned groups = token_groups(plan), rest = blockIdx.x / groups, heads = (unsigned)plan.key_heads;
+    const int t = (int)(blockIdx.x % groups * WARPS + threadIdx.x / 32);
+    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, rest / heads);
+    if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
+}
+
+/* Where keys.cu has written the gradients of the vectors: those of the gains, and for the scan's backward the multiple of w
+ * that settles w's. One thread a token and head. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
+    const dr_row &spec = rows.row[0];
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
     const int i = (int)threadIdx.x, parts = plan.key_width / 64;
     if (i >= x.rows) return;
-    float sum = rows.row[0].value == DR_VALUE_GAIN ? call.back.value_dot[x.block * 64 + i] : 0;
+    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
+    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0;
     if (plan.reads)
-        for (int part = 0; part < parts; part++) sum += call.back.gain_part[(x.block * parts + part) * 64 + i];
-    const dr_input to = rows.row[0].gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN;
-    const dr_cuda_input &input = rows.input[to];
+        for (int p = 0; p < parts; p++) sum += call.back.gain_part[part + p * 64];
+    if (call.diagonal.settle) {
+        float more = 0;
+        if (plan.reads) {
+            const float gain = call.chunk.factors[at].gain, write_dot = call.back.write_dot[at];
+            const dr_row_gains gains = {gain, gain, 1};
+            float dot = 0, square = 0;
+            for (int p = 0; p < parts; p++) {
+                dot += call.back.write_part[part + p * 64];
+                square += call.back.square_part[part + p * 64];
+            }
+            settle_gain(spec, gains, call.back.value_dot[at], write_dot, &sum);
+            if (square > 0) more = (write_dot - dot) / square;
+        }
+        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;
+    }
+    if (spec.gain == DR_GAIN_ONE) return;
+    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
     if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, x.place.first + i, 0, x.head)] = sum;
 }
 
@@ -234,12 +278,11 @@ static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t st
     return DR_OK;
 }
 
-template <typename T, int E>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int64_t blocks = (plan->slots * plan->chunk * plan->key_heads + WARPS - 1) / WARPS;
+    const int64_t sizes[] = {plan->slots, plan->key_heads, token_groups(*plan)};
     unsigned grid;
-    DR_TRY(dr_cuda_grid(&blocks, 1, "row_gradients", &grid));
+    DR_TRY(dr_cuda_grid(sizes, 3, "row_gradients", &grid));
     row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
     DR_CUDA_LAUNCHED("row_gradients");
     return DR_OK;
@@ -247,10 +290,10 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->slots > 0 && dr_rows_direct(plan->rows)) {
-        if (plan->rows.row[0].gain != DR_GAIN_ONE) DR_TRY(launch_gains(call, stream));
+    if (plan->slots > 0 && (dr_rows_direct(plan->rows) || dr_rows_made(plan->rows))) {
+        if (plan->rows.row[0].gain != DR_GAIN_ONE || call->diagonal.settle) DR_TRY(launch_gains(call, stream));
     } else if (plan->slots > 0) {
-        DR_CUDA_STORAGE(plan->storage, T, {
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)
                 DR_TRY((launch<T, 2>(call, stream)));
             else if (plan->key_width == 128)

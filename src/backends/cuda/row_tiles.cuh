@@ -3,9 +3,7 @@
 #define DR_CUDA_ROW_TILES_CUH
 
 #include "backends/cuda/backward.h"
-#include "backends/cuda/places.cuh"
-#include "backends/cuda/rows.cuh"
-#include "backends/cuda/tiles.cuh"
+#include "backends/cuda/prepare_load.cuh"
 
 enum { BLOCK_THREADS = 128 };
 
@@ -26,6 +24,31 @@ static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &
     return x;
 }
 
+/* The states that the call gives in float, before a sequence's first chunk and after its last: [K][V] of this head, or NULL. Of
+ * 16-bit types the tensors between the stages hold them rounded. */
+static __device__ inline const float *dr_given_state(const dr_cuda_backward_call &call, const dr_row_block &x, bool exit) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
+    const float *states = exit ? call.d_final : call.initial;
+    const int64_t size = (int64_t)plan.rows.key_size * plan.rows.value_size;
+    return there && states ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
+}
+
+static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
+    const bool there = channel < rows.key_size && column < rows.value_size;
+    return there ? state[(int64_t)channel * rows.value_size + column] : 0;
+}
+
+/* What rounding to T takes from 64 columns of V and 64 channels of a given state, to a tile as the stages hold it. */
+template <typename T>
+static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows, const float *state, int column, int first) {
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+        const float x = dr_state_element(rows, state, first + i / 64, column + i % 64);
+        *(T *)(tile + dr_tile_at<T>(0, 64, i % 64, i / 64)) = dr_from_float<T>(x - dr_to_float(dr_from_float<T>(x)));
+    }
+}
+
 /* Whether a query stands in the row: it is the last of its token. */
 static __device__ inline bool dr_queries(const dr_cuda_rows &rows, int row) {
     return rows.steps == 1 || row % rows.steps == rows.steps - 1;
@@ -35,108 +58,48 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
     return rows.row[0].undecayed && (rows.steps == 1 || row % rows.steps == 0);
 }
 
-/* 64 columns of a matrix of ours, [64][width]. */
-template <typename T> static __device__ inline void dr_load_columns(void *tile, const T *from, int width, int column) {
-    dr_load_tile<T>(tile, 64, 64, 64, true, [=](int row) { return from + (int64_t)row * width + column; });
+/* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
+template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
+    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units * unit;
+    const T *at = from + row * width + column + within;
+    const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
+#pragma unroll
+    for (int j = 0; j < 64; j += step) dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
 }
 
 /* 64 columns of d_o, the query rows of it. */
 template <typename T>
-static __device__ inline void dr_load_output_rows(void *tile, const dr_cuda_rows &rows, const dr_row_block &x, const void *d_o,
+static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows &rows, const dr_row_block &x, const void *d_o,
                                                   int column) {
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    const T *from = (const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column;
-    const int steps = rows.steps, alive = x.rows;
-    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive && (steps == 1 || row - token * steps == steps - 1) ? from + token * stride : (const T *)NULL;
-    });
+    const dr_strided<T> from = {(const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column, stride,
+                                x.place.tokens};
+    dr_clear_rows<T>(tile, 64, 1, rows.steps - 1, rows.steps);
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64 / rows.steps, rows.steps - 1, rows.steps, from);
 }
 
-template <typename T> static __device__ inline void dr_put_pair(void *tile, int row, int column, float left, float right) {
-    T *to = (T *)((char *)tile + dr_tile_at<T>(0, 64, row, column));
-    to[0] = dr_from_float<T>(left);
-    to[1] = dr_from_float<T>(right);
+/* From a tile to 64 columns of such a matrix. */
+template <typename T> static __device__ inline void dr_store_columns(T *to, int width, int column, const char *tile) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
+    const int row = (int)threadIdx.x / units, within = (int)threadIdx.x % units * unit;
+    to += row * width + column + within;
+    tile += dr_tile_at<T>(0, 64, row, within);
+#pragma unroll
+    for (int j = 0; j < 64; j += step) *(uint4 *)(to + j * width) = *(const uint4 *)(tile + j * 64 * (int)sizeof(T));
 }
 
-/* Whether keys and queries all stand in tensors as they are. */
-static __device__ inline bool dr_keys_stand(const dr_cuda_rows &rows) {
-    const int count = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < count; i++) {
-        const dr_row &row = rows.row[i];
-        if (row.read == DR_READ_GATED_KEY || row.read == DR_READ_KEY_PLUS_QUERY || row.read == DR_READ_FREE ||
-            row.write == DR_WRITE_RATE_READ)
-            return false;
-    }
-    return rows.query != DR_QUERY_CORRECTED;
-}
-
-static __device__ inline dr_source dr_read_key(const dr_cuda_rows &rows, dr_read read) {
-    const dr_source none = {NULL, 0, 0, 0};
-    if (read == DR_READ_NONE) return none;
-    return dr_source_of(rows.input[read == DR_READ_ERASE_KEY  ? DR_INPUT_ERASE_KEY
-                                   : read == DR_READ_FEEDBACK ? DR_INPUT_FEEDBACK_KEY
-                                                              : DR_INPUT_KEY]);
-}
-
-static __device__ inline dr_source dr_write_key(const dr_cuda_rows &rows, dr_write write) {
-    if (write == DR_WRITE_PRECONDITIONED) return dr_source_made(rows, rows.squashed);
-    if (write == DR_WRITE_SHERMAN_MORRISON) return dr_source_made(rows, rows.morrison);
-    return dr_source_of(rows.input[write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY
-                                   : write == DR_WRITE_FREE    ? DR_INPUT_FREE_WRITE
-                                                               : DR_INPUT_KEY]);
-}
-
-/* 64 channels from `first` on of vectors that stand in one tensor, or in two in turn. */
-template <typename T>
-static __device__ inline void dr_load_sources(void *tile, const dr_cuda_rows &rows, const dr_row_block &x, int first,
-                                              const dr_source &one, const dr_source &two) {
-    const int steps = rows.steps, alive = x.rows;
-    const bool axis = rows.step_axis;
-    const T *from = (const T *)one.at, *second = (const T *)two.at;
-    if (from) from += x.place.first * one.token + x.key_head * one.head + first;
-    if (second) second += x.place.first * two.token + x.key_head * two.head + first;
-    dr_load_tile<T>(tile, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps, step = row - token * steps;
-        if (row >= alive) return (const T *)NULL;
-        if (axis || step == 0) return from ? from + token * one.token + step * one.step : from;
-        return second ? second + token * two.token : second;
-    });
+template <typename T> static __device__ inline void dr_put_pair(char *tile, int row, int column, float left, float right) {
+    dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, column)), left, right);
 }
 
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for and a barrier
- * is passed. read NULL: not wanted. */
+ * is passed. read NULL: not wanted, or the write keys serve. */
 template <typename T>
-static __device__ inline void dr_load_row_keys(const dr_cuda_rows &rows, const dr_row_block &x, int first, void *read,
-                                               void *write, void *query) {
-    const int lane = (int)(threadIdx.x % 32), channel = first + 2 * lane;
-    if (dr_keys_stand(rows)) {
-        const dr_row &last = rows.row[rows.step_axis || rows.steps == 1 ? 0 : 1];
-        dr_load_sources<T>(write, rows, x, first, dr_write_key(rows, rows.row[0].write), dr_write_key(rows, last.write));
-        if (read)
-            dr_load_sources<T>(read, rows, x, first, dr_read_key(rows, rows.row[0].read), dr_read_key(rows, last.read));
-        const dr_source source =
-            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
-        const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
-        const int steps = rows.steps, alive = x.rows;
-        dr_load_tile<T>(query, 64, 64, rows.key_size - first, rows.aligned, [=](int row) {
-            const int token = steps == 1 ? row : row / steps;
-            return row < alive && row - token * steps == steps - 1 ? from + token * source.token : (const T *)NULL;
-        });
-        return;
-    }
-#pragma unroll 4
-    for (int row = (int)(threadIdx.x / 32); row < 64; row += BLOCK_THREADS / 32) {
-        const int token = rows.steps == 1 ? row : row / rows.steps, step = row - token * rows.steps;
-        float r[2] = {}, w[2] = {}, q[2] = {};
-        if (row < x.rows) {
-            dr_row_keys<T, 2>(rows, x.place.first + token, step, x.key_head, x.head, channel, r, w);
-            if (dr_queries(rows, row)) dr_row_query<T, 2>(rows, x.place.first + token, x.key_head, channel, q);
-        }
-        if (read) dr_put_pair<T>(read, row, 2 * lane, r[0], r[1]);
-        dr_put_pair<T>(write, row, 2 * lane, w[0], w[1]);
-        dr_put_pair<T>(query, row, 2 * lane, q[0], q[1]);
-    }
+static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
+                                               char *write, char *query) {
+    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1};
+    dr_load_rows<T>(plan, block, write, read, query);
 }
 
 /* The gain that goes into M, and what is left of the gain beside it. */
@@ -144,8 +107,9 @@ static __device__ inline float dr_score_gain(float gain) {
     return fabsf(gain) < 0x1p-20f ? 1.0f : gain;
 }
 
-/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it. Of
- * 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other. */
+/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it.
+ * Of 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other.
+ */
 template <typename T, bool turned, int count>
 static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
                                               int contracted) {
@@ -168,49 +132,55 @@ static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr
     }
 }
 
-/* C [16 of this warp x 64] += A B with A rows of one tile; B the transpose of another's rows (turned), or its rows. first, end:
- * of the 64 that are contracted, in tiles of 16. */
+/* C [16 of this warp x 64] += A B with A rows of one tile; B the transpose of another's rows (turned), or its rows. Sixteen of
+ * the 64 that are contracted, from 16 k on. */
+template <typename T, bool turned>
+static __device__ inline void dr_multiply_sixteen(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int k) {
+    dr_operand_a<T> a;
+    dr_load_a<T>(a, a_tile, 64, (int)(threadIdx.x / 32) * 16, k * 16);
+    dr_multiply_row<T, turned, 4>(c, a, b_tile, 64, k * 16);
+}
+
+/* first, end: of the 64, in tiles of 16. */
 template <typename T, bool turned>
 static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end) {
-    const int mine = (int)(threadIdx.x / 32) * 16;
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        if (k >= first && k < end) {
-            dr_operand_a<T> a;
-            dr_load_a<T>(a, a_tile, 64, mine, k * 16);
-            dr_multiply_row<T, turned, 4>(c, a, b_tile, 64, k * 16);
-        }
+        if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
 
 /* The same with A the transpose of a tile: its columns of this warp, its rows times factor[row]; NULL: 1. */
 template <typename T>
+static __device__ inline void dr_multiply_sixteen_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int k,
+                                                         const float *factor) {
+    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
+    dr_operand_a<T> a;
+    float x[2][4];
+    dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
+    if (factor) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float f = factor[k * 16 + h * 8 + 2 * t + j];
+                x[h][j] *= f;
+                x[h][j + 2] *= f;
+            }
+    }
+    dr_operand_from<T>(a, x[0], x[1]);
+    dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
+}
+
+template <typename T>
 static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end,
                                                  const float *factor) {
-    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        if (k >= first && k < end) {
-            dr_operand_a<T> a;
-            float x[2][4];
-            dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
-            if (factor) {
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        const float f = factor[k * 16 + h * 8 + 2 * t + j];
-                        x[h][j] *= f;
-                        x[h][j + 2] *= f;
-                    }
-            }
-            dr_operand_from<T>(a, x[0], x[1]);
-            dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
-        }
+        if (k >= first && k < end) dr_multiply_sixteen_turned<T>(c, a_tile, b_tile, k, factor);
 }
 
 /* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */
-template <typename T>
-static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
+template <typename T> static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
     const int warp = (int)(threadIdx.x / 32);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -225,14 +195,6 @@ static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_ti
                 dr_product<T>(c[2 * n + 1], a, b[1]);
             }
     }
-}
-
-/* Rules whose gradients of keys and gains are those of the rows themselves: keys.cu writes them at once. */
-static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
-    const dr_row &row = rows.row[0];
-    const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
-    return rows.steps == 1 && rows.group == 1 && !rows.channel_decay && !rows.diagonal_scan && rows.query == DR_QUERY_PLAIN &&
-           (row.read == DR_READ_NONE || row.read == DR_READ_KEY) && row.write == DR_WRITE_KEY && gain;
 }
 
 #endif

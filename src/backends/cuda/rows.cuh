@@ -18,9 +18,22 @@ static __device__ inline float dr_warp_sum(float x) {
     return x;
 }
 
+/* Sums over the warp of count values, a power of two: lane l has in x[0] the sum of x[l / (32 / count)]. */
+template <int count> static __device__ inline void dr_warp_sums(float (&x)[count]) {
+    const int lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float mine = lane & distance ? x[i + half] : x[i], other = lane & distance ? x[i] : x[i + half];
+            x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
+        }
+#pragma unroll
+    for (int distance = 16 / count; distance > 0; distance /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], distance);
+}
+
 /* E elements of `from`, of which the first `left` exist, as floats; the others are 0. */
-template <typename T, int E>
-static __device__ inline void dr_load_lane(const T *from, int left, bool aligned, float (&to)[E]) {
+template <typename T, int E> static __device__ inline void dr_load_lane(const T *from, int left, bool aligned, float (&to)[E]) {
     if (aligned && left >= E) {
         constexpr int bytes = E * (int)sizeof(T);
         if constexpr (bytes % 16 == 0) {
@@ -99,8 +112,7 @@ static __device__ inline void dr_store_lane(T *to, int left, bool aligned, const
 }
 
 /* Channels of one lane of a row. */
-template <int E>
-static __device__ inline int dr_lane_first() {
+template <int E> static __device__ inline int dr_lane_first() {
     return (int)(threadIdx.x % 32) * E;
 }
 
@@ -155,13 +167,11 @@ static __device__ inline bool dr_row_undecayed(const dr_cuda_rows &rows, int ste
 
 /* The tensors that a row's keys need, a lane's part of them. The maps take them by address, so each has its own array; those
  * that a rule does not use are never loaded and take no register once the switches are resolved. */
-template <int E>
-struct dr_key_lanes {
+template <int E> struct dr_key_lanes {
     float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], erase_gate[E], made[E];
 };
 
-template <int E>
-static __device__ inline dr_map_keys dr_key_pointers(dr_key_lanes<E> &x) {
+template <int E> static __device__ inline dr_map_keys dr_key_pointers(dr_key_lanes<E> &x) {
     dr_map_keys keys = {};
     keys.query = x.query;
     keys.key = x.key;
@@ -188,11 +198,13 @@ static __device__ inline void dr_load_key_lanes(const dr_cuda_rows &rows, const 
     const dr_write write = row.write;
     if (read == DR_READ_KEY || read == DR_READ_GATED_KEY || read == DR_READ_KEY_PLUS_QUERY || write == DR_WRITE_KEY)
         dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, at, key_head, K, first, x.key);
-    if (read == DR_READ_GATED_KEY) dr_input_vector<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, K, first, x.erase_gate);
+    if (read == DR_READ_GATED_KEY)
+        dr_input_vector<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, K, first, x.erase_gate);
     if (read == DR_READ_KEY_PLUS_QUERY) dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, K, first, x.query);
     if (read == DR_READ_ERASE_KEY || write == DR_WRITE_ERASE_KEY)
         dr_input_vector<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, K, first, x.erase_key);
-    if (read == DR_READ_FEEDBACK) dr_input_vector<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, K, first, x.feedback_key);
+    if (read == DR_READ_FEEDBACK)
+        dr_input_vector<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, K, first, x.feedback_key);
     if (read == DR_READ_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, K, first, x.free_read);
     if (write == DR_WRITE_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, K, first, x.free_write);
     if (write == DR_WRITE_RATE_READ) dr_input_vector<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, K, first, x.rate);
@@ -255,8 +267,7 @@ static __device__ inline bool dr_row_needs_dot(const dr_cuda_rows &rows, int ste
     return gain == DR_GAIN_IMPLICIT || gain == DR_GAIN_NORMALIZED || gain == DR_GAIN_EXPONENTIAL;
 }
 
-template <int E>
-static __device__ inline float dr_lane_dot(const float (&x)[E], const float (&y)[E]) {
+template <int E> static __device__ inline float dr_lane_dot(const float (&x)[E], const float (&y)[E]) {
     float sum = 0;
 #pragma unroll
     for (int e = 0; e < E; e++) sum = fmaf(x[e], y[e], sum);
@@ -288,14 +299,17 @@ typedef struct {
     float gain, base, factor;
 } dr_row_gains;
 
-static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
-                                                  float dot) {
-    const dr_map_gain_inputs x = dr_row_gain_inputs(rows, token, step, key_head, value_head, dot);
+static __device__ inline dr_row_gains dr_row_gain_of(const dr_cuda_rows &rows, int step, const dr_map_gain_inputs &x) {
     dr_row_gains g;
     g.base = dr_map_base_gain(dr_rule_row(rows, step).gain, rows.gain_eps, &x);
     g.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &x);
     g.gain = g.base * g.factor;
     return g;
+}
+
+static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int64_t token, int step, int key_head,
+                                                  int value_head, float dot) {
+    return dr_row_gain_of(rows, step, dr_row_gain_inputs(rows, token, step, key_head, value_head, dot));
 }
 
 /* Value z of a row: E channels of the lane from channel `first` on. */
@@ -335,6 +349,27 @@ static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int
 template <int E>
 static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, float (&alpha)[E]) {
     dr_row_channel_alpha<E>(rows, token, value_head, dr_lane_first<E>(), alpha);
+}
+
+/* ---- what keys.cu writes at once --------------------------------------------------------------------------------------- */
+
+static __host__ __device__ inline bool dr_rows_single(const dr_cuda_rows &rows) {
+    const dr_row &row = rows.row[0];
+    const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
+    return rows.steps == 1 && rows.group == 1 && rows.query == DR_QUERY_PLAIN && gain &&
+           (row.read == DR_READ_NONE || row.read == DR_READ_KEY);
+}
+
+/* Rules whose gradients of keys and gains are those of the rows themselves. */
+static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
+    return dr_rows_single(rows) && !rows.diagonal_scan && rows.row[0].write == DR_WRITE_KEY;
+}
+
+/* Rules of which the same is true but for the write key, which the diagonal scan makes: its gradient goes to the scan's
+ * backward. */
+static __host__ __device__ inline bool dr_rows_made(const dr_cuda_rows &rows) {
+    return dr_rows_single(rows) && rows.diagonal_scan && rows.row[0].write == DR_WRITE_PRECONDITIONED &&
+           rows.normalizer == DR_NORMALIZER_NONE;
 }
 
 #endif

@@ -60,6 +60,11 @@ static __device__ inline dr_source dr_reader_source(const dr_cuda_rows &rows) {
     }
 }
 
+/* The warp among the four that hold 64 columns. */
+static __device__ inline int dr_scan_warp() {
+    return (int)(threadIdx.x / 32 % 4);
+}
+
 /* What a thread block works on. */
 typedef struct {
     const dr_scan_call &call;
@@ -75,7 +80,7 @@ static __device__ inline void dr_scan_load_reader(const dr_scan_block &x, const 
     const dr_cuda_rows &rows = plan.rows;
     if (!plan.reads) return;
     char *tile = x.shared + x.room.reader;
-    if (plan.reader_direct) {
+    if (plan.reader_direct || !x.call.tensors.reader) { /* of a sum its first part */
         const dr_source source = dr_reader_source(rows);
         const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head,
                                     rows.step_axis ? source.step : source.token, place.tokens * rows.steps};
@@ -110,16 +115,20 @@ static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const 
     }
 }
 
-template <typename T>
-static __device__ inline void dr_scan_load_rows(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
+static __device__ inline void dr_scan_load_factors(const dr_scan_block &x, int64_t block) {
     const int thread = (int)threadIdx.x, width = x.call.plan.key_width;
-    dr_scan_load_values<T>(x, place, DR_INPUT_VALUE, x.room.value);
     if (thread < 64)
         dr_copy_async(dr_shared_address(x.shared + x.room.factors) + thread * 16, x.call.tensors.factors + block * 64 + thread,
                       true);
     else if (thread - 64 < width / 4)
         dr_copy_async(dr_shared_address(x.shared + x.room.keep) + (thread - 64) * 16,
                       x.call.tensors.keep + block * width + (thread - 64) * 4, true);
+}
+
+template <typename T>
+static __device__ inline void dr_scan_load_rows(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
+    dr_scan_load_values<T>(x, place, DR_INPUT_VALUE, x.room.value);
+    dr_scan_load_factors(x, block);
 }
 
 template <typename T, int width>
@@ -159,7 +168,7 @@ template <typename T, int width> static __device__ inline void dr_scan_load_writ
 template <typename T, int tiles>
 static __device__ inline void dr_scan_save(const dr_scan_block &x, int64_t block, const float (&s)[tiles][4]) {
     const dr_cuda_chunk_plan &plan = x.call.plan;
-    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
     T *to = (T *)x.call.saved + (block * plan.value_width + column) * plan.key_width + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < tiles; n++)
@@ -173,7 +182,7 @@ static __device__ inline void dr_scan_store_output(const dr_scan_block &x, const
                                                    const float (&o)[4][4]) {
     constexpr int unit = 16 / (int)sizeof(T), units = 16 / unit;
     const dr_cuda_rows &rows = x.call.plan.rows;
-    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16;
+    const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
     char *tile = x.shared + x.room.value;
     __syncwarp();
 #pragma unroll
@@ -205,7 +214,7 @@ static __device__ inline void dr_scan_store_output(const dr_scan_block &x, const
 template <int tiles, typename F>
 static __device__ inline void dr_scan_each(const dr_scan_block &x, float (&s)[tiles][4], F visit) {
     const dr_cuda_rows &rows = x.call.plan.rows;
-    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < tiles; n++)
 #pragma unroll
@@ -236,7 +245,7 @@ static __device__ inline void dr_scan_read(const dr_scan_block &x, const float (
 /* Y^T in place of U^T. Of two rows a token only one may be gated. */
 template <typename T> static __device__ inline void dr_scan_update(const dr_scan_block &x, bool gated, float (&u)[8][4]) {
     const dr_cuda_rows &rows = x.call.plan.rows;
-    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
+    const int mine = dr_scan_warp() * 16, t = (int)(threadIdx.x % 4);
     const unsigned tile = dr_forget(dr_shared_address(x.shared));
     const unsigned value = tile + (unsigned)x.room.value, gate = tile + (unsigned)x.room.reader;
     const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors);
@@ -330,7 +339,7 @@ static __device__ inline void dr_scan_write(const dr_scan_block &x, float (&s)[t
 /* The state of the warp's columns from or to [V][K] floats, whole: those between parts. */
 template <int tiles, bool store>
 static __device__ inline void dr_scan_pass(const dr_scan_block &x, float (&s)[tiles][4], float *states) {
-    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
     float *at = states + column * tiles * 8 + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < tiles; n++)
@@ -347,7 +356,7 @@ static __device__ inline void dr_scan_pass(const dr_scan_block &x, float (&s)[ti
 }
 
 template <int tiles> static __device__ inline void dr_scan_unit(const dr_scan_block &x, float (&s)[tiles][4]) {
-    const int lane = (int)(threadIdx.x % 32), column = x.columns + (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < tiles; n++)
 #pragma unroll
@@ -362,11 +371,16 @@ typedef struct {
     int64_t slot, place; /* the first of the sequence's slots; of the part among those of parts and heads */
 } dr_scan_place;
 
-static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call) {
+/* Groups of 64 columns that a part has: of V and, where it is asked what parts do to a state, of the unit matrix. */
+static __host__ __device__ inline int dr_scan_groups(const dr_scan_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const unsigned value_groups = (unsigned)plan.value_width / 64, block = dr_forget(blockIdx.x);
-    const unsigned groups = value_groups + (call.summary && plan.reads ? (unsigned)plan.key_width / 64 : 0);
-    const unsigned group = block % groups, rest = block / groups, chain = rest / (unsigned)plan.parts;
+    return plan.value_width / 64 + (call.summary && plan.reads ? plan.key_width / 64 : 0);
+}
+
+/* rest: chain and part. */
+static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call, unsigned group, unsigned rest) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned value_groups = (unsigned)plan.value_width / 64, chain = rest / (unsigned)plan.parts;
     dr_scan_place place;
     int32_t length;
     place.chain = chain;
@@ -382,6 +396,12 @@ static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call) {
     place.slot = dr_sequence_slot(plan, call.tensors.cu, place.sequence);
     place.place = (place.slot / DR_CUDA_PART_CHUNKS + place.part) * plan.value_heads + place.head;
     return place;
+}
+
+/* Whether there is nothing to do: no such part, or nobody asks what the last one does to a state, or how the first passes one
+ * on. */
+static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_scan_place &place) {
+    return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0)));
 }
 
 /* The state that a part begins with, and where the one after it goes. */
@@ -402,10 +422,10 @@ static __device__ inline void dr_scan_begin(const dr_scan_block &x, const dr_sca
     }
 }
 
-template <int tiles> static __device__ inline void dr_scan_end(const dr_scan_block &x, float (&s)[tiles][4]) {
+template <int tiles>
+static __device__ inline void dr_scan_end(const dr_scan_block &x, const dr_scan_place &place, float (&s)[tiles][4]) {
     const dr_scan_call &call = x.call;
     const dr_cuda_rows &rows = call.plan.rows;
-    const dr_scan_place place = dr_scan_find(call);
     const int64_t width = call.plan.key_width;
     if (call.summary) {
         dr_scan_pass<tiles, true>(x, s,
@@ -426,10 +446,10 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     /* where registers are short, and where the write gate needs the place, readers are asked for at the end of a chunk */
     const bool late = gated || boxes == 4 || sizeof(T) == 4;
-    const dr_scan_place place = dr_scan_find(call);
+    const unsigned groups = (unsigned)dr_scan_groups(call);
+    const dr_scan_place place = dr_scan_find(call, blockIdx.x % groups, blockIdx.x / groups);
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
-    if (place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0))))
-        return;
+    if (dr_scan_idle(call, place)) return;
     float s[tiles][4] = {};
     dr_scan_begin<tiles>(x, place, s);
 
@@ -493,7 +513,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
             dr_copy_commit();
         }
     }
-    dr_scan_end<tiles>(x, s);
+    const unsigned again = dr_forget(blockIdx.x); /* found once more rather than kept in registers */
+    dr_scan_end<tiles>(x, dr_scan_find(call, again % groups, again / groups), s);
 }
 
 #endif

@@ -23,35 +23,14 @@ static __device__ inline dr_source dr_source_made(const dr_cuda_rows &rows, cons
     return source;
 }
 
-/* Asks for the copy of rows x columns elements, columns 64, 128 or 256, of which `size` exist in every row. row_at(row): the
- * row's first element, or NULL for zeros. aligned: rows begin at 16 bytes and size is a multiple of that; else the elements
- * pass through registers. `tile` is where the shared address lies for ordinary stores. */
-template <typename T, typename F>
-static __device__ inline void dr_load_tile(void *tile, int rows, int columns, int size, bool aligned, F row_at) {
-    constexpr int unit = 16 / (int)sizeof(T);
-    const int shift = 31 - __clz(columns / unit); /* log2 of the units of a row */
-#pragma unroll 4
-    for (int i = (int)dr_forget(threadIdx.x); i < rows << shift; i += (int)blockDim.x) {
-        const int row = i >> shift, column = (i - (row << shift)) * unit;
-        const T *from = row_at(row);
-        const unsigned at = dr_tile_at<T>(0, rows, row, column);
-        const bool valid = from && column < size;
-        if (aligned) {
-            dr_copy_async(dr_shared_address(tile) + at, valid ? (const void *)(from + column) : tile, valid);
-            continue;
-        }
-        T *to = (T *)((char *)tile + at);
-#pragma unroll
-        for (int e = 0; e < unit; e++) to[e] = valid && column + e < size ? from[column + e] : dr_from_float<T>(0.0f);
-    }
-}
-
-/* The same of a dense matrix of ours, [rows][columns]: always aligned, always whole. */
-template <typename T> static __device__ inline void dr_load_matrix(void *tile, const T *from, int rows, int columns) {
-    dr_load_tile<T>(tile, rows, columns, columns, true, [=](int row) { return from + (int64_t)row * columns; });
-}
-
 /* ---- rows at one stride ---------------------------------------------------------------------------------------------- */
+
+/* The functions below are for 128 threads, whose first has an index that is a multiple of 128. */
+enum { DR_COPY_THREADS = 128 };
+
+static __device__ inline int dr_copy_thread() {
+    return (int)(threadIdx.x % DR_COPY_THREADS);
+}
 
 /* Rows first, first + spacing, .. of a tile of `boxes` boxes of 64 columns: `rows` of them, of which the first `alive` come
  * from `at`, stride elements from one to the next, and the others are zeros; `size` columns exist. A thread stays in one column
@@ -67,7 +46,7 @@ template <typename T>
 static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int boxes, int size, int rows, int first, int spacing,
                                                const dr_strided<T> &from) {
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < rows * boxes * 64; i += (int)blockDim.x) {
+    for (int i = dr_copy_thread(); i < rows * boxes * 64; i += DR_COPY_THREADS) {
         const int row = i / (boxes * 64), column = i % (boxes * 64);
         const bool valid = row < from.alive && column < size;
         *(T *)(tile + dr_tile_at<T>(0, tile_rows, first + spacing * row, column)) =
@@ -78,31 +57,48 @@ static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int bo
 template <typename T>
 static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes, int size, bool aligned, int rows, int first,
                                            int spacing, const dr_strided<T> &from) {
-    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = 128 / units, unit = 16 / (int)sizeof(T);
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = DR_COPY_THREADS / units,
+                  unit = 16 / (int)sizeof(T);
     const int alive = from.at ? from.alive : 0;
     if (!aligned) {
         const dr_strided<T> there = {from.at, from.stride, alive};
         dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
         return;
     }
-    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units;
+    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units;
     const int place = first + spacing * row;
+    const unsigned row_step = (unsigned)(spacing * row_bytes);
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
-    const T *at = from.at + row * from.stride + within * unit;
+    const char *at = (const char *)(from.at + row * from.stride + within * unit);
+    const int64_t source_step = from.stride * (step * (int)sizeof(T));
+    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+#pragma unroll 1
+        for (int box = 0; box < boxes; box++) {
+            const char *source = at;
+#pragma unroll
+            for (int j = 0; j < 64; j += step) {
+                dr_copy_whole(to + j * row_step, source);
+                source += source_step;
+            }
+            to += (unsigned)(tile_rows * row_bytes);
+            at += row_bytes;
+        }
+        return;
+    }
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
         const bool inside = box * 64 + within * unit < size;
-        const T *source = at;
+        const char *source = at;
 #pragma unroll
         for (int j = 0; j < 64; j += step) {
             if (j + step <= rows || j + row < rows) {
                 const bool valid = inside && j + row < alive;
-                dr_copy_async(to + (unsigned)(j * spacing * row_bytes), valid ? source : from.at, valid);
+                dr_copy_async(to + j * row_step, valid ? source : (const char *)from.at, valid);
             }
-            source += step * from.stride;
+            source += source_step;
         }
         to += (unsigned)(tile_rows * row_bytes);
-        at += 64;
+        at += row_bytes;
     }
 }
 
@@ -125,7 +121,7 @@ static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row,
                                              float (&x)[8]) {
     const bool there = from.at && row < from.alive;
     const T *at = from.at + row * from.stride + column;
-    if (aligned && there && column < size) {
+    if (aligned && there && column + 8 <= size) {
         constexpr int words = 8 * (int)sizeof(T) / 16;
         union {
             uint4 word[words];

@@ -27,7 +27,7 @@ static __device__ inline void pass_token(const dr_cuda_tokens &call, const place
         const row_operands made = make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared);
         const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
         if (step < rows.steps - 1 || at.group != 0 || at.column >= V) continue;
-        const float4 out = read_output(rows, shared, pass.update);
+        const float4 out = read_output(rows, shared.sums, pass.update);
         const float o[4] = {out.x, out.y, out.z, out.w};
         dr_store_lane<T, 4>((T *)call.o + (token * rows.value_heads + at.value_head) * V + at.column, V - at.column,
                             call.whole_output, o);
@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
     const place at = place_of(call, blockIdx.x, slices_of(rows));
     const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
     if (slot < 0) return;
-    prefetch_token(rows, at, at.sequence);
+    prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
     float4 S[ROWS];
     load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
     float a[CHANNELS];
@@ -129,14 +129,16 @@ template <typename T> static dr_status launch_scan(const dr_cuda *gpu, const dr_
     return DR_OK;
 }
 
-template <typename T> static dr_status launch_tokens(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+template <typename T> static dr_status launch_tokens(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
     const int64_t slices = (rows->value_size + COLUMNS - 1) / COLUMNS;
     const int64_t sizes[] = {call->layout.sequences, rows->value_heads, slices};
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 3, "pass_tokens", &blocks));
     const bool one = call->layout.rows == call->layout.sequences && call->decodes;
-    if (rows->key_size <= 64)
+    if (one && dr_cuda_tokens_are_many(gpu, call))
+        DR_TRY(dr_cuda_tokens_many(gpu, storage, call));
+    else if (rows->key_size <= 64)
         launch_width<T, 64>(gpu, blocks, one, call);
     else if (rows->key_size <= 128)
         launch_width<T, 128>(gpu, blocks, one, call);
@@ -147,7 +149,7 @@ template <typename T> static dr_status launch_tokens(const dr_cuda *gpu, const d
 }
 
 dr_status dr_cuda_tokens_forward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
-    DR_CUDA_STORAGE(storage, T, return launch_tokens<T>(gpu, call));
+    DR_CUDA_STORAGE(storage, T, return launch_tokens<T>(gpu, storage, call));
     return DR_OK;
 }
 

@@ -97,9 +97,9 @@ static __device__ inline float4 row_back(const dr_cuda_rows &rows, const place &
         multiply_add(x.y, dS[i], d_update);
     }
     d_update = sum_rows(d_update);
-    if (lane < COLUMN_GROUPS) shared.erased[threadIdx.x / 32][lane] = d_update;
+    if (lane < COLUMN_GROUPS) shared.sums.erased[threadIdx.x / 32][lane] = d_update;
     __syncthreads();
-    d_update = sum_warps(shared.erased, column_group);
+    d_update = sum_warps(shared.sums.erased, column_group);
     const float4 d_erased = make_float4(-gain * d_update.x, -gain * d_update.y, -gain * d_update.z, -gain * d_update.w);
     if (erases && to.gain) {
         const float d_gain = -sum_columns(dot4(erased, d_update));

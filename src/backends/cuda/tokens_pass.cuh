@@ -11,11 +11,21 @@ constexpr int ROW_GROUPS = THREADS / COLUMN_GROUPS;
 
 /* What a row of the rule does to channel k: .x reads (decayed unless the read is undecayed), .y writes, .z decays, .w queries.
  */
+typedef struct {
+    float4 erased[WARPS][COLUMN_GROUPS], read[WARPS][COLUMN_GROUPS];
+    float query_write[WARPS];
+} row_sums; /* each warp's part */
+
 template <int KT> struct token_shared {
     float4 channel[2][KT]; /* of two rows in turn: one is read while the next is made */
-    float4 erased[WARPS][COLUMN_GROUPS], read[WARPS][COLUMN_GROUPS];
-    float query_write[WARPS], dot[2][WARPS], key_dot[WARPS], morrison[WARPS];
+    row_sums sums;
+    float dot[2][WARPS], key_dot[WARPS], morrison[WARPS];
 };
+
+/* Waits for the 128 threads that make a row, or that hold columns of a state: each such group has a barrier of its own. */
+static __device__ inline void meet(unsigned barrier) {
+    __barrier_sync_count(barrier, THREADS);
+}
 
 static __device__ inline float sum_warps(const float (&parts)[WARPS]) {
     return (parts[0] + parts[1]) + (parts[2] + parts[3]);
@@ -98,8 +108,7 @@ static __device__ inline void store_state(float *to, int K, int V, const place &
 
 /* The sums that a row needs, each left in shared memory by its warp. */
 template <int KT, bool ERASES, bool QUERIES, int ROWS>
-static __device__ inline void sum_channels(token_shared<KT> &shared, const float4 (&channel)[KT], int group,
-                                           const float4 (&S)[ROWS]) {
+static __device__ inline void sum_channels(row_sums &sums, const float4 (&channel)[KT], int group, const float4 (&S)[ROWS]) {
     float4 erased = make_float4(0, 0, 0, 0), read = erased;
     float query_write = 0;
 #pragma unroll
@@ -109,14 +118,14 @@ static __device__ inline void sum_channels(token_shared<KT> &shared, const float
         if (QUERIES) multiply_add(x.z * x.w, S[i], read);
         if (QUERIES) query_write = fmaf(x.w, x.y, query_write);
     }
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
     if (ERASES) erased = sum_rows(erased);
     if (QUERIES) read = sum_rows(read);
     if (QUERIES) query_write = sum_rows(query_write);
     if (lane >= COLUMN_GROUPS) return;
-    if (ERASES) shared.erased[warp][lane] = erased;
-    if (QUERIES) shared.read[warp][lane] = read;
-    if (QUERIES && lane == 0) shared.query_write[warp] = query_write;
+    if (ERASES) sums.erased[warp][lane] = erased;
+    if (QUERIES) sums.read[warp][lane] = read;
+    if (QUERIES && lane == 0) sums.query_write[warp] = query_write;
 }
 
 /* The diagonal scan's part of a token: this thread's channels of B or of the Sherman-Morrison key, and key . (B key), which all
@@ -142,12 +151,12 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
     if (!needs_key_dot && !needs_morrison) return 0;
     key_dot = dr_warp_sum(key_dot);
     morrison_dot = dr_warp_sum(morrison_dot);
-    __syncthreads(); /* the sums of the token before have been read */
+    meet(0); /* the sums of the token before have been read */
     if (threadIdx.x % 32 == 0) {
         shared.key_dot[threadIdx.x / 32] = key_dot;
         shared.morrison[threadIdx.x / 32] = morrison_dot;
     }
-    __syncthreads();
+    meet(0);
     if (needs_morrison) {
         const float factor = 1 / (1 + sum_warps(shared.morrison));
 #pragma unroll
@@ -233,7 +242,7 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
         dot = dr_warp_sum(dot);
         if (threadIdx.x % 32 == 0) shared.dot[turn][threadIdx.x / 32] = dot;
     }
-    __syncthreads();
+    meet(0);
     if (dr_row_needs_dot(rows, step)) inputs.dot = sum_warps(shared.dot[turn]);
     made.gains.base = dr_map_base_gain(row.gain, rows.gain_eps, &inputs);
     made.gains.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &inputs);
@@ -241,48 +250,57 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
     return made;
 }
 
-/* What a row adds to the state, u = z - c e, and e, which is 0 where the row does not read; S moves on. Where the row is the
- * token's last, shared.read and shared.query_write are left for read_output. */
+static __device__ inline float row_value_factor(const dr_row &row, const dr_row_gains &gains) {
+    return row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
+}
+
+/* What a row adds to the state, u = z - c e, and e, which is 0 where the row does not read; S moves on. value: z, gain: c.
+ * Where the row is the token's last, its sums are left for read_output. */
 typedef struct {
     float4 update, erased;
 } row_pass;
 
 template <int KT, int ROWS>
-static __device__ inline row_pass pass_row(const dr_cuda_rows &rows, const place &at, int step, int turn,
-                                           const row_operands &made, token_shared<KT> &shared, float4 (&S)[ROWS]) {
-    const dr_row &row = dr_rule_row(rows, step);
-    const bool erases = row.read != DR_READ_NONE, last = step == rows.steps - 1;
-    const float4(&channel)[KT] = shared.channel[turn];
+static __device__ inline row_pass pass_state(const dr_cuda_rows &rows, int step, int group, unsigned barrier,
+                                             const float4 (&channel)[KT], float4 value, float gain, row_sums &sums,
+                                             float4 (&S)[ROWS]) {
+    const bool erases = dr_row_reads(rows, step), last = step == rows.steps - 1;
     if (erases && last)
-        sum_channels<KT, true, true>(shared, channel, at.group, S);
+        sum_channels<KT, true, true>(sums, channel, group, S);
     else if (erases)
-        sum_channels<KT, true, false>(shared, channel, at.group, S);
+        sum_channels<KT, true, false>(sums, channel, group, S);
     else if (last)
-        sum_channels<KT, false, true>(shared, channel, at.group, S);
-    if (erases || last) __syncthreads();
-    const float value = row.value == DR_VALUE_GAIN ? made.gains.gain : made.gains.factor;
+        sum_channels<KT, false, true>(sums, channel, group, S);
+    if (erases || last) meet(barrier);
     row_pass pass;
-    pass.update = make_float4(made.z[0] * value, made.z[1] * value, made.z[2] * value, made.z[3] * value);
+    pass.update = value;
     pass.erased = make_float4(0, 0, 0, 0);
     if (erases) {
-        pass.erased = sum_warps(shared.erased, threadIdx.x % COLUMN_GROUPS);
-        multiply_add(-made.gains.gain, pass.erased, pass.update);
+        pass.erased = sum_warps(sums.erased, threadIdx.x % COLUMN_GROUPS);
+        multiply_add(-gain, pass.erased, pass.update);
     }
     const float4 u = pass.update;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const float4 x = channel[at.group + i * ROW_GROUPS];
+        const float4 x = channel[group + i * ROW_GROUPS];
         S[i] = make_float4(fmaf(x.y, u.x, x.z * S[i].x), fmaf(x.y, u.y, x.z * S[i].y), fmaf(x.y, u.z, x.z * S[i].z),
                            fmaf(x.y, u.w, x.z * S[i].w));
     }
     return pass;
 }
 
+template <int KT, int ROWS>
+static __device__ inline row_pass pass_row(const dr_cuda_rows &rows, const place &at, int step, int turn,
+                                           const row_operands &made, token_shared<KT> &shared, float4 (&S)[ROWS]) {
+    const float z = row_value_factor(dr_rule_row(rows, step), made.gains);
+    const float4 value = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
+    return pass_state(rows, step, at.group, 0, shared.channel[turn], value, made.gains.gain, shared.sums, S);
+}
+
 /* The output, this thread's columns, after the token's last row. */
-template <int KT>
-static __device__ inline float4 read_output(const dr_cuda_rows &rows, const token_shared<KT> &shared, float4 update) {
-    float4 out = sum_warps(shared.read, threadIdx.x % COLUMN_GROUPS);
-    multiply_add(sum_warps(shared.query_write), update, out);
+static __device__ inline float4 read_output(const dr_cuda_rows &rows, const row_sums &sums, float4 update) {
+    float4 out = sum_warps(sums.read, threadIdx.x % COLUMN_GROUPS);
+    multiply_add(sum_warps(sums.query_write), update, out);
     return make_float4(rows.scale * out.x, rows.scale * out.y, rows.scale * out.z, rows.scale * out.w);
 }
 
@@ -306,16 +324,16 @@ static __device__ inline unsigned slices_of(const dr_cuda_rows &rows) {
     return ((unsigned)rows.value_size + COLUMNS - 1) / COLUMNS;
 }
 
-/* Asks for what the rows of a token will read, a lane for each input and each warp for other lines of 128 bytes: a row's loads
- * wait for one another, and so find it near. */
-static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const place &at, int64_t token) {
+/* Asks for what the rows of a token will read, a lane for each input and so many warps for other lines of 128 bytes: a row's
+ * loads wait for one another, and so find it near. */
+static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const place &at, int64_t token, int warp, int warps) {
     static_assert(DR_INPUTS <= 32, "a lane for each input");
     const int lane = threadIdx.x % 32;
     if (lane >= DR_INPUTS || !rows.input[lane].at) return;
     const dr_cuda_input &input = rows.input[lane];
     const int64_t first = dr_input_index(input, token, 0, input.per_value ? at.value_head : at.key_head);
     const char *from = (const char *)input.at + first * input.element;
-    for (int line = (int)threadIdx.x / 32 * 128; line < input.bytes; line += WARPS * 128)
+    for (int line = warp * 128; line < input.bytes; line += warps * 128)
         asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line));
 }
 

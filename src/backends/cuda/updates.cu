@@ -23,122 +23,131 @@ static __host__ __device__ inline updates_room lay_room(int element) {
     room.output = 2 * tile;
     room.d_update = 3 * tile;
     room.update = 4 * tile;
-    room.rest = 5 * tile; /* Y, then the decay factors */
+    room.rest = 5 * tile;                         /* Y, then the decay factors */
     room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
     room.small = room.inverse + FLOAT_TILE;
     room.bytes = room.small + 5 * 64 * (int)sizeof(float);
     return room;
 }
 
-/* ---- stages ---------------------------------------------------------------------------------------------------------------- */
+/* ---- stages ----------------------------------------------------------------------------------------------------------------
+ */
 
 /* 64 channels of R~, or of the input that it is a multiple of. */
 template <typename T>
-static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, void *tile) {
+static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, char *tile) {
     const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
     if (!plan.reader_direct) {
         dr_load_columns<T>(tile, (const T *)call.chunk.reader + x.block * 64 * plan.key_width, plan.key_width, first);
         return;
     }
-    const dr_source source = dr_reader_source(plan.rows);
-    const int steps = plan.rows.steps, alive = x.rows;
-    const T *from = (const T *)source.at + x.place.first * source.token + x.key_head * source.head + first;
-    dr_load_tile<T>(tile, 64, 64, plan.rows.key_size - first, plan.rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * source.token + (row - token * steps) * source.step : (const T *)NULL;
-    });
+    const dr_source source = dr_reader_source(rows);
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + x.key_head * source.head + first,
+                                rows.step_axis ? source.step : source.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
 }
 
 /* Values as they are, to a tile of T: where every row has one of its own. */
 template <typename T>
-static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, void *tile) {
+static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, char *tile) {
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const int steps = rows.steps, alive = x.rows;
-    const T *from = (const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column;
-    dr_load_tile<T>(tile, 64, 64, rows.value_size - column, rows.aligned, [=](int row) {
-        const int token = steps == 1 ? row : row / steps;
-        return row < alive ? from + token * value.token + (row - token * steps) * value.step : (const T *)NULL;
-    });
+    const dr_strided<T> from = {(const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column,
+                                rows.step_axis ? value.step : value.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64, 0, 1, from);
 }
 
-/* Y of this warp's rows from their plain values and R~ S, to the tile `rest` and u; the values' gradients; dots of rows g and
- * g + 8 += this lane's part of value . dZ. */
+/* Gradients of plain values from dZ = dY, 16 bytes a thread; dots[row] += value . dz. */
 template <typename T>
-static __device__ inline void finish_plain_rest(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
-                                                const float *gain, const char *values, const char *d_update, char *rest,
-                                                const float (&read)[8][4], float (&u)[8][4], float (&dots)[2]) {
+static __device__ inline void plain_gradients(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
+                                              const char *values, const char *d_update, float *dots) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const int within = (int)threadIdx.x % units * unit, left = rows.value_size - column - within;
+    const int64_t stride = rows.step_axis ? value.step : value.token;
+    T *to = (T *)value.gradient;
+    if (to) to += x.place.first * value.token + (int64_t)x.head * value.head + column + within;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h, token = rows.steps == 1 ? row : row / rows.steps;
-        T *to = (T *)value.gradient;
-        if (row >= x.rows) to = NULL;
-        if (to) to += dr_input_index(value, x.place.first + token, row - token * rows.steps, x.head) + column;
+    for (int row = (int)threadIdx.x / units; row < 64; row += BLOCK_THREADS / units) {
+        union {
+            uint4 words;
+            T x[unit];
+        } v, d;
+        v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
+        d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
+        float sum = 0;
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const int d = 8 * n + 2 * t;
-            const T *v = (const T *)(values + dr_tile_at<T>(0, 64, row, d));
-            const T *d_z = (const T *)(d_update + dr_tile_at<T>(0, 64, row, d));
-            const float v0 = dr_to_float(v[0]), v1 = dr_to_float(v[1]), d0 = dr_to_float(d_z[0]), d1 = dr_to_float(d_z[1]);
-            dots[h] = fmaf(v0, d0, dots[h]);
-            dots[h] = fmaf(v1, d1, dots[h]);
-            const float2 y = make_float2(factor[row] * v0 - gain[row] * read[n][2 * h],
-                                         factor[row] * v1 - gain[row] * read[n][2 * h + 1]);
-            *(float2 *)(rest + dr_tile_at<float>(0, 64, row, d)) = y;
-            u[n][2 * h] = y.x;
-            u[n][2 * h + 1] = y.y;
-            if (!to) continue;
-            const int left = rows.value_size - column - d;
-            if (rows.aligned && left > 1) {
-                dr_store_pair<T>(to + d, factor[row] * d0, factor[row] * d1);
-            } else {
-                if (left > 0) to[d] = dr_from_float<T>(factor[row] * d0);
-                if (left > 1) to[d + 1] = dr_from_float<T>(factor[row] * d1);
-            }
+        for (int e = 0; e < unit; e++) {
+            const float d_z = dr_to_float(d.x[e]);
+            sum = fmaf(dr_to_float(v.x[e]), d_z, sum);
+            d.x[e] = dr_from_float<T>(factor[row] * d_z);
+        }
+#pragma unroll
+        for (int step = 1; step < units; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (within == 0) dots[row] += sum;
+        if (!to || row >= x.rows) continue;
+        if (rows.aligned && left > 0) {
+            *(uint4 *)(to + row * stride) = d.words;
+        } else {
+#pragma unroll
+            for (int e = 0; e < unit; e++)
+                if (e < left) to[row * stride + e] = d.x[e];
         }
     }
 }
 
-/* Y of this warp's rows from Z in the tile `rest` and R~ S; there and in u. gain: c times what R~ lacks. */
-static __device__ inline void finish_rest(char *rest, const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
+/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those. Z: plain values
+ * times factor, or (factor NULL) floats as they are. */
+template <typename Z>
+static __device__ inline void take_rest(const char *values, const float *factor, const float *gain, const float (&read)[8][4],
+                                        float (&u)[8][4]) {
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + g + 8 * h;
+        const float f = factor ? factor[row] : 1, c = gain[row];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = mine + g + 8 * h;
-            float2 *at = (float2 *)(rest + dr_tile_at<float>(0, 64, row, 8 * n + 2 * t));
-            float2 y = *at;
-            y.x -= gain[row] * read[n][2 * h];
-            y.y -= gain[row] * read[n][2 * h + 1];
-            *at = y;
-            u[n][2 * h] = y.x;
-            u[n][2 * h + 1] = y.y;
+        for (int n = 0; n < 8; n++) {
+            const Z *z = (const Z *)(values + dr_tile_at<Z>(0, 64, row, 8 * n + 2 * t));
+            u[n][2 * h] = f * dr_to_float(z[0]) - c * read[n][2 * h];
+            u[n][2 * h + 1] = f * dr_to_float(z[1]) - c * read[n][2 * h + 1];
         }
+    }
 }
 
-/* U += (A - I) Y. tf32 is enough for 16-bit types: A - I is small beside the identity, which is not in it. */
-template <typename T>
-static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
+/* A tile of 64 x 64 numbers that are worth more than T: of 16 bits two tiles, of what T holds and of what it leaves. */
+template <typename T> static __device__ inline void put_fine(char *tile, int row, int column, float x, float y) {
+    const unsigned at = dr_tile_at<T>(0, 64, row, column);
+    dr_store_pair<T>((T *)(tile + at), x, y);
+    if constexpr (sizeof(T) == 2) {
+        const float left = x - dr_to_float(dr_from_float<T>(x)), right = y - dr_to_float(dr_from_float<T>(y));
+        dr_store_pair<T>((T *)(tile + 64 * 64 * 2 + at), left, right);
+    }
+}
+
+/* U += (A - I) Y, both fine tiles; what is small times small is left out. */
+template <typename T> static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
+    enum { LOW = 64 * 64 * 2 };
     const int warp = (int)(threadIdx.x / 32);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         if (k <= warp) {
-            dr_operand_a<float> a;
-            dr_load_a<float>(a, inverse, 64, warp * 16, k * 16);
+            dr_operand_a<T> a, low;
+            dr_load_a<T>(a, inverse, 64, warp * 16, k * 16);
+            if constexpr (sizeof(T) == 2) dr_load_a<T>(low, inverse + LOW, 64, warp * 16, k * 16);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                dr_operand_b<float> b[2];
-                dr_load_b_straight<float>(b, rest, 64, k * 16, n * 16);
+                dr_operand_b<T> b[2];
+                dr_load_b_straight<T>(b, rest, 64, k * 16, n * 16);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    if constexpr (sizeof(T) == 4) {
-                        dr_product<float>(u[2 * n + i], a, b[i]);
-                    } else {
-                        dr_multiply_tf32(u[2 * n + i], a.high[0], b[i].high[0][0], b[i].high[0][1]);
-                        dr_multiply_tf32(u[2 * n + i], a.high[1], b[i].high[1][0], b[i].high[1][1]);
-                    }
+                    dr_product<T>(u[2 * n + i], a, b[i]);
+                    if constexpr (sizeof(T) == 2) dr_product<T>(u[2 * n + i], low, b[i]);
+                }
+                if constexpr (sizeof(T) == 2) {
+                    dr_load_b_straight<T>(b, rest + LOW, 64, k * 16, n * 16);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) dr_product<T>(u[2 * n + i], a, b[i]);
                 }
             }
         }
@@ -208,25 +217,31 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
     }
 }
 
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float sum_of_four(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 /* The inverse without its diagonal. */
-static __device__ inline void load_inverse(char *tile, const float *from) {
+template <typename T> static __device__ inline void load_inverse(char *tile, const float *from) {
+#pragma unroll 8
     for (int i = (int)threadIdx.x; i < 64 * 32; i += BLOCK_THREADS) {
         const int row = i / 32, column = i % 32 * 2;
-        float2 x = *(const float2 *)(from + row * 64 + column);
-        if (column >= row) x.x = 0;
-        if (column + 1 >= row) x.y = 0;
-        *(float2 *)(tile + dr_tile_at<float>(0, 64, row, column)) = x;
+        const float2 x = *(const float2 *)(from + row * 64 + column);
+        put_fine<T>(tile, row, column, column < row ? x.x : 0, column + 1 < row ? x.y : 0);
     }
 }
 
-/* f(b, j + 1) for boundaries b = 0 .. 64, in [65][64]; 0 for b <= j */
+/* f(b, j + 1) for boundaries b = 0 .. 64, in [65][64]; 0 for b <= j. A thread takes a column's first or second half. */
 static __device__ inline void spread_factors(const float *alpha, float *factors) {
-    const int j = (int)threadIdx.x;
-    if (j >= 64) return;
-    float f = 0;
-    for (int b = 0; b <= 64; b++) {
-        if (b > j + 1) f *= alpha[b - 1];
-        if (b == j + 1) f = 1;
+    const int j = (int)threadIdx.x % 64, half = (int)threadIdx.x / 64 * 33;
+    float f = j + 1 < half ? 1 : 0;
+    for (int b = j + 2; b < half; b++) f *= alpha[b - 1];
+#pragma unroll 8
+    for (int i = 0; i < 33 && half + i <= 64; i++) {
+        const int b = half + i;
+        f = b > j + 1 ? f * alpha[b - 1] : b == j + 1 ? 1.0f : 0.0f;
         factors[b * 64 + j] = f;
     }
 }
@@ -245,7 +260,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
     const int64_t block = x.block;
     const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
-    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64, *value = read_gain + 64;
+    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
+          *value = read_gain + 64;
     const bool plain = !rows.input[DR_INPUT_WRITE_GATE].at && (rows.steps == 1 || rows.step_axis);
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
@@ -255,14 +271,20 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
         dots[thread] = 0;
     }
+    /* of 16 bits the next 64 channels come at once, to the place of Y */
+    enum { TILE = 64 * 64 * (int)sizeof(T), ahead = sizeof(T) == 2 ? 2 : 1 };
     const unsigned base = dr_shared_address(shared);
-    if (plan.reads) load_inverse(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
+    const float *entry = dr_given_state(call, x, false);
+    if (plan.reads) load_inverse<T>(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
 
-    float scores[8][4] = {}, erases[8][4] = {}, plain_dots[2] = {}; /* dO U^T, dY U^T */
+    float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
+    float write_dots[2] = {};
     for (int column = 0; column < plan.value_width; column += 64) {
         float read[8][4] = {}, u[8][4];
         const int64_t rows_at = block * 64 * plan.value_width;
-        for (int k = 0; k < plan.key_width; k += 64) {
+        for (int k = 0; k < plan.key_width; k += 64 * ahead) {
+            const T *states = (const T *)call.saved + (block * plan.value_width + column) * plan.key_width;
+            const bool two = ahead == 2 && k + 64 < plan.key_width;
             __syncthreads();
             if (k == 0) {
                 dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
@@ -271,87 +293,96 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             }
             if (plan.reads) {
                 load_readers<T>(call, x, k, shared + room.reader);
-                dr_load_columns<T>(shared + room.state,
-                                   (const T *)call.saved + (block * plan.value_width + column) * plan.key_width, plan.key_width,
-                                   k);
+                dr_load_columns<T>(shared + room.state, states, plan.key_width, k);
+                if (two) {
+                    load_readers<T>(call, x, k + 64, shared + room.rest);
+                    dr_load_columns<T>(shared + room.rest + TILE, states, plan.key_width, k + 64);
+                }
             }
             dr_copy_commit();
             dr_copy_wait<0>();
             __syncthreads();
             if (!plan.reads) break;
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
+            if (sizeof(T) == 4 || !entry) continue;
+            __syncthreads();
+            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            if (two) dr_load_rest<T>(shared + room.rest + TILE, rows, entry, column, k + 64);
+            __syncthreads();
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
         }
         if (plain) {
-            finish_plain_rest<T>(rows, x, column, value, read_gain, shared + room.update, shared + room.d_update,
-                                 shared + room.rest, read, u, plain_dots);
+            take_rest<T>(shared + room.update, value, read_gain, read, u);
+            plain_gradients<T>(rows, x, column, value, shared + room.update, shared + room.d_update, dots);
         } else {
+            __syncthreads(); /* others may still read what came to the place of Y */
             load_values<T>(rows, x, factors, column, shared + room.rest);
             __syncwarp();
-            finish_rest(shared + room.rest, read_gain, read, u);
+            take_rest<float>(shared + room.rest, NULL, read_gain, read, u);
         }
-        __syncthreads();
-        if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
-        T *to = (T *)call.back.update + rows_at + column;
+        if (plan.reads) {
+            __syncthreads(); /* the values are read */
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+            __syncthreads();
+            apply_inverse<T>(u, base + room.inverse, base + room.rest);
+        } else {
+            __syncthreads();
+        }
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
+                const T *d_z = (const T *)(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
+                write_dots[h] = fmaf(u[n][2 * h], dr_to_float(d_z[0]), write_dots[h]);
+                write_dots[h] = fmaf(u[n][2 * h + 1], dr_to_float(d_z[1]), write_dots[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
-                T *pair = to + (int64_t)row * plan.value_width + 8 * n + 2 * t;
-                dr_store_pair<T>(pair, u[n][2 * h], u[n][2 * h + 1]);
             }
         __syncthreads();
+        dr_store_columns<T>((T *)call.back.update + rows_at, plan.value_width, column, shared + room.update);
         dr_multiply_scores<T>(scores, base + room.output, base + room.update);
         if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
         if (!plain) value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
     }
-    if (plain) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = plain_dots[h];
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (t == 0) dots[mine + g + 8 * h] = sum;
-        }
+    for (int h = 0; h < 2; h++) {
+        const float write_dot = sum_of_four(write_dots[h]);
+        if (t == 0) call.back.write_dot[block * 64 + mine + g + 8 * h] = write_dot;
     }
     __syncthreads();
     if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
     float *fade = (float *)(shared + room.rest);
     if (rows.scalar_decay) spread_factors(alpha, fade);
     __syncthreads();
-    T *to_score = (T *)call.back.d_score + block * 64 * 64, *to_erase = (T *)call.back.d_erase + block * 64 * 64;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int i = mine + g + 8 * h;
-            const bool undecayed = dr_undecayed(rows, i);
-            float score[2], erase[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int j = 8 * n + 2 * t + e;
-                float query_fade = 1, read_fade = 1;
-                if (rows.scalar_decay) {
-                    query_fade = fade[(i + 1) * 64 + j];
-                    read_fade = fade[(undecayed ? i : i + 1) * 64 + j];
-                }
-                const float d_score = j <= i ? rows.scale * scores[n][2 * h + e] * query_fade : 0;
-                const float d_erase = j < i ? erases[n][2 * h + e] * read_fade : 0;
-                score[e] = d_score;
-                erase[e] = dr_score_gain(gain[i]) * d_erase;
+            const int i = mine + g + 8 * h, j = 8 * n + 2 * t;
+            float2 query_fade = make_float2(1, 1), read_fade = query_fade;
+            if (rows.scalar_decay) {
+                query_fade = *(const float2 *)(fade + (i + 1) * 64 + j);
+                read_fade = *(const float2 *)(fade + (dr_undecayed(rows, i) ? i : i + 1) * 64 + j);
             }
-            T *pair = to_score + i * 64 + 8 * n + 2 * t;
-            dr_store_pair<T>(pair, score[0], score[1]);
-            if (plan.reads) {
-                pair = to_erase + i * 64 + 8 * n + 2 * t;
-                dr_store_pair<T>(pair, erase[0], erase[1]);
-            }
+            const float s = dr_score_gain(gain[i]);
+            dr_put_pair<T>(shared + room.output, i, j, j <= i ? rows.scale * scores[n][2 * h] * query_fade.x : 0,
+                           j + 1 <= i ? rows.scale * scores[n][2 * h + 1] * query_fade.y : 0);
+            if (plan.reads)
+                dr_put_pair<T>(shared + room.d_update, i, j, j < i ? s * (erases[n][2 * h] * read_fade.x) : 0,
+                               j + 1 < i ? s * (erases[n][2 * h + 1] * read_fade.y) : 0);
         }
+    __syncthreads();
+    dr_store_columns<T>((T *)call.back.d_score + block * 64 * 64, 64, 0, shared + room.output);
+    if (plan.reads) dr_store_columns<T>((T *)call.back.d_erase + block * 64 * 64, 64, 0, shared + room.d_update);
 }
 
-template <typename T>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T)).bytes;
     unsigned grid;
     DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
@@ -363,6 +394,6 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }

@@ -1,0 +1,80 @@
+/* Copies of whole blocks of memory between global and shared memory that one thread asks for and no register sees, and the
+ * barriers in shared memory that tell when they are done: instructions of sm_90, beside those of instructions.cuh. */
+#ifndef DR_CUDA_BULK_CUH
+#define DR_CUDA_BULK_CUH
+
+#include "backends/cuda/instructions.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+/* A barrier, 8 bytes of shared memory, whose phase ends when so many arrivals, and the bytes that were promised, have come. */
+static __device__ inline void dr_mbarrier_create(unsigned barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/* Makes barriers that this thread created visible to the copies. */
+static __device__ inline void dr_mbarrier_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ inline void dr_mbarrier_arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+static __device__ inline void dr_mbarrier_promise(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+/* Waits until the phase of that parity has ended: the first has parity 0; before any has ended, parity 1 passes. */
+static __device__ inline void dr_mbarrier_wait(unsigned barrier, unsigned parity) {
+    unsigned done;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+
+/* What a copy says of its memory to the second-level cache: it will not be needed soon. */
+static __device__ inline uint64_t dr_bulk_passing() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* bytes, a multiple of 16 like both addresses; they count towards the barrier's phase. */
+static __device__ inline void dr_bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
+}
+
+/* What this thread has written to shared memory becomes visible to copies. */
+static __device__ inline void dr_bulk_publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ inline void dr_bulk_store(void *to, unsigned from, unsigned bytes, uint64_t policy) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to), "r"(from),
+                 "r"(bytes), "l"(policy)
+                 : "memory");
+}
+
+/* The stores asked for since the last commit are a group; the waits leave at most that many groups of this thread whose shared
+ * memory is still to be read, or that are not yet done. */
+static __device__ inline void dr_bulk_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <int unfinished> static __device__ inline void dr_bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(unfinished) : "memory");
+}
+
+template <int unfinished> static __device__ inline void dr_bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(unfinished) : "memory");
+}
+
+#endif
+#endif
