@@ -33,6 +33,7 @@ keys_end
 value() { sed -n "${2}p" stdout | grep -o "\"$1\": [^,}]*" | head -1 | sed 's/.*: //; s/"//g'; }
 
 work='seconds best_seconds spread sgemm_gflops best_sgemm_gflops gflops operations share best_share ratio speed_up'
+work_cuda='seconds best_seconds spread product_gflops best_product_gflops gflops operations share best_share ratio speed_up'
 shape='rule kernel threads sequences heads value_heads head_size value_size'
 memory='first_seconds workspace_forward'
 
@@ -97,7 +98,7 @@ memory='first_seconds workspace_forward'
         grep -q 'bytes a token and value head' stdout || fail 'no word on memory'
         bench 0 '"share_of_copy": ' op $small --backend cuda --json
         keys $shape $memory workspace_forward_backward saved tokens chunk share_forward share_forward_backward forward forward_backward \
-            performed bytes gbs copy_gbs share_of_copy $(echo $work | sed 's/sgemm/product/g')
+            performed bytes gbs copy_gbs share_of_copy $work_cuda
         bench 0 '"copy_gbs": ' decode $few --backend cuda --json --against kda
         [ "$(wc -l <stdout)" -eq 2 ] || fail 'not two objects'
     else
