@@ -49,21 +49,17 @@ static __device__ inline float dr_to_float(__half x) {
     return __half2float(x);
 }
 
-template <typename T>
-static __device__ inline T dr_from_float(float x);
+template <typename T> static __device__ inline T dr_from_float(float x);
 
-template <>
-__device__ inline float dr_from_float<float>(float x) {
+template <> __device__ inline float dr_from_float<float>(float x) {
     return x;
 }
 
-template <>
-__device__ inline __nv_bfloat16 dr_from_float<__nv_bfloat16>(float x) {
+template <> __device__ inline __nv_bfloat16 dr_from_float<__nv_bfloat16>(float x) {
     return __float2bfloat16_rn(x);
 }
 
-template <>
-__device__ inline __half dr_from_float<__half>(float x) {
+template <> __device__ inline __half dr_from_float<__half>(float x) {
     return __float2half_rn(x);
 }
 

@@ -5,8 +5,9 @@
  *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
  *
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
- * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the
- * values are taken from U while the second is under way; X^T Y goes before P' Y, which nothing waits for. */
+ * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
+ * nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the values are taken from U while the second
+ * is under way; X^T Y goes before P' Y, which nothing waits for. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
