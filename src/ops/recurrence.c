@@ -47,30 +47,12 @@ static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input
     return DR_OK;
 }
 
-static bool is_vector(dr_input input) {
-    switch (input) {
-    case DR_INPUT_QUERY:
-    case DR_INPUT_KEY:
-    case DR_INPUT_VALUE:
-    case DR_INPUT_ERASE_KEY:
-    case DR_INPUT_FEEDBACK_KEY:
-    case DR_INPUT_FREE_READ:
-    case DR_INPUT_FREE_WRITE:
-    case DR_INPUT_RATE:
-    case DR_INPUT_ERASE_GATE:
-    case DR_INPUT_WRITE_GATE:
-        return true;
-    default:
-        return false;
-    }
-}
-
 dr_dtype dr_recurrence_output_dtype(const dr_backend *backend) {
     return backend->ops->dtype == DR_F32 ? backend->storage : backend->ops->dtype;
 }
 
 dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input) {
-    return is_vector(input) ? dr_recurrence_output_dtype(backend) : backend->ops->dtype;
+    return dr_input_is_vector(input) ? dr_recurrence_output_dtype(backend) : backend->ops->dtype;
 }
 
 /* Whether o and d_o have elements: every size but rows is at least 1. */

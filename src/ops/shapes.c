@@ -53,6 +53,10 @@ dr_input_form dr_recurrence_input_form(const dr_recurrence *recurrence, dr_input
     };
 }
 
+bool dr_input_is_vector(dr_input input) {
+    return axes_of[input].per_row && axes_of[input].element != ONE;
+}
+
 int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, int64_t shape[DR_MAX_RANK]) {
     dr_input_form form = dr_recurrence_input_form(recurrence, input);
     int rank = 0;

@@ -18,6 +18,9 @@ typedef struct {
 
 dr_input_form dr_recurrence_input_form(const dr_recurrence *recurrence, dr_input input);
 
+/* A vector for each token, whatever the rule: log decays are none, nor are parameters. */
+bool dr_input_is_vector(dr_input input);
+
 /* Elements of a used input, of a carried state. */
 int64_t dr_recurrence_input_count(const dr_recurrence *recurrence, dr_input input);
 int64_t dr_recurrence_state_count(const dr_recurrence *recurrence, dr_state_kind state);
