@@ -2,13 +2,13 @@
  * a pair follow each other, so that all meet the same state of the machine. */
 #include "bench/grid.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/operations.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const double LEAST_SECONDS = 0.02;
 static const double LEAST_DEVICE_SECONDS = 0.005; /* nothing else runs on it */
@@ -63,21 +63,15 @@ dr_bench_pair *dr_bench_grid_at(const dr_bench_grid *grid, int thread, int rule,
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment);
-    return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
-}
-
 static dr_status time_runs(const dr_bench_item *item, int64_t runs, double *seconds) {
-    double start = now();
+    double start = dr_clock_now();
     if (item->device) {
         DR_TRY(item->device->ops->time_runs(item->device, item->run, item->context, runs, item->replayed, seconds));
         *seconds /= (double)runs;
         return DR_OK;
     }
     for (int64_t i = 0; i < runs; i++) DR_TRY(item->run(item->context));
-    *seconds = (now() - start) / (double)runs;
+    *seconds = (dr_clock_now() - start) / (double)runs;
     return DR_OK;
 }
 

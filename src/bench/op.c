@@ -1,4 +1,5 @@
 /* Recurrences over many tokens: of each, the forward, which keeps nothing, and forward and backward together. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "bench/count.h"
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { FORWARD, BOTH, WORKS };
 
@@ -75,12 +75,6 @@ static dr_status run_both(void *context) {
 
 /* ---- preparing ------------------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment);
-    return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
-}
-
 static dr_status prepare_backward(op_case *c, const dr_recurrence *wide, uint64_t seed) {
     dr_backend *backend = c->memory.backend;
     DR_TRY(dr_bench_take(&c->memory, c->bytes.saved, &c->saved));
@@ -92,6 +86,11 @@ static dr_status prepare_backward(op_case *c, const dr_recurrence *wide, uint64_
     return dr_bench_normals(&c->memory, dr_recurrence_output_dtype(backend), outputs_of(wide), seed, &c->d_o);
 }
 
+/* forward and backward take turns in one workspace */
+static size_t workspace_of_both(const dr_recurrence_memory *bytes) {
+    return bytes->backward > bytes->forward ? bytes->backward : bytes->forward;
+}
+
 static dr_status prepare_tensors(bool forward_only, uint64_t seed, op_case *c) {
     dr_backend *backend = c->memory.backend;
     size_t output = dr_dtype_size(dr_recurrence_output_dtype(backend));
@@ -100,21 +99,20 @@ static dr_status prepare_tensors(bool forward_only, uint64_t seed, op_case *c) {
     DR_TRY(dr_bench_inputs(&c->memory, &wide, seed, &c->inputs));
     DR_TRY(dr_bench_take(&c->memory, (size_t)outputs_of(&wide) * output, &c->o));
     if (!forward_only) DR_TRY(prepare_backward(c, &wide, seed));
-    size_t workspace = !forward_only && c->bytes.backward > c->bytes.forward ? c->bytes.backward : c->bytes.forward;
-    return dr_bench_take(&c->memory, workspace, &c->workspace);
+    return dr_bench_take(&c->memory, forward_only ? c->bytes.forward : workspace_of_both(&c->bytes), &c->workspace);
 }
 
 static dr_status prepare(const dr_bench_options *options, int threads, bool forward_only, op_case *c) {
-    double start = now();
+    double start = dr_clock_now();
     DR_TRY(dr_bench_open(options, threads, &c->memory.backend));
-    c->first = now() - start;
+    c->first = dr_clock_now() - start;
     DR_TRY(dr_recurrence_plan(c->memory.backend, c->recurrence, &c->bytes));
     DR_TRY(prepare_tensors(forward_only, options->seed, c));
     DR_TRY(dr_backend_wait(c->memory.backend));
-    start = now();
+    start = dr_clock_now();
     DR_TRY(forward_only ? run_forward(c) : run_both(c));
     DR_TRY(dr_backend_wait(c->memory.backend));
-    c->first += now() - start;
+    c->first += dr_clock_now() - start;
     return dr_bench_device_of(c->memory.backend) ? DR_OK : dr_bench_sgemm_create(threads, options->seed, &c->sgemm);
 }
 
@@ -172,9 +170,7 @@ static void describe(const op_case *c, int threads, dr_bench_op_result *result) 
                                    .first = c->first,
                                    .workspace_forward = (double)c->bytes.forward,
                                    .saved = (double)c->bytes.saved,
-                                   .workspace_forward_backward =
-                                       (double)c->bytes.saved +
-                                       (double)(c->bytes.backward > c->bytes.forward ? c->bytes.backward : c->bytes.forward)};
+                                   .workspace_forward_backward = (double)c->bytes.saved + (double)workspace_of_both(&c->bytes)};
     dr_recurrence_kernel(c->memory.backend, c->recurrence, false, result->kernel, sizeof result->kernel);
     const char *chunk = strstr(result->kernel, " chunk ");
     if (chunk && strstr(result->kernel, "chunkwise")) result->chunk = strtoll(chunk + strlen(" chunk "), NULL, 10);

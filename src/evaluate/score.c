@@ -3,11 +3,11 @@
  * tokens are predicted as the text has bytes. */
 #include "evaluate/score.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 
 #include <math.h>
-#include <time.h>
 
 struct scorer {
     dr_model *model;
@@ -15,12 +15,6 @@ struct scorer {
     int64_t window;
     int32_t *ids, *labels; /* [window] */
 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* Adds the loss of bytes [from, from + count) of a document to *loss. */
 static dr_status score_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count, double *loss) {
@@ -55,7 +49,7 @@ dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int
                              bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
     if (window < 1) return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)window);
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
-    double start = now(), loss = 0;
+    double start = dr_clock_now(), loss = 0;
     int64_t total = most > 0 && most < documents->bytes ? most : documents->bytes, done = 0, files = 0, seen = 0;
     struct scorer scorer = {.model = model, .window = window};
     dr_status status;
@@ -77,7 +71,7 @@ dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int
             }
         }
     }
-    *score = (dr_score){.files = files, .bytes = total, .tokens = total, .seconds = now() - start};
+    *score = (dr_score){.files = files, .bytes = total, .tokens = total, .seconds = dr_clock_now() - start};
     score->loss = loss / (double)total;
     score->perplexity = exp(score->loss);
     score->bits_per_byte = loss / (double)total / 0.693147180559945309417; /* ln 2 */

@@ -1,19 +1,13 @@
 /* The training loop. Each step: batch, gradient of the mean loss, clipped AdamW step, evaluation when due, a line of metrics,
  * the caller's callback, a checkpoint when due. Everything a step does follows from the checkpoint before it, so a resumed run
  * makes the numbers of an uninterrupted one. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "train/run.h"
 
 #include <math.h>
-#include <time.h>
 
 enum { MOST_SKIPPED_IN_ROW = 50 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void zero_gradient(dr_model *model) {
     dr_backend *backend = dr_model_backend(model);
@@ -76,19 +70,19 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
     dr_run_position *position = &run->position;
     int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
     int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);
-    double start = now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
+    double start = dr_clock_now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
     while (!is_over(run)) {
         dr_progress progress = {.steps = run->schedule.steps};
         dr_evaluation evaluation;
         int64_t tokens;
-        double step_start = now();
+        double step_start = dr_clock_now();
         DR_TRY(take_step(run, &progress, &tokens));
-        double step_seconds = now() - step_start;
+        double step_seconds = dr_clock_now() - step_start;
         mean_seconds = mean_seconds == 0 ? step_seconds : 0.9 * mean_seconds + 0.1 * step_seconds;
         bool is_last = position->step == run->schedule.steps;
         progress.evaluated = is_last || is_due(position->step, evaluate_every);
         if (progress.evaluated) DR_TRY(evaluate(run, &evaluation));
-        position->seconds = now() - start;
+        position->seconds = dr_clock_now() - start;
         progress.step = position->step;
         progress.held_out = position->held_out;
         progress.accuracy = position->accuracy;
