@@ -3,6 +3,8 @@
  * into the cache first; parameters are left out. Prints a table, shares from the medians.
  *
  * Usage: layer ROWS [THREADS [REPEATS [ISA]]]      vectors of 1024 elements, eight heads where an operation has heads */
+#include "base/clock.h"
+#include "bench/limit.h"
 #include "ops/operations.h"
 
 #include <deltarule/backend.h>
@@ -11,9 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { DIM = 1024, HEADS = 8, SIZE = DIM / HEADS, TENSORS = 6, MOST_REPEATS = 99 };
+enum { DIM = 1024, HEADS = 8, SIZE = DIM / HEADS, TENSORS = 6 };
 
 typedef struct {
     dr_backend *backend;
@@ -23,6 +24,7 @@ typedef struct {
     int32_t *ids;                       /* [rows] */
     double *loss;
     uint8_t *hit;
+    dr_bench_item limit;
 } bench;
 
 /* What one run moves, in tensors: read, written (and read before). */
@@ -116,53 +118,31 @@ static const operation operations[] = {
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
-static double now(void) {
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment);
-    return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
+static void must(dr_status status) {
+    if (status == DR_OK) return;
+    fprintf(stderr, "layer: %s\n", dr_last_error());
+    exit(1);
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* y = a y + b, on as many threads */
-static void stream(const bench *b) {
-    float *y = b->y;
-#pragma omp parallel for schedule(static) num_threads(b->backend->threads)
-    for (int64_t i = 0; i < b->rows * DIM; i++) y[i] = 0.5f * y[i] + 0.5f;
-}
-
+/* which: an operation, or -1 for the limit */
 static double seconds_of(const bench *b, int which, int64_t runs) {
-    double start = now();
-    for (int64_t i = 0; i < runs; i++) {
-        if (which < 0) {
-            stream(b);
-        } else if (operations[which].run(b) != DR_OK) {
-            fprintf(stderr, "layer: %s\n", dr_last_error());
-            exit(1);
-        }
-    }
-    return (now() - start) / (double)runs;
+    double start = dr_clock_now();
+    for (int64_t i = 0; i < runs; i++) must(which < 0 ? b->limit.run(b->limit.context) : operations[which].run(b));
+    return (dr_clock_now() - start) / (double)runs;
 }
 
 static void *take(dr_backend *backend, size_t bytes) {
     void *memory;
-    if (dr_backend_allocate(backend, bytes, &memory) != DR_OK) {
-        fprintf(stderr, "layer: %s\n", dr_last_error());
-        exit(1);
-    }
+    must(dr_backend_allocate(backend, bytes, &memory));
     memset(memory, 0, bytes);
     return memory;
 }
 
-static bench create(int64_t rows, int threads, const char *isa) {
+static bench create(int64_t rows, int threads, const char *isa, dr_bench_stream *stream) {
     bench b = {.rows = rows};
-    if (dr_backend_open("cpu", &(dr_backend_options){.threads = threads, .isa = isa}, &b.backend) != DR_OK) {
-        fprintf(stderr, "layer: %s\n", dr_last_error());
-        exit(1);
-    }
+    must(dr_backend_open("cpu", &(dr_backend_options){.threads = threads, .isa = isa}, &b.backend));
+    must(dr_bench_stream_create(b.backend->threads, rows * DIM, stream));
+    dr_bench_stream_item(stream, &b.limit);
     float **tensor[TENSORS] = {&b.x, &b.y, &b.z, &b.d_y, &b.d_x, &b.d_z};
     for (int i = 0; i < TENSORS; i++) {
         *tensor[i] = take(b.backend, (size_t)(rows * DIM) * sizeof(float));
@@ -183,24 +163,25 @@ static bench create(int64_t rows, int threads, const char *isa) {
 int main(int count, char **words) {
     const int64_t rows = count > 1 ? strtoll(words[1], NULL, 10) : 8192;
     const int threads = count > 2 ? atoi(words[2]) : 1, repeats = count > 3 ? atoi(words[3]) : 9;
-    if (rows < 1 || threads < 1 || repeats < 1 || repeats > MOST_REPEATS) {
+    if (rows < 1 || threads < 1 || repeats < 1 || repeats > DR_BENCH_MOST_REPEATS) {
         fprintf(stderr, "usage: layer ROWS [THREADS [REPEATS [ISA]]], all at least 1\n");
         return 2;
     }
-    const bench b = create(rows, threads, count > 4 ? words[4] : NULL);
-    static double seconds[OPERATIONS + 1][MOST_REPEATS];
+    dr_bench_stream stream;
+    const bench b = create(rows, threads, count > 4 ? words[4] : NULL, &stream);
+    static double seconds[OPERATIONS + 1][DR_BENCH_MOST_REPEATS];
     const int64_t runs = rows < 8192 ? 8192 / rows : 1;
     for (int n = 0; n < repeats; n++)
         for (int i = -1; i < OPERATIONS; i++) seconds[i + 1][n] = seconds_of(&b, i, runs);
     const double tensor = (double)(rows * DIM) * sizeof(float);
-    for (int i = 0; i <= OPERATIONS; i++) qsort(seconds[i], (size_t)repeats, sizeof(double), compare);
-    const double limit = 2 * tensor / seconds[0][repeats / 2];
+    const double limit = b.limit.amount / dr_bench_summary(seconds[0], repeats).median;
     printf("%s, %d threads, tensors of %.1f MB: y = a y + b moves %.1f GB/s\n", b.backend->isa, threads, tensor * 1e-6,
            limit * 1e-9);
     printf("%-16s %9s %9s %9s %7s\n", "operation", "MB", "ms", "GB/s", "share");
     for (int i = 0; i < OPERATIONS; i++) {
         const operation *o = &operations[i];
-        const double bytes = tensor * (o->reads + 2 * o->writes + 2 * o->updates), median = seconds[i + 1][repeats / 2];
+        const double bytes = tensor * (o->reads + 2 * o->writes + 2 * o->updates);
+        const double median = dr_bench_summary(seconds[i + 1], repeats).median;
         printf("%-16s %9.1f %9.3f %9.1f %6.1f%%\n", o->name, bytes * 1e-6, median * 1e3, bytes / median * 1e-9,
                100 * bytes / median / limit);
     }
