@@ -84,15 +84,18 @@ dr_status dr_device_fill(dr_device_memory *memory, const dr_tensor *tensor, int6
     return dr_device_fill_as(memory, dr_backend_dtype(memory->backend), tensor, count, block);
 }
 
+void dr_tensor_repeat(const dr_tensor *tensor, int64_t count, double *values) {
+    const int64_t each = count > 0 ? count / dr_tensor_count(tensor) : 1;
+    for (int64_t i = 0; i < count; i++) values[i] = dr_tensor_element(tensor, i / each);
+}
+
 dr_status dr_device_fill_as(dr_device_memory *memory, dr_dtype dtype, const dr_tensor *tensor, int64_t count, void **block) {
     void *host = NULL;
     const dr_dtype held = holds(memory->backend, dtype) ? dtype : dr_backend_dtype(memory->backend);
     DR_TRY(dr_device_bytes(memory, (size_t)count * dr_dtype_size(held), block));
     DR_TRY(dr_allocate((size_t)count * sizeof(double), "a tensor", &host));
-    double *values = host;
-    int64_t each = count > 0 ? count / dr_tensor_count(tensor) : 1;
-    for (int64_t i = 0; i < count; i++) values[i] = dr_tensor_element(tensor, i / each);
-    dr_status status = dr_device_put_as(memory->backend, dtype, values, count, *block);
+    dr_tensor_repeat(tensor, count, host);
+    dr_status status = dr_device_put_as(memory->backend, dtype, host, count, *block);
     dr_release(host);
     return status;
 }

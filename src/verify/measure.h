@@ -23,6 +23,7 @@ dr_status dr_device_bytes(dr_device_memory *memory, size_t bytes, void **block);
 dr_status dr_device_unset(dr_device_memory *memory, int64_t count, void **block);
 dr_status dr_device_zero(dr_device_memory *memory, int64_t count, void **block);
 /* count elements of a tensor; one with fewer has each of them several times in a row. */
+void dr_tensor_repeat(const dr_tensor *tensor, int64_t count, double *values);
 dr_status dr_device_fill(dr_device_memory *memory, const dr_tensor *tensor, int64_t count, void **block);
 dr_status dr_device_fill_as(dr_device_memory *memory, dr_dtype dtype, const dr_tensor *tensor, int64_t count, void **block);
 dr_status dr_device_unset_as(dr_device_memory *memory, dr_dtype dtype, int64_t count, void **block);

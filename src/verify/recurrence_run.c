@@ -55,13 +55,11 @@ static dr_status allocate_doubles(int64_t count, double **block) {
 
 static dr_status upload_normalised(dr_recurrence_run *run, dr_input input, int64_t count, void **block) {
     const dr_dtype dtype = dr_recurrence_input_dtype(run->types, input);
-    const dr_tensor *value = &run->read->input[input].value;
     double *normalised = NULL;
     dr_status status;
     DR_TRY(allocate_doubles(count, &run->raw[input]));
     DR_TRY(allocate_doubles(count, &normalised));
-    const int64_t each = count > 0 ? count / dr_tensor_count(value) : 1;
-    for (int64_t i = 0; i < count; i++) run->raw[input][i] = dr_tensor_element(value, i / each);
+    dr_tensor_repeat(&run->read->input[input].value, count, run->raw[input]);
     normalise(run, count, run->raw[input], normalised);
     DR_GO(dr_device_unset_as(&run->memory, dtype, count, block));
     DR_GO(dr_device_put_as(run->backend, dtype, normalised, count, *block));
