@@ -211,13 +211,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const int busy = (int)(all - first < groups ? all - first : groups);
     const dr_scan_place place = dr_scan_find(scan.call, first, rest);
     if (reverse_idle(group_call.call, place)) return;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < scan.stages; i++) {
-            dr_gate_open(dr_group_filled(scan, dr_shared_address(shared), i), 128);
-            dr_gate_open(dr_group_free(scan, dr_shared_address(shared), i), 128 * busy);
-        }
-    }
-    __syncthreads();
+    dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<40>();
         reverse_copy<T, boxes * 64>(group_call, shared, place, busy);

@@ -67,6 +67,17 @@ static __device__ inline unsigned dr_group_free(const dr_group_scan_call &call, 
     return dr_group_filled(call, shared, stage) + 8;
 }
 
+/* Opens the barriers of a block in which so many groups compute, before any thread meets at one. */
+static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < call.stages; i++) {
+            dr_gate_open(dr_group_filled(call, shared, i), 128);
+            dr_gate_open(dr_group_free(call, shared, i), 128 * busy);
+        }
+    }
+    __syncthreads();
+}
+
 /* Stage and turn of a chunk, both by counting. */
 typedef struct {
     int stage;
@@ -478,13 +489,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
         busy++;
     }
     if (busy == 0) return;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < group_call.stages; i++) {
-            dr_gate_open(dr_group_filled(group_call, dr_shared_address(shared), i), 128);
-            dr_gate_open(dr_group_free(group_call, dr_shared_address(shared), i), 128 * busy);
-        }
-    }
-    __syncthreads();
+    dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
         dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
