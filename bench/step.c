@@ -57,8 +57,8 @@ TIMED(ROTARY, rotary, (dr_backend * b, const dr_rotary *r, void *x, bool inverse
 TIMED(SWIGLU, swiglu_forward, (dr_backend * b, int64_t count, const void *gate, const void *up, void *y),
       (b, count, gate, up, y))
 TIMED(ADD, add, (dr_backend * b, int64_t count, double factor, const void *x, void *y), (b, count, factor, x, y))
-TIMED(EMBEDDING, embedding_forward,
-      (dr_backend * b, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y), (b, rows, dim, ids, table, y))
+TIMED(EMBEDDING, embedding_forward, (dr_backend * b, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y),
+      (b, rows, dim, ids, table, y))
 
 static void must(dr_status status) {
     if (status == DR_OK) return;
@@ -92,7 +92,8 @@ static void run(dr_backend *backend, const dr_model_config *config, int64_t sequ
 
 int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "gdn";
-    const int64_t hidden = count > 2 ? strtoll(words[2], NULL, 10) : 1024, sequences = count > 3 ? strtoll(words[3], NULL, 10) : 64;
+    const int64_t hidden = count > 2 ? strtoll(words[2], NULL, 10) : 1024,
+                  sequences = count > 3 ? strtoll(words[3], NULL, 10) : 64;
     const int threads = count > 4 ? atoi(words[4]) : 1, steps = count > 5 ? atoi(words[5]) : 21;
     if (hidden < HEAD_SIZE || sequences < 1 || threads < 1 || steps < 1 || steps > DR_BENCH_MOST_REPEATS) {
         fprintf(stderr, "usage: step [RULE [HIDDEN [SEQUENCES [THREADS [STEPS]]]]]\n");

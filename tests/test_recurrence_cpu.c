@@ -177,16 +177,18 @@ static void test_threads(void **state) {
     }
 }
 
-/* More threads than sequences and heads share out the columns of the values. */
+/* More threads than sequences and heads share out the columns of the values, and in a backward then the segments. */
 static void test_value_blocks(void **state) {
     (void)state;
-    static const int64_t cu_seqlens[] = {0, 70};
+    static const int64_t one_sequence[] = {0, 70}, some[] = {0, 0, 330};
     dr_random random = dr_random_start(seed(), 11);
     for (int i = 0; i < 16; i++) {
         dr_rule drawn = draw_rule(&random);
         int64_t unused[MOST_SEQUENCES + 1];
         dr_recurrence sizes = draw_sizes(&random, &drawn, unused);
-        sizes.layout = (dr_layout){.sequences = 1, .rows = 70, .cu_seqlens = cu_seqlens};
+        const bool packed = i % 3 == 2;
+        sizes.layout = packed ? (dr_layout){.sequences = 2, .rows = 330, .cu_seqlens = some}
+                              : (dr_layout){.sequences = 1, .rows = 70, .cu_seqlens = one_sequence};
         sizes.key_heads = 1;
         sizes.value_heads = drawn.tied_scan ? 1 : between(&random, 1, 2);
         sizes.value_size = i % 4 == 0 ? 128 : 2 * between(&random, 17, 90);

@@ -60,7 +60,7 @@ static void forward_step(const dr_backend *backend, const dr_conv *conv, const f
                          const float *initial, float *y, float *final) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     const int64_t channels = conv->channels, parts = (channels + STEP_CHANNELS - 1) / STEP_CHANNELS;
-#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, conv->layout.rows * channels))
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, conv->layout.rows *channels))
     for (int64_t p = 0; p < parts; p++) {
         dr_cpu_conv part = {
             .conv = conv, .x = x, .weight = weight, .bias = bias, .initial = initial, .end = conv->layout.sequences};

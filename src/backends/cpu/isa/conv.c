@@ -229,8 +229,8 @@ typedef struct {
 
 /* n channels from i on: their d_u, the d_x that it finishes, and what it brings to the gradients of taps and bias, which are
  * held like them. there: the tokens are not behind the sequence, where d_u is zero. */
-INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, int64_t width, dr_activation act, const int tokens,
-                           const bool there, int64_t i, int64_t n, last_gradients *last, block_taps *d_taps) {
+INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, int64_t width, dr_activation act,
+                           const int tokens, const bool there, int64_t i, int64_t n, last_gradients *last, block_taps *d_taps) {
     const int64_t kept = width - 1;
     float *d_last = last->at + i * kept, *d_tap = d_taps->at + i * (width + 1);
     lanes x[ROWS], d[ROWS], tap[WIDTH + 1]; /* d: d_u from token t - W + 1 on */
@@ -244,8 +244,8 @@ INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, in
     }
 #pragma GCC unroll 4
     for (int g = 0; g < tokens; g++)
-        d[kept + g] = there ? lanes_load_n(at->d_y + g * at->channels + i, n) * slope(act, convolved(tap, width, x + g))
-                            : lanes_zero();
+        d[kept + g] =
+            there ? lanes_load_n(at->d_y + g * at->channels + i, n) * slope(act, convolved(tap, width, x + g)) : lanes_zero();
 #pragma GCC unroll 8
     for (int64_t k = 0; k < kept; k++) lanes_store(d_last + k * LANES, d[k + tokens]);
 #pragma GCC unroll 4
@@ -289,8 +289,7 @@ INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64
         at.counts = true;
         for (; i + LANES <= count; i += LANES) backward_lanes(&at, taps, width, act, tokens, there, i, LANES, last, d_taps);
     }
-    for (; i < count; i += LANES)
-        backward_lanes(&at, taps, width, act, tokens, there, i, lanes_left(count, i), last, d_taps);
+    for (; i < count; i += LANES) backward_lanes(&at, taps, width, act, tokens, there, i, lanes_left(count, i), last, d_taps);
 }
 
 /* d_y, d_x: of the sequence's first token */

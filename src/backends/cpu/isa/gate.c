@@ -94,8 +94,7 @@ INLINE void add_to(float *sum, int64_t n, lanes x) {
 
 INLINE void backward_lanes(const dr_cpu_gate *gate, dr_gate_kind kind, int64_t c, int64_t n, const float *x, const float *d_y,
                            float *d_x, bool accumulate, float *d_rate_log, float *d_bias) {
-    const gate_gradients d =
-        gradients(gate, kind, lanes_load_n(d_y + c, n), shifted(gate, x, c, n), rate_at(gate, kind, c, n));
+    const gate_gradients d = gradients(gate, kind, lanes_load_n(d_y + c, n), shifted(gate, x, c, n), rate_at(gate, kind, c, n));
     if (is_rated(kind) && d_rate_log) add_to(d_rate_log + c, n, d.d_rate_log);
     if (d_bias) add_to(d_bias + c, n, d.d_u);
     if (d_x) lanes_store_n(d_x + c, n, accumulate ? lanes_load_n(d_x + c, n) + d.d_u : d.d_u);
@@ -138,7 +137,7 @@ void DR_ISA_NAME(dr_cpu_gate_backward)(const dr_cpu_gate *gate, int64_t rows, co
     switch (gate->kind) {
 #define CASE(kind)                                                                                                             \
     case kind:                                                                                                                 \
-        backward(*gate, kind, rows, x, d_y, d_x, accumulate, d_rate_log, d_bias);                                               \
+        backward(*gate, kind, rows, x, d_y, d_x, accumulate, d_rate_log, d_bias);                                              \
         break;
         KINDS(CASE)
 #undef CASE
