@@ -338,6 +338,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_copy_wait<0>();
     dr_shared_fence();
     __syncthreads();
+    dr_finish_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4] = {}, p[8][4] = {};
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);

@@ -494,6 +494,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     __syncthreads();
+    dr_finish_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};

@@ -112,8 +112,23 @@ static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes
         if ((i / units % tile_rows + spacing - first) % spacing != 0) *(uint4 *)(tile + i * 16) = make_uint4(0, 0, 0, 0);
 }
 
-/* What a row of a tile is made of where it stands in no tensor: a, b at the same row and column, s a number of the row. */
+/* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
 typedef enum { DR_FORM_COPY, DR_FORM_NEGATIVE, DR_FORM_TIMES, DR_FORM_PLUS } dr_form;
+
+static __device__ inline float dr_form_of(dr_form form, float s, float x, float y) {
+    return form == DR_FORM_TIMES ? x * y : form == DR_FORM_PLUS ? fmaf(s, y, x) : form == DR_FORM_NEGATIVE ? -x : x;
+}
+
+/* s of a row: floats at a stride, times `sign`; at NULL: sign alone. */
+typedef struct {
+    const float *at;
+    int64_t stride;
+    float sign;
+} dr_form_factor;
+
+static __device__ inline float dr_form_factor_of(const dr_form_factor &factor, int row, int alive) {
+    return factor.at && row < alive ? factor.sign * factor.at[row * factor.stride] : factor.sign;
+}
 
 /* Eight channels of row `row`, from `column` on, as floats. */
 template <typename T>
@@ -167,26 +182,41 @@ static __device__ inline void dr_put_eight(char *tile, int rows, int row, int co
     }
 }
 
-/* The same rows made of a and b: b from memory or, if it is not there, from the tile `other`. factor: s of a row, floats at a
- * stride, or NULL: 1; it is multiplied by `sign`. */
+/* Rows of a tile made of rows of two tensors, eight channels at a time. */
 template <typename T>
 static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool aligned, int rows, int first, int spacing,
-                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b, const char *other,
-                                           const float *factor, int64_t factor_stride, float sign) {
+                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b,
+                                           const dr_form_factor &factor) {
     const int lanes = boxes * 8;
-#pragma unroll 2
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
+        const int row = i / lanes, column = i % lanes * 8;
+        float x[8], y[8];
+        dr_fetch_eight<T>(a, row, column, size, aligned, x);
+        dr_fetch_eight<T>(b, row, column, size, aligned, y);
+        const float s = dr_form_factor_of(factor, row, a.alive);
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+        dr_put_eight<T>(tile, 64, first + spacing * row, column, x);
+    }
+}
+
+/* The same of tiles that are there: x from `left`, y from `right` (any tile where the form does not ask for y), whose row lies
+ * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. */
+template <typename T>
+static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
+                                            const char *left, const char *right, int behind, const dr_form_factor &factor,
+                                            int alive) {
+    const int lanes = boxes * 8;
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
         const int row = i / lanes, column = i % lanes * 8, place = first + spacing * row;
-        float x[8], y[8] = {};
-        dr_fetch_eight<T>(a, row, column, size, aligned, x);
-        if (b.at)
-            dr_fetch_eight<T>(b, row, column, size, aligned, y);
-        else if (other)
-            dr_take_eight<T>(other, 64, place, column, y);
-        const float s = factor && row < a.alive ? sign * factor[row * factor_stride] : sign;
+        float x[8], y[8];
+        dr_take_eight<T>(left, 64, place, column, x);
+        dr_take_eight<T>(right, 64, place + behind, column, y);
+        const float s = dr_form_factor_of(factor, row, alive);
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[e] = form == DR_FORM_TIMES ? x[e] * y[e] : form == DR_FORM_PLUS ? fmaf(s, y[e], x[e]) : -x[e];
+        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
         dr_put_eight<T>(tile, 64, place, column, x);
     }
 }
