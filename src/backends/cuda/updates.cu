@@ -49,8 +49,8 @@ static __device__ inline void load_readers(const dr_cuda_backward_call &call, co
 }
 
 /* Gradients of values and write gates of 64 columns from dZ = dY, 16 bytes a thread; dots[row] += (gate) value . dz. A thread
- * takes all rows of a token that share its value. gates: a tile of write gates, or NULL. */
-template <typename T, int share>
+ * takes all rows of a token that share its value, `share` of them. gates: a tile of write gates, where rows have any. */
+template <typename T, int share, bool gates_there>
 static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
                                               const char *values, const char *gates, const char *d_update, float *dots) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
@@ -62,10 +62,7 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
     const int within = (int)threadIdx.x % units * unit, left = rows.value_size - column - within;
     const int vectors = rows.step_axis ? x.rows : x.place.tokens;
     const int64_t stride = rows.step_axis ? value.step : value.token;
-    const auto store = [=](T *to, int64_t step, int at, const float(&d)[unit]) {
-        if (at < vectors) dr_store_lane<T, unit>(to + at * step, left, rows.aligned, d);
-    };
-    T *to = (T *)value.gradient, *to_gate = gates ? (T *)gate.gradient : NULL;
+    T *to = (T *)value.gradient, *to_gate = gates_there ? (T *)gate.gradient : NULL;
     if (to) to += x.place.first * value.token + (int64_t)x.head * value.head + column + within;
     if (to_gate) to_gate += x.place.first * gate.token + (int64_t)x.head * gate.head + column + within;
 #pragma unroll
@@ -75,8 +72,8 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
         for (int i = 0; i < share; i++) {
             const int row = at * share + i;
             const dr_value kind = rows.row[i].value;
-            if (kind == DR_VALUE_NONE) continue;
-            const bool gated = kind == DR_VALUE_GATED;
+            if (share > 1 && kind == DR_VALUE_NONE) continue;
+            const bool gated = gates_there && kind == DR_VALUE_GATED;
             pack v, d, w;
             v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
             d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
@@ -94,18 +91,19 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
             for (int step = 1; step < units; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
             if (within == 0) dots[row] += sum;
         }
-        if (to) store(to, stride, at, d_value);
-        if (to_gate) store(to_gate, gate.token, at, d_gate);
+        if (at >= vectors) continue;
+        if (to) dr_store_lane<T, unit>(to + at * stride, left, rows.aligned, d_value);
+        if (to_gate) dr_store_lane<T, unit>(to_gate + at * gate.token, left, rows.aligned, d_gate);
     }
 }
 
-/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those. Z: factor times
- * the value and, where the row has one, its write gate. */
-template <typename T>
+/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those; Z: factor times the
+ * value and, of the rows that have one, the write gate. */
+template <typename T, bool gates_there>
 static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *values, const char *gates, const float *factor,
                                         const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const bool gated = gates && rows.row[rows.steps == 2 ? g % 2 : 0].value == DR_VALUE_GATED;
+    const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].value == DR_VALUE_GATED;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = mine + g + 8 * h;
@@ -114,11 +112,9 @@ static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *va
         for (int n = 0; n < 8; n++) {
             const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
             const T *z = (const T *)(values + at), *w = (const T *)(gates + at);
-            u[n][2 * h] = f * dr_to_float(z[0]);
-            u[n][2 * h + 1] = f * dr_to_float(z[1]);
-            if (gated) u[n][2 * h] *= dr_to_float(w[0]), u[n][2 * h + 1] *= dr_to_float(w[1]);
-            u[n][2 * h] -= c * read[n][2 * h];
-            u[n][2 * h + 1] -= c * read[n][2 * h + 1];
+            const float left = gated ? f * dr_to_float(w[0]) : f, right = gated ? f * dr_to_float(w[1]) : f;
+            u[n][2 * h] = left * dr_to_float(z[0]) - c * read[n][2 * h];
+            u[n][2 * h + 1] = right * dr_to_float(z[1]) - c * read[n][2 * h + 1];
         }
     }
 }
@@ -257,19 +253,25 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
             if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
         }
-        const char *gates = gated ? shared + room.reader : NULL;
+        const char *gates = shared + room.reader, *values = shared + room.update, *d_update = shared + room.d_update;
         if (gated) {
             __syncthreads(); /* readers are read */
             dr_load_values<T>(shared + room.reader, rows, x.place, x.head, column, DR_INPUT_WRITE_GATE);
             dr_copy_commit();
             dr_copy_wait<0>();
             __syncthreads();
+            take_rest<T, true>(rows, values, gates, value, read_gain, read, u);
+        } else {
+            take_rest<T, false>(rows, values, gates, value, read_gain, read, u);
         }
-        take_rest<T>(rows, shared + room.update, gates, value, read_gain, read, u);
-        if (pairs)
-            value_gradients<T, 2>(rows, x, column, value, shared + room.update, gates, shared + room.d_update, dots);
+        if (pairs && gated)
+            value_gradients<T, 2, true>(rows, x, column, value, values, gates, d_update, dots);
+        else if (pairs)
+            value_gradients<T, 2, false>(rows, x, column, value, values, gates, d_update, dots);
+        else if (gated)
+            value_gradients<T, 1, true>(rows, x, column, value, values, gates, d_update, dots);
         else
-            value_gradients<T, 1>(rows, x, column, value, shared + room.update, gates, shared + room.d_update, dots);
+            value_gradients<T, 1, false>(rows, x, column, value, values, gates, d_update, dots);
         if (plan.reads) {
             __syncthreads(); /* the values are read */
 #pragma unroll
