@@ -71,12 +71,13 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
     const char *at = (const char *)(from.at + row * from.stride + within * unit);
     const int64_t source_step = from.stride * (step * (int)sizeof(T));
-    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+    if (rows % step == 0 && alive >= rows && size >= boxes * 64) { /* nothing to ask: two additions a copy */
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
+                if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
@@ -106,10 +107,14 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
     constexpr int units = 64 * (int)sizeof(T) / 16;
+    const int thread = (int)threadIdx.x, step = (int)blockDim.x / units;
     if (spacing == 1) return;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < tile_rows * boxes * units; i += (int)blockDim.x)
-        if ((i / units % tile_rows + spacing - first) % spacing != 0) *(uint4 *)(tile + i * 16) = make_uint4(0, 0, 0, 0);
+    for (int row = thread / units; row < tile_rows; row += step) {
+        if ((row + spacing - first) % spacing == 0) continue;
+        for (int box = 0; box < boxes; box++)
+            *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
+    }
 }
 
 /* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
@@ -202,22 +207,26 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
 }
 
 /* The same of tiles that are there: x from `left`, y from `right` (any tile where the form does not ask for y), whose row lies
- * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. */
+ * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. A thread stays in one column. */
 template <typename T>
 static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
                                             const char *left, const char *right, int behind, const dr_form_factor &factor,
                                             int alive) {
-    const int lanes = boxes * 8;
+    const int step = (int)blockDim.x / 8;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
-        const int row = i / lanes, column = i % lanes * 8, place = first + spacing * row;
-        float x[8], y[8];
-        dr_take_eight<T>(left, 64, place, column, x);
-        dr_take_eight<T>(right, 64, place + behind, column, y);
-        const float s = dr_form_factor_of(factor, row, alive);
+    for (int box = 0; box < boxes; box++) {
+        const int column = box * 64 + (int)threadIdx.x % 8 * 8;
+#pragma unroll 1
+        for (int row = (int)threadIdx.x / 8; row < rows; row += step) {
+            const int place = first + spacing * row;
+            float x[8], y[8];
+            dr_take_eight<T>(left, 64, place, column, x);
+            dr_take_eight<T>(right, 64, place + behind, column, y);
+            const float s = dr_form_factor_of(factor, row, alive);
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
-        dr_put_eight<T>(tile, 64, place, column, x);
+            for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+            dr_put_eight<T>(tile, 64, place, column, x);
+        }
     }
 }
 
