@@ -167,20 +167,6 @@ static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
-template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
-    union {
-        T element[4];
-        uint2 pair;
-        uint4 all;
-    } pack;
-#pragma unroll
-    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
-    if constexpr (sizeof(T) == 4)
-        *(uint4 *)to = pack.all;
-    else
-        *(uint2 *)to = pack.pair;
-}
-
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
 template <typename T, bool pairs>
 static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],

@@ -172,6 +172,32 @@ static __device__ inline void dr_take_eight(const char *tile, int rows, int row,
     }
 }
 
+/* Two neighbours, the first at an even place: one load. */
+template <typename T> static __device__ inline float2 dr_load_pair(const void *at) {
+    if constexpr (sizeof(T) == 4) {
+        return *(const float2 *)at;
+    } else {
+        const unsigned word = *(const unsigned *)at;
+        const T *pair = (const T *)&word;
+        return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
+    }
+}
+
+/* Four, the first at a multiple of four. */
+template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+#pragma unroll
+    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
+    if constexpr (sizeof(T) == 4)
+        *(uint4 *)to = pack.all;
+    else
+        *(uint2 *)to = pack.pair;
+}
+
 template <typename T>
 static __device__ inline void dr_put_eight(char *tile, int rows, int row, int column, const float (&x)[8]) {
     constexpr int unit = 16 / (int)sizeof(T);

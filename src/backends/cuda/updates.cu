@@ -111,10 +111,11 @@ static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *va
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
-            const T *z = (const T *)(values + at), *w = (const T *)(gates + at);
-            const float left = gated ? f * dr_to_float(w[0]) : f, right = gated ? f * dr_to_float(w[1]) : f;
-            u[n][2 * h] = left * dr_to_float(z[0]) - c * read[n][2 * h];
-            u[n][2 * h + 1] = right * dr_to_float(z[1]) - c * read[n][2 * h + 1];
+            const float2 z = dr_load_pair<T>(values + at);
+            float2 factors = make_float2(f, f);
+            if (gated) factors = dr_load_pair<T>(gates + at), factors.x *= f, factors.y *= f;
+            u[n][2 * h] = factors.x * z.x - c * read[n][2 * h];
+            u[n][2 * h + 1] = factors.y * z.y - c * read[n][2 * h + 1];
         }
     }
 }
@@ -163,13 +164,23 @@ static __device__ inline float sum_of_four(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* The inverse without its diagonal. */
+/* The inverse without its diagonal, fine. A thread stays in four columns, its rows are eight apart. */
 template <typename T> static __device__ inline void load_inverse(char *tile, const float *from) {
-#pragma unroll 8
-    for (int i = (int)threadIdx.x; i < 64 * 32; i += BLOCK_THREADS) {
-        const int row = i / 32, column = i % 32 * 2;
-        const float2 x = *(const float2 *)(from + row * 64 + column);
-        put_fine<T>(tile, row, column, column < row ? x.x : 0, column + 1 < row ? x.y : 0);
+    const int first = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16 * 4;
+    from += first * 64 + column;
+    tile += dr_tile_at<T>(0, 64, first, column);
+#pragma unroll
+    for (int j = 0; j < 64; j += 8) {
+        const float4 all = *(const float4 *)(from + j * 64);
+        float x[4] = {all.x, all.y, all.z, all.w}, rest[4];
+        T *to = (T *)(tile + j * 64 * (int)sizeof(T));
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            x[e] = column + e < first + j ? x[e] : 0;
+            rest[e] = x[e] - dr_to_float(dr_from_float<T>(x[e]));
+        }
+        dr_put_four<T>(to, x);
+        if constexpr (sizeof(T) == 2) dr_put_four<T>(to + 64 * 64, rest);
     }
 }
 
@@ -289,9 +300,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
-                const T *d_z = (const T *)(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
-                write_dots[h] = fmaf(u[n][2 * h], dr_to_float(d_z[0]), write_dots[h]);
-                write_dots[h] = fmaf(u[n][2 * h + 1], dr_to_float(d_z[1]), write_dots[h]);
+                const float2 d_z = dr_load_pair<T>(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
+                write_dots[h] = fmaf(u[n][2 * h], d_z.x, write_dots[h]);
+                write_dots[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dots[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
             }
         __syncthreads();
