@@ -14,7 +14,7 @@ DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes cen
         s = lanes_tanh(r);
         ds = one - s * s;
     } else {
-        lanes shrink = one / (one + lanes_abs(r));
+        lanes shrink = lanes_reciprocal_near(one + lanes_abs(r));
         s = r * shrink;
         ds = shrink * shrink;
     }

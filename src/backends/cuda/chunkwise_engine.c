@@ -13,7 +13,7 @@
 /* All of a call: the plan with its tensors. */
 typedef struct {
     dr_cuda_backward_call call;
-    dr_cuda_diagonal_tensors diagonal;
+    dr_cuda_diagonal_chain diagonal;
     void *layout;      /* in the workspace */
     void *states;      /* of the saved ones */
     float *scan_entry; /* of the saved ones: A before each chunk */
@@ -39,7 +39,7 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     if (!backward) dr_cuda_chunk_lay(&e->call.plan, false, arena, &e->call.chunk);
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-    dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+    dr_cuda_diagonal_lay_made(&e->call.plan, backward, arena);
     if (!backward) return;
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
     dr_cuda_diagonal_lay_gradients(&e->call.plan, arena, &e->call.diagonal);
@@ -71,8 +71,10 @@ static dr_status start(const dr_cuda *gpu, const dr_recurrence *recurrence, cons
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
     if (!e->call.plan.rows.diagonal_scan) return DR_OK;
-    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, backward,
-                                    gpu->stream);
+    e->diagonal.initial = initial_scan;
+    e->diagonal.final = final_scan;
+    e->call.chunk.scan = e->diagonal;
+    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, backward, gpu->stream);
 }
 
 dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,

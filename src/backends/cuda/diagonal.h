@@ -4,17 +4,12 @@
  *     entries   A before every chunk, and after the last                                 chunk after chunk
  *     replay    every chunk from its entry: write keys, q~                               parallel over chunks
  *
- * and the same three steps for the gradient of A, last chunk first. Chunks are those of chunkwise.h. All of A is float. */
+ * Where the rows of the rule allow it (diagonal_stage.cuh) prepare does all three while it loads the keys. The same three steps
+ * make the gradient of A, last chunk first. Chunks are those of chunkwise.h. All of A is float. */
 #ifndef DR_CUDA_DIAGONAL_H
 #define DR_CUDA_DIAGONAL_H
 
 #include "backends/cuda/chunkwise.h"
-
-typedef struct {
-    float *end;     /* [slots][H][K] */
-    float *product; /* [slots][H] */
-    float *entry;   /* [slots][H][K] A before each chunk */
-} dr_cuda_diagonal_tensors;
 
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
@@ -33,19 +28,25 @@ extern "C" {
 #endif
 
 /* Scratch of the forward, without entry: that may be saved; dr_cuda_diagonal_entry_bytes. */
-void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_tensors *tensors);
+void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain);
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
-/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. */
-void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
+/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot, or none of them where keys are made
+ * as they are loaded. */
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena);
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
 
-/* cu: as dr_cuda_chunk_tensors has it; initial, final [sequences][H][K] or NULL. replay_only: entry is there already. */
-dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
-                                   const float *initial, float *final, bool replay_only, cudaStream_t stream);
+/* cu: as dr_cuda_chunk_tensors has it. Where keys are made as they are loaded, all that has to be done before. replay_only:
+ * entry is there already. */
+dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                   bool replay_only, cudaStream_t stream);
+
+/* From ends to entries, chunk after chunk; from, to [sequences][H][K] or NULL. backward: from the last chunk on. */
+dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
+                                 const float *from, bool backward, float *carried, float *to, cudaStream_t stream);
 
 /* Adds to what the rows' backward gave: gradients of key, query, scan gain, scan log decay (tied: beta, log decay, which are
  * added to), partial sums of ridge and centre, and of the initial A. */
-dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_tensors *tensors,
+dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
                                     cudaStream_t stream);
 

@@ -22,8 +22,8 @@ typedef struct {
 
 typedef struct {
     dr_cuda_input input[DR_INPUTS];
-    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used
-     */
+    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used,
+     * or made where the keys are loaded (diagonal_stage.cuh) */
     void *squashed;    /* write key B * key */
     void *morrison;    /* the Sherman-Morrison write key */
     void *ridge_query; /* query / (A_t + ridge) */

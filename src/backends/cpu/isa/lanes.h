@@ -10,8 +10,6 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
-#define LANES_HAVE_NEAR /* for the maps */
-
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -444,6 +442,11 @@ static inline lanes lanes_expm1_near_(lanes x) {
     p = lanes_fma(lanes_fma(r, square, q), square, p);
     return lanes_fma(p, square, x);
 }
+
+static inline lanes lanes_reciprocal_near(lanes x) {
+    return lanes_set(1.0f) / x;
+}
+
 static inline lanes lanes_exp_near(lanes x) {
     return lanes_expm1_near_(x) + lanes_set(1.0f);
 }
