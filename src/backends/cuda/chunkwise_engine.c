@@ -4,7 +4,8 @@
  *     backward    diagonal scan, again -> reverse, updates, keys, decay, rows -> diagonal scan back
  *
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
- * rest. The keys of the diagonal scan are made again, from the A before each chunk that it keeps. */
+ * rest. Of the diagonal scan it keeps A before each chunk; and where prepare makes its keys (diagonal.h), these, so that
+ * nothing is made again. */
 #include "backends/cuda/backward.h"
 #include "backends/cuda/boundary.h"
 #include "backends/cuda/engines.h"
@@ -31,6 +32,9 @@ static void lay_saved(engine *e, dr_arena *arena) {
     dr_cuda_chunk_lay(&e->call.plan, true, arena, &e->call.chunk);
     e->states = dr_arena_take(arena, dr_cuda_chunk_saved_bytes(&e->call.plan));
     e->scan_entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
+    if (!dr_cuda_diagonal_inside(&e->call.plan)) return;
+    dr_cuda_diagonal_lay_keys(&e->call.plan, arena);
+    dr_cuda_diagonal_lay_queries(&e->call.plan, arena);
 }
 
 /* Of a forward also the tensors that a saving one has elsewhere. */
@@ -39,7 +43,10 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     if (!backward) dr_cuda_chunk_lay(&e->call.plan, false, arena, &e->call.chunk);
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-    dr_cuda_diagonal_lay_made(&e->call.plan, backward, arena);
+    const bool inside = dr_cuda_diagonal_inside(&e->call.plan);
+    if (!inside) dr_cuda_diagonal_lay_keys(&e->call.plan, arena);
+    if (!inside || !backward) dr_cuda_diagonal_lay_queries(&e->call.plan, arena);
+    e->call.plan.rows.scan_inside = inside && !backward;
     if (!backward) return;
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
     dr_cuda_diagonal_lay_gradients(&e->call.plan, arena, &e->call.diagonal);
@@ -70,7 +77,7 @@ static dr_status start(const dr_cuda *gpu, const dr_recurrence *recurrence, cons
     dr_cuda_layout layout;
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
-    if (!e->call.plan.rows.diagonal_scan) return DR_OK;
+    if (!e->call.plan.rows.diagonal_scan || (backward && dr_cuda_diagonal_inside(&e->call.plan))) return DR_OK;
     e->diagonal.initial = initial_scan;
     e->diagonal.final = final_scan;
     e->call.chunk.scan = e->diagonal;

@@ -34,7 +34,7 @@ static bool reads_sum(const dr_rule *rule) {
 }
 
 static bool queries_directly(const dr_rule *rule) {
-    return rule->decay != DR_DECAY_CHANNEL && rule->query == DR_QUERY_PLAIN;
+    return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four

@@ -5,7 +5,7 @@
 
 /* Rules of one row that writes keys, or B times them: what the scan makes is made where keys are loaded (diagonal_stage.cuh). A
  * Sherman-Morrison key and a normalizer ask for sums over channels, and so for a pass of their own. */
-static bool makes_inside(const dr_cuda_chunk_plan *plan) {
+bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
     const dr_write write = plan->rows.row[0].write;
     return plan->rows.diagonal_scan && plan->rows.steps == 1 && plan->rows.normalizer == DR_NORMALIZER_NONE &&
            (write == DR_WRITE_KEY || write == DR_WRITE_PRECONDITIONED);
@@ -17,7 +17,7 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
     chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
-    if (makes_inside(plan)) chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
+    chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
 }
 
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
@@ -25,15 +25,20 @@ size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
     return plan->rows.diagonal_scan ? (size_t)plan->slots * channels * sizeof(float) : 0;
 }
 
-void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena) {
-    if (!plan->rows.diagonal_scan || (!backward && makes_inside(plan))) return;
+static void *take_vectors(const dr_cuda_chunk_plan *plan, dr_arena *arena) {
     const size_t channels = (size_t)plan->key_heads * (size_t)plan->rows.key_size;
-    const size_t bytes = (size_t)plan->tokens * channels * dr_dtype_size(plan->storage);
-    if (dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = dr_arena_take(arena, bytes);
-    if (dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = dr_arena_take(arena, bytes);
-    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = dr_arena_take(arena, bytes);
+    return dr_arena_take(arena, (size_t)plan->tokens * channels * dr_dtype_size(plan->storage));
+}
+
+void dr_cuda_diagonal_lay_keys(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    if (dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = take_vectors(plan, arena);
+    if (dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = take_vectors(plan, arena);
     if (plan->rows.normalizer != DR_NORMALIZER_NONE)
         plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+}
+
+void dr_cuda_diagonal_lay_queries(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = take_vectors(plan, arena);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
@@ -177,11 +182,9 @@ dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t
                                    bool replay_only, cudaStream_t stream) {
     const dr_cuda_rows *rows = &plan->rows;
     const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * rows->key_size;
-    if (dr_rows_scan_inside(*rows)) {
+    if (rows->scan_inside) {
         const int64_t count = chain->final && states > chunks ? states : chunks;
-        return replay_only
-                   ? DR_OK
-                   : dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
+        return dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
     }
     const bool whole = rows->morrison || rows->key_dot;
     if (!replay_only) {

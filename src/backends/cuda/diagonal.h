@@ -30,9 +30,12 @@ extern "C" {
 /* Scratch of the forward, without entry: that may be saved; dr_cuda_diagonal_entry_bytes. */
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain);
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
-/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot, or none of them where keys are made
- * as they are loaded. */
-void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena);
+/* Whether prepare can do the forward: plan->rows.scan_inside, where it does. What the scan makes then is made once, and what a
+ * backward needs of it is saved; else both directions make it in their workspaces. */
+bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
+/* The tensors that rows.h names: squashed, morrison, key_dot; ridge_query. */
+void dr_cuda_diagonal_lay_keys(dr_cuda_chunk_plan *plan, dr_arena *arena);
+void dr_cuda_diagonal_lay_queries(dr_cuda_chunk_plan *plan, dr_arena *arena);
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
 
 /* cu: as dr_cuda_chunk_tensors has it. Where keys are made as they are loaded, all that has to be done before. replay_only:

@@ -1,5 +1,6 @@
 /* The diagonal scan A_t = alpha A_{t-1} + b key * key where the rows of a chunk are loaded: write keys B * key and queries
- * q / (A + ridge) are made in the tiles, and go through memory nowhere.
+ * q / (A + ridge) are made in the tiles, and go through memory only where others read them: queries for the scan over chunks,
+ * keys for a backward.
  *
  *     sums      A after each block of 16 rows that began at zero: sum of weight * key * key, a block a warp, two channels a
  * lane enter     A before the chunk, and so before its blocks: a thread a channel make      the rows of a block one after
@@ -179,6 +180,15 @@ static __device__ inline float dr_diagonal_ridge(const dr_cuda_rows &rows, int h
     return ridge.at && channel < rows.key_size ? ((const float *)ridge.at)[head * ridge.head + channel] : 1.0f;
 }
 
+/* Two channels of token i of the chunk to what the scan makes, [tokens, H, K]. */
+template <typename T>
+static __device__ inline void dr_diagonal_keep(const dr_cuda_rows &rows, const dr_prepare_block &x, void *made, int i,
+                                               int channel, const float (&pair)[2]) {
+    if (i >= x.alive) return;
+    T *to = (T *)made + ((x.place.first + i) * rows.key_heads + x.key_head) * rows.key_size + x.channel + channel;
+    dr_store_lane<T, 2>(to, rows.key_size - x.channel - channel, rows.aligned, pair);
+}
+
 /* Write keys B * key from the key tile to the tile `writer`, which may be the same. A barrier before. */
 template <typename T, bool tanh>
 static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, const dr_prepare_block &x,
@@ -188,6 +198,7 @@ static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, 
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
     constexpr int together = tanh ? 1 : 16;
+    const bool keeps = rows.squashed && x.head % rows.group == 0;
 #pragma unroll 1
     for (int channel = 2 * lane; channel < width; channel += 64) {
         float2 a = *(const float2 *)(room.part + block * width + channel);
@@ -200,7 +211,9 @@ static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, 
             a.y = dr_map_scan_step(a.y, step.x, step.y, key.y);
             const float2 b = make_float2(dr_map_squash_value(&squash, a.x, centre, &slope),
                                          dr_map_squash_value(&squash, a.y, centre, &slope));
-            dr_diagonal_put_pair<T>(writer, row, channel, make_float2(b.x * key.x, b.y * key.y));
+            const float write[2] = {b.x * key.x, b.y * key.y};
+            dr_diagonal_put_pair<T>(writer, row, channel, make_float2(write[0], write[1]));
+            if (keeps) dr_diagonal_keep<T>(rows, x, rows.squashed, row, channel, write);
         }
     }
 }
@@ -210,6 +223,7 @@ template <typename T>
 static __device__ inline void dr_diagonal_make_queries(const dr_cuda_rows &rows, const dr_prepare_block &x,
                                                        const dr_diagonal_room &room, int width, const char *keys, char *query) {
     const int block = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
+    const bool keeps = x.head % rows.group == 0;
 #pragma unroll 1
     for (int channel = 2 * lane; channel < width; channel += 64) {
         float2 a = *(const float2 *)(room.part + block * width + channel);
@@ -222,9 +236,9 @@ static __device__ inline void dr_diagonal_make_queries(const dr_cuda_rows &rows,
             const float2 asked = dr_diagonal_pair<T>(query, row, channel);
             a.x = dr_map_scan_step(a.x, step.x, step.y, key.x);
             a.y = dr_map_scan_step(a.y, step.x, step.y, key.y);
-            dr_diagonal_put_pair<T>(
-                query, row, channel,
-                make_float2(asked.x * dr_reciprocal_near(a.x + ridge.x), asked.y * dr_reciprocal_near(a.y + ridge.y)));
+            const float made[2] = {asked.x * dr_reciprocal_near(a.x + ridge.x), asked.y * dr_reciprocal_near(a.y + ridge.y)};
+            dr_diagonal_put_pair<T>(query, row, channel, make_float2(made[0], made[1]));
+            if (keeps) dr_diagonal_keep<T>(rows, x, rows.ridge_query, row, channel, made);
         }
     }
 }

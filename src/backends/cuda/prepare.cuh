@@ -344,14 +344,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const int i = (int)threadIdx.x;
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     const float alpha = dr_prepare_alpha(rows, x);
-    const bool scans = dr_rows_scan_inside(rows);
     dr_diagonal_room &scan_room = *(dr_diagonal_room *)&small; /* before there are decays */
-    if (scans)
+    if (rows.scan_inside)
         dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
     else
         dr_prepare_decays(rows, alpha, small);
     dr_copy_wait<0>();
-    if (scans) {
+    if (rows.scan_inside) {
         __syncthreads();
         dr_diagonal_stage<T>(plan, tensors, x, scan_room, shared + room.writer, reader, shared + room.query);
         __syncthreads();

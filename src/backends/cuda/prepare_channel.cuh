@@ -492,12 +492,11 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    const bool scans = dr_rows_scan_inside(rows);
     dr_diagonal_room &scan_room = *(dr_diagonal_room *)(shared + room.tables);
-    if (scans) dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
+    if (rows.scan_inside) dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
     dr_copy_wait<0>();
     __syncthreads();
-    if (scans) {
+    if (rows.scan_inside) {
         dr_diagonal_stage<T>(plan, tensors, x, scan_room, writer, room.reader ? reader : NULL, query);
         __syncthreads();
     }

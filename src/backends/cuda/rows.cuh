@@ -172,13 +172,6 @@ static __host__ __device__ inline bool dr_rows_write(const dr_cuda_rows &rows, d
     return false;
 }
 
-/* Whether the keys and queries that the diagonal scan makes are made where keys are loaded (diagonal_stage.cuh): no pass of its
- * own has made them. */
-static __host__ __device__ inline bool dr_rows_scan_inside(const dr_cuda_rows &rows) {
-    return (rows.row[0].write == DR_WRITE_PRECONDITIONED && !rows.squashed) ||
-           (rows.query == DR_QUERY_RIDGE && !rows.ridge_query);
-}
-
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
 /* The tensors that a row's keys need, a lane's part of them. The maps take them by address, so each has its own array; those

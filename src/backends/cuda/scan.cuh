@@ -137,7 +137,8 @@ static __device__ inline void dr_scan_load_queries(const dr_scan_block &x, const
     const dr_cuda_rows &rows = plan.rows;
     char *tile = x.shared + x.room.query;
     if (plan.query_direct) {
-        const dr_source source = dr_source_of(rows.input[DR_INPUT_QUERY]);
+        const dr_source source =
+            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
         const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head, source.token,
                                     place.tokens};
         dr_copy_rows<T>(tile, plan.query_rows, width / 64, rows.key_size, rows.aligned, plan.query_rows, 0, 1, from);
