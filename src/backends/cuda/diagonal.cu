@@ -52,6 +52,13 @@ static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan pla
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
 }
 
+dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                 cudaStream_t stream) {
+    const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
+    const int64_t count = chain->final && states > chunks ? states : chunks;
+    return dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
+}
+
 template <typename T, int E, int W>
 static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W)
     scan_ends(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
@@ -181,11 +188,7 @@ static dr_status replay(const dr_cuda_chunk_plan *plan, const int64_t *cu, const
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                    bool replay_only, cudaStream_t stream) {
     const dr_cuda_rows *rows = &plan->rows;
-    const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * rows->key_size;
-    if (rows->scan_inside) {
-        const int64_t count = chain->final && states > chunks ? states : chunks;
-        return dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
-    }
+    if (rows->scan_inside) return dr_cuda_diagonal_begin(plan, cu, chain, stream);
     const bool whole = rows->morrison || rows->key_dot;
     if (!replay_only) {
         DR_CUDA_CHUNK_STORAGE(

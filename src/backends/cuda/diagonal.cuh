@@ -85,6 +85,66 @@ template <int E, int W> static __device__ inline int dr_diagonal_first() {
     return (int)(threadIdx.x % (32 * W)) * E;
 }
 
+/* Gradients of a token's gain and alpha. */
+static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, int64_t token, int head, float alpha,
+                                                      float d_gain, float d_alpha) {
+    const dr_cuda_input &gains = rows.input[dr_diagonal_gain_input(rows)], &decays = rows.input[dr_diagonal_decay_input(rows)];
+    float *to_gain = (float *)gains.gradient, *to_decay = (float *)decays.gradient;
+    if (to_gain) {
+        to_gain += dr_input_index(gains, token, 0, head);
+        *to_gain = rows.tied_scan ? *to_gain + d_gain : d_gain;
+    }
+    if (to_decay) {
+        to_decay += dr_input_index(decays, token, 0, head);
+        const float d_decay = alpha == 0 ? 0 : alpha * d_alpha;
+        *to_decay = rows.tied_scan ? *to_decay + d_decay : d_decay;
+    }
+}
+
+/* Of the sixteen lanes that have a row of a block each: the product of the alphas behind the row, and from it on. */
+static __device__ inline void dr_diagonal_tail(float alpha, float &after, float &product) {
+    const int own = (int)(threadIdx.x % 16);
+    product = alpha;
+#pragma unroll
+    for (int d = 1; d < 16; d *= 2) {
+        const float more = __shfl_down_sync(0xffffffffu, product, d);
+        if (own + d < 16) product *= more;
+    }
+    after = __shfl_down_sync(0xffffffffu, product, 1);
+    if (own == 15) after = 1;
+}
+
+/* Two channels over a block of rows: product x + what it makes of zero. */
+static __device__ inline float2 dr_diagonal_over(float product, float2 x, const float *from_zero) {
+    const float2 y = *(const float2 *)from_zero;
+    return make_float2(fmaf(product, x.x, y.x), fmaf(product, x.y, y.y));
+}
+
+/* ---- chunks that make A, or its gradient, for one another while they run ------------------------------------------------- */
+
+/* After a barrier behind what is told: by the first thread. */
+static __device__ inline void dr_diagonal_tell(unsigned *told, unsigned what) {
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    *(volatile unsigned *)told = what;
+}
+
+/* How many chunks this one has to go through, on the way to it from the nearest one that has the whole: at `told` stands this
+ * one's state, those of others a step apart, so many chunks. A warp looks at 32 at once. */
+static __device__ inline int dr_diagonal_look(const volatile unsigned *told, int step, int64_t chunks) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (;;) {
+        const unsigned state = lane < chunks ? told[step * (lane + 1)] : DR_DIAGONAL_NOTHING;
+        const unsigned whole = __ballot_sync(0xffffffffu, state == DR_DIAGONAL_WHOLE),
+                       some = __ballot_sync(0xffffffffu, state != DR_DIAGONAL_NOTHING);
+        const int between = __ffs((int)whole) - 1;
+        if (between >= 0 && !(~some & ((1u << between) - 1))) {
+            __threadfence();
+            return between;
+        }
+    }
+}
+
 /* ---- launches --------------------------------------------------------------------------------------------------------- */
 
 /* E channels a thread, W warps a chunk: one where a token's sums over channels are asked for at once. */

@@ -43,6 +43,11 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                    bool replay_only, cudaStream_t stream);
 
+/* Before chunks make A for one another, or its gradient: none has told anything; and what is before a sequence of no token goes
+ * behind it. */
+dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                 cudaStream_t stream);
+
 /* From ends to entries, chunk after chunk; from, to [sequences][H][K] or NULL. backward: from the last chunk on. */
 dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
                                  const float *from, bool backward, float *carried, float *to, cudaStream_t stream);
@@ -52,6 +57,11 @@ dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
                                     cudaStream_t stream);
+
+/* What it calls where only write keys B * key come of the scan: all but the sum of the centres' parts. */
+dr_status dr_cuda_diagonal_back_chain(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                      const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                      cudaStream_t stream);
 
 /* to[i] = sum over rows of partial[row][i], in a fixed order; 0 where zero_at[i] is -infinity (zero_at NULL: nowhere). */
 dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,

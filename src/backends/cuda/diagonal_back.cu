@@ -45,12 +45,11 @@ static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cu
     }
     if (gradients.squashed) {
         dr_diagonal_load<E>(rows, gradients.squashed, token, head, first, d);
-        const float settle = gradients.settle ? gradients.settle[token * rows.key_heads + head] : 0;
 #pragma unroll
         for (int e = 0; e < E; e++) {
             float slope;
-            const float b = dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
-            d_after[e] += slope * (key[e] * fmaf(settle, b * key[e], d[e])) / (a_after[e] + rows.squash.eps);
+            dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
+            d_after[e] += slope * (key[e] * d[e]) / (a_after[e] + rows.squash.eps);
         }
     }
     if (gradients.morrison) { /* w = f m: dm = f dw - f (w . dw) key */
@@ -106,15 +105,13 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
 }
 
 /* What a token's backward reads, asked for one token ahead. */
-template <int E> struct scan_token {
-    float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain, settle;
-};
+template <int E> struct scan_token { float key[E], query[E], d_key[E], d_query[E], d_read[E], d_squashed[E], alpha, gain; };
 
 /* Where that lies for the first token of a chunk, and elements from one token to the next. */
 template <typename T> struct scan_rows {
     const T *key, *query;
-    const float *d_key, *d_query, *d_read, *d_squashed, *alpha, *gain, *settle;
-    int key_stride, query_stride, made_stride, alpha_stride, gain_stride, settle_stride;
+    const float *d_key, *d_query, *d_read, *d_squashed, *alpha, *gain;
+    int key_stride, query_stride, made_stride, alpha_stride, gain_stride;
 };
 
 template <typename T>
@@ -131,9 +128,8 @@ static __device__ inline scan_rows<T> scan_rows_of(const dr_cuda_rows &rows, con
     x.d_squashed = at(gradients.squashed);
     x.alpha = alpha.at ? (const float *)alpha.at + dr_input_index(alpha, token, 0, head) : NULL;
     x.gain = gain.at ? (const float *)gain.at + dr_input_index(gain, token, 0, head) : NULL;
-    x.settle = gradients.settle ? gradients.settle + token * rows.key_heads + head : NULL;
     x.key_stride = (int)key.token, x.query_stride = (int)query.token, x.made_stride = rows.key_heads * rows.key_size;
-    x.alpha_stride = (int)alpha.token, x.gain_stride = (int)gain.token, x.settle_stride = rows.key_heads;
+    x.alpha_stride = (int)alpha.token, x.gain_stride = (int)gain.token;
     return x;
 }
 
@@ -151,23 +147,6 @@ static __device__ inline void load_token(const scan_rows<T> &from, bool aligned,
     }
     x.alpha = from.alpha ? from.alpha[t * from.alpha_stride] : 0;
     x.gain = from.gain ? from.gain[t * from.gain_stride] : 0;
-    x.settle = from.settle ? from.settle[t * from.settle_stride] : 0;
-}
-
-/* Gradients of a token's gain and alpha. */
-static __device__ inline void put_scalars(const dr_cuda_rows &rows, int64_t token, int head, float alpha, float d_gain,
-                                          float d_alpha) {
-    const dr_cuda_input &gains = rows.input[dr_diagonal_gain_input(rows)], &decays = rows.input[dr_diagonal_decay_input(rows)];
-    float *to_gain = (float *)gains.gradient, *to_decay = (float *)decays.gradient;
-    if (to_gain) {
-        to_gain += dr_input_index(gains, token, 0, head);
-        *to_gain = rows.tied_scan ? *to_gain + d_gain : d_gain;
-    }
-    if (to_decay) {
-        to_decay += dr_input_index(decays, token, 0, head);
-        const float d_decay = alpha == 0 ? 0 : alpha * d_alpha;
-        *to_decay = rows.tied_scan ? *to_decay + d_decay : d_decay;
-    }
 }
 
 /* One chunk a block: A before every token of it stays in shared memory, [chunk][32 E W] floats; behind that every warp's part
@@ -242,7 +221,7 @@ static __global__ void __launch_bounds__(32 * W)
             for (int e = 0; e < E; e++) {
                 float slope;
                 const float b = dr_map_squash_value(&rows.squash, a[e], centre, &slope);
-                const float d_squashed = fmaf(x.settle, b * x.key[e], x.d_squashed[e]);
+                const float d_squashed = x.d_squashed[e];
                 const float d_position = slope * (x.key[e] * d_squashed);
                 if (e < left) d_centre -= d_position;
                 x.d_key[e] = fmaf(b, d_squashed, x.d_key[e]);
@@ -289,7 +268,7 @@ static __global__ void __launch_bounds__(32 * W)
     for (int t = thread; t < place.tokens; t += threads) {
         float d_gain = 0, d_alpha = 0;
         for (int w = 0; w < W; w++) d_gain += parts[(t * W + w) * 2], d_alpha += parts[(t * W + w) * 2 + 1];
-        put_scalars(rows, place.first + t, head, dr_diagonal_alpha(rows, place.first + t, head), d_gain, d_alpha);
+        dr_diagonal_put_scalars(rows, place.first + t, head, dr_diagonal_alpha(rows, place.first + t, head), d_gain, d_alpha);
     }
     if (gradients.centre && thread == 0) {
         d_centre = 0;
@@ -298,9 +277,10 @@ static __global__ void __launch_bounds__(32 * W)
     }
 }
 
-dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                    const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
-                                    cudaStream_t stream) {
+/* Ends, exits and replay (diagonal.h). */
+static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                cudaStream_t stream) {
     const bool whole = gradients->morrison;
     const int32_t K = plan->rows.key_size;
     DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(K, whole, E, W, {
@@ -313,6 +293,17 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
                                   "scan_replay_back", scan_replay_back<T, E, W>, plan->slots * plan->key_heads, 32 * W,
                                   plan->chunk * W * (32 * E + 2) * (int)sizeof(float), stream, *plan, cu, *chain, *gradients)));
                           }));
+    return DR_OK;
+}
+
+dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                    const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                    cudaStream_t stream) {
+    const bool squashes_only = gradients->squashed && !gradients->morrison && !gradients->read_query;
+    if (squashes_only)
+        DR_TRY(dr_cuda_diagonal_back_chain(plan, cu, chain, gradients, d_final, d_initial, stream));
+    else
+        DR_TRY(in_three_steps(plan, cu, chain, gradients, d_final, d_initial, stream));
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;
     if (gradients->ridge && ridge->gradient)

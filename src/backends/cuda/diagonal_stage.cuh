@@ -13,8 +13,8 @@
 #ifndef DR_CUDA_DIAGONAL_STAGE_CUH
 #define DR_CUDA_DIAGONAL_STAGE_CUH
 
+#include "backends/cuda/diagonal.cuh"
 #include "backends/cuda/prepare_load.cuh"
-#include "maps/diagonal.h"
 
 /* In shared memory, until the tiles are made. */
 typedef struct {
@@ -26,14 +26,6 @@ typedef struct {
 
 static __host__ __device__ inline int dr_diagonal_room_bytes(int width) {
     return (int)sizeof(dr_diagonal_room) + 4 * width * (int)sizeof(float);
-}
-
-static __device__ inline dr_input dr_diagonal_decay_input(const dr_cuda_rows &rows) {
-    return rows.tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY;
-}
-
-static __device__ inline dr_input dr_diagonal_gain_input(const dr_cuda_rows &rows) {
-    return rows.tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN;
 }
 
 /* What the scan needs of row i = the thread; asked for before tiles are waited for. */
@@ -52,19 +44,14 @@ static __device__ inline dr_diagonal_row dr_diagonal_fetch(const dr_cuda_rows &r
 
 /* Rows' numbers to shared memory: of all threads, those of the first 64 rows. A barrier behind. */
 static __device__ inline void dr_diagonal_rows_put(dr_diagonal_room &room, const dr_diagonal_row &row) {
-    const int i = (int)threadIdx.x, own = i % 16;
+    const int i = (int)threadIdx.x;
     if (i >= 64) return;
     const float alpha = expf(row.log_decay);
-    float tail = alpha; /* product of the alphas from this row to the end of the block */
-#pragma unroll
-    for (int d = 1; d < 16; d *= 2) {
-        const float more = __shfl_down_sync(0xffffffffu, tail, d);
-        if (own + d < 16) tail *= more;
-    }
-    const float after = __shfl_down_sync(0xffffffffu, tail, 1);
-    room.weight[i] = own == 15 ? row.gain : row.gain * after;
+    float after, product;
+    dr_diagonal_tail(alpha, after, product);
+    room.weight[i] = row.gain * after;
     room.step[i] = make_float2(alpha, row.gain);
-    if (own == 0) room.product[i / 16] = tail;
+    if (i % 16 == 0) room.product[i / 16] = product;
 }
 
 /* Two neighbouring channels of a tile. */
@@ -109,22 +96,6 @@ static __device__ inline void dr_diagonal_enter(dr_diagonal_room &room, int widt
     }
 }
 
-/* Chunks before this one, of its sequence, whose sums it has to go through: the nearest of those that have A is behind them. A
- * warp looks at 32 at once. */
-static __device__ inline int dr_diagonal_look_back(const volatile unsigned *told, int64_t chunks) {
-    const int lane = (int)(threadIdx.x % 32);
-    for (;;) {
-        const unsigned state = lane < chunks ? told[-1 - lane] : 0;
-        const unsigned whole = __ballot_sync(0xffffffffu, state == DR_DIAGONAL_WHOLE),
-                       some = __ballot_sync(0xffffffffu, state != DR_DIAGONAL_NOTHING);
-        const int back = __ffs((int)whole) - 1;
-        if (back >= 0 && !(~some & ((1u << back) - 1))) {
-            __threadfence();
-            return back;
-        }
-    }
-}
-
 /* A before the chunk from the chunks before it, and A after it for those behind. Of the value heads of a key head the first one
  * does so, the others wait for it. Barriers before and behind. */
 static __device__ inline void dr_diagonal_chain_enter(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
@@ -138,12 +109,9 @@ static __device__ inline void dr_diagonal_chain_enter(const dr_cuda_chunk_plan &
         for (int d = (int)threadIdx.x; d < K; d += PREPARE_THREADS) end[d] = dr_diagonal_end(room, plan.key_width, d);
         if (threadIdx.x == 0) chain.product[own] = product;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            *(volatile unsigned *)told = DR_DIAGONAL_SUM;
-        }
+        dr_diagonal_tell(told, DR_DIAGONAL_SUM);
     }
-    const int back = first ? 0 : tells ? dr_diagonal_look_back(told, x.slot - first_slot) : dr_diagonal_look_back(told + 1, 1);
+    const int back = first ? 0 : tells ? dr_diagonal_look(told, -1, x.slot - first_slot) : dr_diagonal_look(told + 1, -1, 1);
     const int64_t of_state = (x.place.sequence * H + x.key_head) * K;
     for (int d = (int)threadIdx.x; d < plan.key_width; d += PREPARE_THREADS) {
         float a = 0;
@@ -165,10 +133,7 @@ static __device__ inline void dr_diagonal_chain_enter(const dr_cuda_chunk_plan &
         dr_diagonal_enter(room, plan.key_width, d, a);
     }
     __syncthreads();
-    if (tells && threadIdx.x == 0) {
-        __threadfence();
-        *(volatile unsigned *)told = DR_DIAGONAL_WHOLE;
-    }
+    if (tells) dr_diagonal_tell(told, DR_DIAGONAL_WHOLE);
 }
 
 template <typename T> static __device__ inline void dr_diagonal_put_pair(char *tile, int row, int channel, float2 x) {
