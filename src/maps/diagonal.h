@@ -11,7 +11,7 @@ DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes cen
     const lanes one = lanes_set(1.0f);
     lanes r = lanes_log_near(a + lanes_set(squash->eps)) - centre, s, ds;
     if (squash->tanh) {
-        s = lanes_tanh(r);
+        s = lanes_tanh_near(r);
         ds = one - s * s;
     } else {
         lanes shrink = lanes_reciprocal_near(one + lanes_abs(r));

@@ -6,8 +6,9 @@
  *
  * All headers of this folder are written over the names lanes, lanes_set, lanes_load, lanes_store, lanes_exp, lanes_log,
  * lanes_abs, lanes_tanh and + - * /: a vector of channels on a CPU, one channel on a GPU. This map also has lanes_fma,
- * lanes_fnma (c - a b), and, since B lies near 1 and of the logarithm only the absolute error counts, lanes_exp_near for small
- * |x|, lanes_log_near and lanes_reciprocal_near of numbers from 1 on, which a backend may have as good as that. */
+ * lanes_fnma (c - a b), and, since B lies near 1 and of logarithm and tanh only the absolute error counts, lanes_exp_near for
+ * small |x|, lanes_log_near, lanes_tanh_near, and lanes_reciprocal_near of numbers from 1 on, which a backend may have as good
+ * as that. */
 #ifndef DR_MAPS_SQUASH_H
 #define DR_MAPS_SQUASH_H
 

@@ -219,15 +219,17 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
     held<T> key[BLOCK_ROWS];
     float2 d_write[BLOCK_ROWS], d_key[BLOCK_ROWS];
     const dr_cuda_input &keys = rows.input[DR_INPUT_KEY];
-    const T *key_at = (const T *)keys.at + dr_input_index(keys, place.first, 0, head) + channel;
-    const int64_t made = (place.first * H + head) * K + channel;
+    const T *key_at = (const T *)keys.at + dr_input_index(keys, place.first + block * BLOCK_ROWS, 0, head) + channel;
+    const int64_t made = ((place.first + block * BLOCK_ROWS) * H + head) * K + channel;
+    const float *write_at = call.gradients.squashed + made, *given_at = call.gradients.key + made;
+    const int key_stride = (int)keys.token, made_stride = rows.key_heads * rows.key_size;
 #pragma unroll
     for (int i = 0; i < BLOCK_ROWS; i++) {
-        const int row = block * BLOCK_ROWS + i;
-        const bool there = row < place.tokens;
-        key[i] = hold(key_at + row * keys.token, there, left, rows.aligned);
-        d_write[i] = unpack(hold(call.gradients.squashed + made + row * H * K, there, left, rows.aligned));
-        d_key[i] = unpack(hold(call.gradients.key + made + row * H * K, there, left, rows.aligned));
+        const bool there = block * BLOCK_ROWS + i < place.tokens;
+        key[i] = hold(key_at, there, left, rows.aligned);
+        d_write[i] = unpack(hold(write_at, there, left, rows.aligned));
+        d_key[i] = unpack(hold(given_at, there, left, rows.aligned));
+        key_at += key_stride, write_at += made_stride, given_at += made_stride;
     }
     float2 a = unpack(hold(call.entry + own * K + channel, true, left, rows.aligned));
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);

@@ -162,12 +162,11 @@ static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, 
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
-    constexpr int together = tanh ? 1 : 16;
     const bool keeps = rows.squashed && x.head % rows.group == 0;
 #pragma unroll 1
     for (int channel = 2 * lane; channel < width; channel += 64) {
         float2 a = *(const float2 *)(room.part + block * width + channel);
-#pragma unroll together
+#pragma unroll
         for (int i = 0; i < 16; i++) {
             const int row = block * 16 + i;
             const float2 step = room.step[row], key = dr_diagonal_pair<T>(keys, row, channel);

@@ -51,6 +51,11 @@ static __device__ inline lanes lanes_log_near(lanes x) {
     return 0.693147181f * dr_log2_near(x);
 }
 
+/* 1 - 2 / (e^2x + 1) */
+static __device__ inline lanes lanes_tanh_near(lanes x) {
+    return fmaf(-2.0f, dr_reciprocal_near(1.0f + dr_exp2_near(2.88539008f * x)), 1.0f);
+}
+
 static __device__ inline lanes lanes_fma(lanes a, lanes b, lanes c) {
     return fmaf(a, b, c);
 }

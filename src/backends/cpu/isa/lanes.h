@@ -604,6 +604,10 @@ static inline lanes lanes_tanh(lanes x) {
     return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
 }
 
+static inline lanes lanes_tanh_near(lanes x) {
+    return lanes_tanh(x);
+}
+
 #if defined(DR_ISA_avx512)
 #define LANES_DEAL_LOW_  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_DEAL_HIGH_ 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
