@@ -8,6 +8,7 @@
  * reads is asked for before anything is waited for, and stays in registers but for A. Chunks wait for one another as those of
  * the forward do (diagonal_stage.cuh), the last of a sequence first. */
 #include "backends/cuda/diagonal.cuh"
+#include "backends/cuda/tiles.cuh"
 
 enum { ROWS = 64, BLOCK_ROWS = 16, BLOCKS = ROWS / BLOCK_ROWS };
 
@@ -50,8 +51,7 @@ typedef struct {
     float product[BLOCKS];    /* of the alphas of a block */
     float centre[BLOCKS * 4]; /* of every warp */
     float sums[ROWS][4][2];   /* of a row and 64 channels: for the gain, for alpha */
-    float part[];             /* [2][BLOCKS][width]: A after a block from zero, d before a block from zero; [ROWS][width]
-                                 A before each row */
+    float part[];             /* [2][BLOCKS][width]: A after a block from zero, d before a block from zero */
 } back_room;
 
 typedef struct {
@@ -62,8 +62,13 @@ typedef struct {
     dr_cuda_diagonal_gradients gradients;
 } back_call;
 
+/* [boxes] tiles of d_key, [ROWS][width] A before each row, what is above. */
 static __host__ __device__ inline int room_bytes(int width) {
-    return (int)sizeof(back_room) + (2 * BLOCKS + ROWS) * width * (int)sizeof(float);
+    return (int)sizeof(back_room) + (2 * BLOCKS + 2 * ROWS) * width * (int)sizeof(float);
+}
+
+static __device__ inline float2 &pair_at(char *tile, int row, int column) {
+    return *(float2 *)(tile + dr_tile_at<float>(0, ROWS, row, column));
 }
 
 /* A chunk of the sequence, counted from its last one. */
@@ -104,13 +109,17 @@ static __device__ inline float2 chain_exit(const back_call &call, const unsigned
         return make_float2(d[0], d[1]);
     }
     const int between = dr_diagonal_look(told, 1, behind);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        if (e >= left) continue;
-        d[e] = __ldcg(chain.entry + (own + between * H) * K + channel + e);
-#pragma unroll 4
-        for (int64_t i = between; i > 0; i--)
-            d[e] = fmaf(__ldcg(chain.product + own + i * H), d[e], __ldcg(chain.end + (own + i * H) * K + channel + e));
+    const float *end = chain.end + (own + between * H) * K + channel, *product = chain.product + own + between * H;
+    const float *exit = chain.entry + (end - chain.end);
+    const bool both = left > 1;
+    if (left > 0) d[0] = __ldcg(exit);
+    if (both) d[1] = __ldcg(exit + 1);
+#pragma unroll 2
+    for (int i = between; i > 0; i--) {
+        const float p = __ldcg(product);
+        d[0] = fmaf(p, d[0], left > 0 ? __ldcg(end) : 0);
+        d[1] = fmaf(p, d[1], both ? __ldcg(end + 1) : 0);
+        end -= H * K, product -= H;
     }
     return make_float2(d[0], d[1]);
 }
@@ -120,7 +129,7 @@ static __device__ inline float2 chain_exit(const back_call &call, const unsigned
 template <typename T, bool tanh>
 static __device__ inline float take_rows(const dr_cuda_rows &rows, const back_room &room, float centre, int block, int left,
                                          float2 a, const held<T> (&key)[BLOCK_ROWS], float2 (&d_write)[BLOCK_ROWS],
-                                         float2 (&d_key)[BLOCK_ROWS], float *before, int width) {
+                                         char *d_keys, float *before, int width) {
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
     float d_centre = 0;
@@ -138,7 +147,8 @@ static __device__ inline float take_rows(const dr_cuda_rows &rows, const back_ro
         const float2 position = make_float2(slope.x * (k.x * d.x), slope.y * (k.y * d.y));
         if (left > 0) d_centre -= position.x;
         if (left > 1) d_centre -= position.y;
-        d_key[i] = make_float2(fmaf(b.x, d.x, d_key[i].x), fmaf(b.y, d.y, d_key[i].y));
+        float2 &d_key = pair_at(d_keys, block * BLOCK_ROWS + i, (int)(threadIdx.x % 32) * 2);
+        d_key = make_float2(fmaf(b.x, d.x, d_key.x), fmaf(b.y, d.y, d_key.y));
         d_write[i] =
             make_float2(position.x * dr_reciprocal_near(a.x + squash.eps), position.y * dr_reciprocal_near(a.y + squash.eps));
     }
@@ -149,13 +159,13 @@ static __device__ inline float take_rows(const dr_cuda_rows &rows, const back_ro
 template <typename T>
 static __device__ inline void give_rows(const back_call &call, const dr_chunk_place &place, int head, back_room &room,
                                         int block, int channel, float2 d, const held<T> (&key)[BLOCK_ROWS],
-                                        const float2 (&source)[BLOCK_ROWS], const float2 (&d_key)[BLOCK_ROWS],
-                                        const float *before, int width) {
+                                        const float2 (&source)[BLOCK_ROWS], char *d_keys, const float *before, int width) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
     const int lane = (int)(threadIdx.x % 32);
     T *to = (T *)input.gradient;
-    if (to) to += dr_input_index(input, place.first + block * BLOCK_ROWS, 0, head) + channel;
+    const int stride = (int)input.token;
+    if (to) to += dr_input_index(input, place.first + (block + 1) * BLOCK_ROWS, 0, head) + channel;
 #pragma unroll
     for (int half = BLOCK_ROWS - 8; half >= 0; half -= 8) {
         float for_gain[8], for_alpha[8];
@@ -168,9 +178,11 @@ static __device__ inline void give_rows(const back_call &call, const dr_chunk_pl
             for_gain[j] = fmaf(k.x * k.x, d.x, k.y * k.y * d.y);
             for_alpha[j] = fmaf(a.x, d.x, a.y * d.y);
             const float twice = 2 * row.y;
-            const float all[2] = {fmaf(twice * k.x, d.x, d_key[i].x), fmaf(twice * k.y, d.y, d_key[i].y)};
+            const float2 d_key = pair_at(d_keys, block * BLOCK_ROWS + i, 2 * lane);
+            const float all[2] = {fmaf(twice * k.x, d.x, d_key.x), fmaf(twice * k.y, d.y, d_key.y)};
+            to -= to ? stride : 0;
             if (to && block * BLOCK_ROWS + i < place.tokens)
-                dr_store_lane<T, 2>(to + i * input.token, rows.key_size - channel, rows.aligned, all);
+                dr_store_lane<T, 2>(to, rows.key_size - channel, rows.aligned, all);
             d = make_float2(row.x * d.x, row.x * d.y);
         }
         dr_warp_sums<8>(for_gain);
@@ -199,10 +211,11 @@ static __device__ inline void give_queries(const back_call &call, const dr_chunk
 }
 
 template <typename T, int boxes>
-static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const __grid_constant__ back_call call) {
-    extern __shared__ __align__(16) char shared[];
-    constexpr int width = 64 * boxes;
-    back_room &room = *(back_room *)shared;
+static __global__ void __launch_bounds__(128 * boxes, 4 / boxes)
+    scan_back(const __grid_constant__ back_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr int width = 64 * boxes, tile_bytes = ROWS * 64 * (int)sizeof(float);
+    back_room &room = *(back_room *)(shared + 2 * boxes * tile_bytes);
     float *ends = room.part, *d_ends = ends + BLOCKS * width;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -216,20 +229,23 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
         if (threadIdx.x == 0) call.gradients.centre[own] = 0;
         return;
     }
+    char *d_keys = shared + warp / BLOCKS * tile_bytes; /* of the warp's 64 channels */
+    const int64_t first = (place.first * H + head) * K;
+    const dr_strided<float> given = {call.gradients.key + first + warp / BLOCKS * 64, H * K, place.tokens};
+    dr_copy_rows<float>(d_keys, ROWS, 1, rows.key_size - warp / BLOCKS * 64, rows.aligned, ROWS, 0, 1, given);
+    dr_copy_commit();
     held<T> key[BLOCK_ROWS];
-    float2 d_write[BLOCK_ROWS], d_key[BLOCK_ROWS];
+    float2 d_write[BLOCK_ROWS];
     const dr_cuda_input &keys = rows.input[DR_INPUT_KEY];
     const T *key_at = (const T *)keys.at + dr_input_index(keys, place.first + block * BLOCK_ROWS, 0, head) + channel;
-    const int64_t made = ((place.first + block * BLOCK_ROWS) * H + head) * K + channel;
-    const float *write_at = call.gradients.squashed + made, *given_at = call.gradients.key + made;
+    const float *write_at = call.gradients.squashed + first + block * BLOCK_ROWS * H * K + channel;
     const int key_stride = (int)keys.token, made_stride = rows.key_heads * rows.key_size;
 #pragma unroll
     for (int i = 0; i < BLOCK_ROWS; i++) {
         const bool there = block * BLOCK_ROWS + i < place.tokens;
         key[i] = hold(key_at, there, left, rows.aligned);
         d_write[i] = unpack(hold(write_at, there, left, rows.aligned));
-        d_key[i] = unpack(hold(given_at, there, left, rows.aligned));
-        key_at += key_stride, write_at += made_stride, given_at += made_stride;
+        key_at += key_stride, write_at += made_stride;
     }
     float2 a = unpack(hold(call.entry + own * K + channel, true, left, rows.aligned));
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
@@ -245,13 +261,14 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
         sum.y = fmaf(weight, k.y * k.y, sum.y);
     }
     *(float2 *)(ends + block * width + channel) = sum;
+    dr_copy_wait<0>();
     __syncthreads();
     for (int b = 0; b < block; b++) a = dr_diagonal_over(room.product[b], a, ends + b * width + channel);
 
-    float *before = d_ends + BLOCKS * width + block * BLOCK_ROWS * width + channel;
+    float *before = (float *)(shared + boxes * tile_bytes) + block * BLOCK_ROWS * width + channel;
     float d_centre = rows.squash.tanh
-                         ? take_rows<T, true>(rows, room, centre, block, left, a, key, d_write, d_key, before, width)
-                         : take_rows<T, false>(rows, room, centre, block, left, a, key, d_write, d_key, before, width);
+                         ? take_rows<T, true>(rows, room, centre, block, left, a, key, d_write, d_keys, before, width)
+                         : take_rows<T, false>(rows, room, centre, block, left, a, key, d_write, d_keys, before, width);
     float2 d = make_float2(0, 0);
 #pragma unroll
     for (int i = BLOCK_ROWS - 1; i >= 0; i--) {
@@ -291,7 +308,7 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
     dr_diagonal_tell(told, DR_DIAGONAL_WHOLE);
 
     for (int b = BLOCKS - 1; b > block; b--) d = dr_diagonal_over(room.product[b], d, d_ends + b * width + channel);
-    give_rows<T>(call, place, head, room, block, channel, d, key, d_write, d_key, before, width);
+    give_rows<T>(call, place, head, room, block, channel, d, key, d_write, d_keys, before, width);
     give_queries<T>(call, place, head, block, channel);
     __syncthreads();
     if (threadIdx.x < (unsigned)place.tokens) {

@@ -56,8 +56,10 @@ static __device__ inline void dr_diagonal_rows_put(dr_diagonal_room &room, const
 
 /* Two neighbouring channels of a tile. */
 template <typename T> static __device__ inline float2 dr_diagonal_pair(const char *tile, int row, int channel) {
-    const T *at = (const T *)(tile + dr_tile_at<T>(0, 64, row, channel));
-    return make_float2(dr_to_float(at[0]), dr_to_float(at[1]));
+    const char *at = tile + dr_tile_at<T>(0, 64, row, channel);
+    if constexpr (sizeof(T) == 4) return *(const float2 *)at;
+    const unsigned word = *(const unsigned *)at; /* bf16: the upper half of a float */
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
 /* A barrier before and behind. */
@@ -145,13 +147,24 @@ static __device__ inline float dr_diagonal_ridge(const dr_cuda_rows &rows, int h
     return ridge.at && channel < rows.key_size ? ((const float *)ridge.at)[head * ridge.head + channel] : 1.0f;
 }
 
-/* Two channels of token i of the chunk to what the scan makes, [tokens, H, K]. */
+/* Rows of a tile to what the scan makes, [tokens, H, K]; a barrier before. */
 template <typename T>
-static __device__ inline void dr_diagonal_keep(const dr_cuda_rows &rows, const dr_prepare_block &x, void *made, int i,
-                                               int channel, const float (&pair)[2]) {
-    if (i >= x.alive) return;
-    T *to = (T *)made + ((x.place.first + i) * rows.key_heads + x.key_head) * rows.key_size + x.channel + channel;
-    dr_store_lane<T, 2>(to, rows.key_size - x.channel - channel, rows.aligned, pair);
+static __device__ inline void dr_diagonal_keep(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, const char *tile,
+                                               void *made) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int64_t stride = (int64_t)rows.key_heads * rows.key_size;
+    T *to = (T *)made + x.place.first * stride + x.key_head * rows.key_size;
+    constexpr int unit = 16 / (int)sizeof(T);
+    const int units = plan.key_width / unit;
+    for (int i = (int)threadIdx.x; i < x.alive * units; i += PREPARE_THREADS) {
+        const int row = i / units, channel = i % units * unit, left = rows.key_size - channel;
+        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, channel));
+        if (rows.aligned && left >= unit) {
+            *(uint4 *)(to + row * stride + channel) = *(const uint4 *)from;
+        } else {
+            for (int e = 0; e < unit && e < left; e++) to[row * stride + channel + e] = from[e];
+        }
+    }
 }
 
 /* Write keys B * key from the key tile to the tile `writer`, which may be the same. A barrier before. */
@@ -162,7 +175,6 @@ static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, 
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
-    const bool keeps = rows.squashed && x.head % rows.group == 0;
 #pragma unroll 1
     for (int channel = 2 * lane; channel < width; channel += 64) {
         float2 a = *(const float2 *)(room.part + block * width + channel);
@@ -175,9 +187,7 @@ static __device__ inline void dr_diagonal_make_writes(const dr_cuda_rows &rows, 
             a.y = dr_map_scan_step(a.y, step.x, step.y, key.y);
             const float2 b = make_float2(dr_map_squash_value(&squash, a.x, centre, &slope),
                                          dr_map_squash_value(&squash, a.y, centre, &slope));
-            const float write[2] = {b.x * key.x, b.y * key.y};
-            dr_diagonal_put_pair<T>(writer, row, channel, make_float2(write[0], write[1]));
-            if (keeps) dr_diagonal_keep<T>(rows, x, rows.squashed, row, channel, write);
+            dr_diagonal_put_pair<T>(writer, row, channel, make_float2(b.x * key.x, b.y * key.y));
         }
     }
 }
@@ -187,7 +197,6 @@ template <typename T>
 static __device__ inline void dr_diagonal_make_queries(const dr_cuda_rows &rows, const dr_prepare_block &x,
                                                        const dr_diagonal_room &room, int width, const char *keys, char *query) {
     const int block = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
-    const bool keeps = x.head % rows.group == 0;
 #pragma unroll 1
     for (int channel = 2 * lane; channel < width; channel += 64) {
         float2 a = *(const float2 *)(room.part + block * width + channel);
@@ -200,9 +209,9 @@ static __device__ inline void dr_diagonal_make_queries(const dr_cuda_rows &rows,
             const float2 asked = dr_diagonal_pair<T>(query, row, channel);
             a.x = dr_map_scan_step(a.x, step.x, step.y, key.x);
             a.y = dr_map_scan_step(a.y, step.x, step.y, key.y);
-            const float made[2] = {asked.x * dr_reciprocal_near(a.x + ridge.x), asked.y * dr_reciprocal_near(a.y + ridge.y)};
-            dr_diagonal_put_pair<T>(query, row, channel, make_float2(made[0], made[1]));
-            if (keeps) dr_diagonal_keep<T>(rows, x, rows.ridge_query, row, channel, made);
+            dr_diagonal_put_pair<T>(
+                query, row, channel,
+                make_float2(asked.x * dr_reciprocal_near(a.x + ridge.x), asked.y * dr_reciprocal_near(a.y + ridge.y)));
         }
     }
 }
@@ -225,7 +234,7 @@ static __device__ inline char *dr_diagonal_keys(const dr_cuda_rows &rows, char *
     return rows.row[0].write == DR_WRITE_PRECONDITIONED && rows.row[0].read == DR_READ_KEY ? reader : writer;
 }
 
-/* All of it in a forward: the tiles' copies are there and a barrier is passed; another one has to follow. */
+/* All of it in a forward: the tiles' copies are there and a barrier is passed; barriers behind. */
 template <typename T>
 static __device__ inline void dr_diagonal_stage(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                                 const dr_prepare_block &x, dr_diagonal_room &room, char *writer, char *reader,
@@ -235,6 +244,10 @@ static __device__ inline void dr_diagonal_stage(const dr_cuda_chunk_plan &plan, 
     __syncthreads();
     dr_diagonal_chain_enter(plan, tensors.scan, x, dr_sequence_slot(plan, tensors.cu, x.place.sequence), room);
     dr_diagonal_make<T>(plan.rows, x, room, plan.key_width, keys, writer, query);
+    __syncthreads();
+    if (x.head % plan.rows.group != 0) return;
+    if (plan.rows.squashed) dr_diagonal_keep<T>(plan, x, writer, plan.rows.squashed);
+    if (plan.rows.ridge_query) dr_diagonal_keep<T>(plan, x, query, plan.rows.ridge_query);
 }
 
 #endif

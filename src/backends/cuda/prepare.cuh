@@ -353,7 +353,6 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     if (rows.scan_inside) {
         __syncthreads();
         dr_diagonal_stage<T>(plan, tensors, x, scan_room, shared + room.writer, reader, shared + room.query);
-        __syncthreads();
         dr_prepare_decays(rows, alpha, small);
     }
     dr_shared_fence();

@@ -496,10 +496,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     if (rows.scan_inside) dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
     dr_copy_wait<0>();
     __syncthreads();
-    if (rows.scan_inside) {
+    if (rows.scan_inside)
         dr_diagonal_stage<T>(plan, tensors, x, scan_room, writer, room.reader ? reader : NULL, query);
-        __syncthreads();
-    }
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
