@@ -10,6 +10,7 @@
 #include "backends/cuda/diagonal.h"
 #include "backends/cuda/places.cuh"
 #include "backends/cuda/rows.cuh"
+#include "backends/cuda/tiles.cuh"
 #include "maps/diagonal.h"
 
 /* Warps of a thread block that take a chunk each. */
@@ -118,6 +119,22 @@ static __device__ inline void dr_diagonal_tail(float alpha, float &after, float 
 static __device__ inline float2 dr_diagonal_over(float product, float2 x, const float *from_zero) {
     const float2 y = *(const float2 *)from_zero;
     return make_float2(fmaf(product, x.x, y.x), fmaf(product, x.y, y.y));
+}
+
+/* Two neighbouring channels of a tile. */
+template <typename T> static __device__ inline float2 dr_diagonal_pair(const char *tile, int row, int channel) {
+    const char *at = tile + dr_tile_at<T>(0, 64, row, channel);
+    if constexpr (sizeof(T) == 4) return *(const float2 *)at;
+    const unsigned word = *(const unsigned *)at; /* bf16: the upper half of a float */
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+static __device__ inline float2 &dr_diagonal_floats(char *tile, int row, int channel) {
+    return *(float2 *)(tile + dr_tile_at<float>(0, 64, row, channel));
+}
+
+template <typename T> static __device__ inline void dr_diagonal_put_pair(char *tile, int row, int channel, float2 x) {
+    dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, channel)), x.x, x.y);
 }
 
 /* ---- chunks that make A, or its gradient, for one another while they run ------------------------------------------------- */

@@ -4,46 +4,13 @@
  *     chain       the gradient of A from the chunks behind        d_t = s_t + alpha_{t+1} d_{t+1}
  *     gradients   d_key += B d_write + 2 b key d_t       d_b = sum key^2 d_t       d_alpha = sum A_{t-1} d_t
  *
- * A thread block takes a chunk of a key head, a warp a block of 16 rows of it and 64 channels, a lane two of these: what it
- * reads is asked for before anything is waited for, and stays in registers but for A. Chunks wait for one another as those of
- * the forward do (diagonal_stage.cuh), the last of a sequence first. */
+ * A thread block takes a chunk of a key head, a warp a block of 16 rows of it and 64 channels, a lane two of these. Keys,
+ * d_write and d_key come as tiles by asynchronous copies, all asked for at once; A takes the place of d_write, d_key's result
+ * that of the keys. Chunks wait for one another as those of the forward do (diagonal_stage.cuh), the last of a sequence first.
+ */
 #include "backends/cuda/diagonal.cuh"
-#include "backends/cuda/tiles.cuh"
 
 enum { ROWS = 64, BLOCK_ROWS = 16, BLOCKS = ROWS / BLOCK_ROWS };
-
-/* Two channels as they are stored. */
-template <typename T> struct held { T element[2]; };
-
-template <> struct held<__nv_bfloat16> { unsigned word; };
-
-static __device__ inline float2 unpack(const held<float> &x) {
-    return make_float2(x.element[0], x.element[1]);
-}
-
-static __device__ inline float2 unpack(const held<__nv_bfloat16> &x) {
-    return make_float2(__uint_as_float(x.word << 16), __uint_as_float(x.word & 0xffff0000u));
-}
-
-/* Zeros where `there` says so, or where channels end: left of them are there. */
-static __device__ inline held<float> hold(const float *at, bool there, int left, bool aligned) {
-    held<float> x = {{0, 0}};
-    if (there) dr_load_lane<float, 2>(at, left, aligned, x.element);
-    return x;
-}
-
-static __device__ inline held<__nv_bfloat16> hold(const __nv_bfloat16 *at, bool there, int left, bool aligned) {
-    held<__nv_bfloat16> x = {0};
-    if (!there) return x;
-    if (aligned && left >= 2) {
-        x.word = *(const unsigned *)at;
-    } else {
-        const unsigned short *bits = (const unsigned short *)at;
-        if (left > 0) x.word = bits[0];
-        if (left > 1) x.word |= (unsigned)bits[1] << 16;
-    }
-    return x;
-}
 
 /* Shared memory. */
 typedef struct {
@@ -62,13 +29,9 @@ typedef struct {
     dr_cuda_diagonal_gradients gradients;
 } back_call;
 
-/* [boxes] tiles of d_key, [ROWS][width] A before each row, what is above. */
-static __host__ __device__ inline int room_bytes(int width) {
-    return (int)sizeof(back_room) + (2 * BLOCKS + 2 * ROWS) * width * (int)sizeof(float);
-}
-
-static __device__ inline float2 &pair_at(char *tile, int row, int column) {
-    return *(float2 *)(tile + dr_tile_at<float>(0, ROWS, row, column));
+/* A tile of the keys, of d_write and of d_key for every 64 channels, then what is above. */
+static __host__ __device__ inline int room_bytes(int width, int element) {
+    return (int)sizeof(back_room) + (2 * BLOCKS + 2 * ROWS) * width * (int)sizeof(float) + ROWS * width * element;
 }
 
 /* A chunk of the sequence, counted from its last one. */
@@ -111,83 +74,80 @@ static __device__ inline float2 chain_exit(const back_call &call, const unsigned
     const int between = dr_diagonal_look(told, 1, behind);
     const float *end = chain.end + (own + between * H) * K + channel, *product = chain.product + own + between * H;
     const float *exit = chain.entry + (end - chain.end);
-    const bool both = left > 1;
     if (left > 0) d[0] = __ldcg(exit);
-    if (both) d[1] = __ldcg(exit + 1);
-#pragma unroll 2
+    if (left > 1) d[1] = __ldcg(exit + 1);
+#pragma unroll 4
     for (int i = between; i > 0; i--) {
         const float p = __ldcg(product);
         d[0] = fmaf(p, d[0], left > 0 ? __ldcg(end) : 0);
-        d[1] = fmaf(p, d[1], both ? __ldcg(end + 1) : 0);
+        d[1] = fmaf(p, d[1], left > 1 ? __ldcg(end + 1) : 0);
         end -= H * K, product -= H;
     }
     return make_float2(d[0], d[1]);
 }
 
-/* A before every row to shared memory, which only the lane itself reads; d_key += B d_write, d_write becomes s. Returns its
- * channels' sum for the centre. */
+/* The warp's tiles. */
+typedef struct {
+    char *key, *d_write, *d_key;
+} back_tiles;
+
+/* From A before the block: A before every row takes the place of d_write, d_key += B d_write, source: s. Returns the channels'
+ * part of the centre's gradient. */
 template <typename T, bool tanh>
 static __device__ inline float take_rows(const dr_cuda_rows &rows, const back_room &room, float centre, int block, int left,
-                                         float2 a, const held<T> (&key)[BLOCK_ROWS], float2 (&d_write)[BLOCK_ROWS],
-                                         char *d_keys, float *before, int width) {
+                                         const back_tiles &tiles, float2 a, float2 (&source)[BLOCK_ROWS]) {
+    const int column = (int)(threadIdx.x % 32) * 2;
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
     float d_centre = 0;
 #pragma unroll
     for (int i = 0; i < BLOCK_ROWS; i++) {
-        const float4 row = room.row[block * BLOCK_ROWS + i];
-        const float2 k = unpack(key[i]);
-        *(float2 *)(before + i * width) = a;
+        const int at = block * BLOCK_ROWS + i;
+        const float4 row = room.row[at];
+        const float2 k = dr_diagonal_pair<T>(tiles.key, at, column);
+        float2 &place = dr_diagonal_floats(tiles.d_write, at, column), &d_key = dr_diagonal_floats(tiles.d_key, at, column);
+        const float2 d_write = place;
+        place = a;
         a.x = dr_map_scan_step(a.x, row.x, row.y, k.x);
         a.y = dr_map_scan_step(a.y, row.x, row.y, k.y);
         float2 slope;
         const float2 b = make_float2(dr_map_squash_value(&squash, a.x, centre, &slope.x),
                                      dr_map_squash_value(&squash, a.y, centre, &slope.y));
-        const float2 d = make_float2(fmaf(row.z, b.x * k.x, d_write[i].x), fmaf(row.z, b.y * k.y, d_write[i].y));
+        const float2 d = make_float2(fmaf(row.z, b.x * k.x, d_write.x), fmaf(row.z, b.y * k.y, d_write.y));
         const float2 position = make_float2(slope.x * (k.x * d.x), slope.y * (k.y * d.y));
-        if (left > 0) d_centre -= position.x;
-        if (left > 1) d_centre -= position.y;
-        float2 &d_key = pair_at(d_keys, block * BLOCK_ROWS + i, (int)(threadIdx.x % 32) * 2);
+        d_centre -= (left > 0 ? position.x : 0) + (left > 1 ? position.y : 0);
         d_key = make_float2(fmaf(b.x, d.x, d_key.x), fmaf(b.y, d.y, d_key.y));
-        d_write[i] =
+        source[i] =
             make_float2(position.x * dr_reciprocal_near(a.x + squash.eps), position.y * dr_reciprocal_near(a.y + squash.eps));
     }
     return d_centre;
 }
 
-/* From d behind the block to the gradients: those of the keys go to memory, sums of rows to shared memory. */
+/* From d behind the block: the keys' gradients take the place of the keys, sums of rows go to shared memory. */
 template <typename T>
-static __device__ inline void give_rows(const back_call &call, const dr_chunk_place &place, int head, back_room &room,
-                                        int block, int channel, float2 d, const held<T> (&key)[BLOCK_ROWS],
-                                        const float2 (&source)[BLOCK_ROWS], char *d_keys, const float *before, int width) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
-    const int lane = (int)(threadIdx.x % 32);
-    T *to = (T *)input.gradient;
-    const int stride = (int)input.token;
-    if (to) to += dr_input_index(input, place.first + (block + 1) * BLOCK_ROWS, 0, head) + channel;
+static __device__ inline void give_rows(back_room &room, int block, int box, const back_tiles &tiles, float2 d,
+                                        const float2 (&source)[BLOCK_ROWS]) {
+    const int lane = (int)(threadIdx.x % 32), column = 2 * lane;
 #pragma unroll
     for (int half = BLOCK_ROWS - 8; half >= 0; half -= 8) {
         float for_gain[8], for_alpha[8];
 #pragma unroll
         for (int j = 7; j >= 0; j--) {
-            const int i = half + j;
-            const float4 row = room.row[block * BLOCK_ROWS + i];
-            const float2 k = unpack(key[i]), a = *(const float2 *)(before + i * width);
-            d = make_float2(d.x + source[i].x, d.y + source[i].y);
+            const int at = block * BLOCK_ROWS + half + j;
+            const float4 row = room.row[at];
+            const float2 k = dr_diagonal_pair<T>(tiles.key, at, column), a = dr_diagonal_floats(tiles.d_write, at, column);
+            const float2 d_key = dr_diagonal_floats(tiles.d_key, at, column);
+            d = make_float2(d.x + source[half + j].x, d.y + source[half + j].y);
             for_gain[j] = fmaf(k.x * k.x, d.x, k.y * k.y * d.y);
             for_alpha[j] = fmaf(a.x, d.x, a.y * d.y);
             const float twice = 2 * row.y;
-            const float2 d_key = pair_at(d_keys, block * BLOCK_ROWS + i, 2 * lane);
-            const float all[2] = {fmaf(twice * k.x, d.x, d_key.x), fmaf(twice * k.y, d.y, d_key.y)};
-            to -= to ? stride : 0;
-            if (to && block * BLOCK_ROWS + i < place.tokens)
-                dr_store_lane<T, 2>(to, rows.key_size - channel, rows.aligned, all);
+            dr_diagonal_put_pair<T>(tiles.key, at, column,
+                                    make_float2(fmaf(twice * k.x, d.x, d_key.x), fmaf(twice * k.y, d.y, d_key.y)));
             d = make_float2(row.x * d.x, row.x * d.y);
         }
         dr_warp_sums<8>(for_gain);
         dr_warp_sums<8>(for_alpha);
-        float *sums = room.sums[block * BLOCK_ROWS + half + lane / 4][channel / 64];
+        float *sums = room.sums[block * BLOCK_ROWS + half + lane / 4][box];
         if (lane % 4 == 0) sums[0] = for_gain[0], sums[1] = for_alpha[0];
     }
 }
@@ -211,69 +171,61 @@ static __device__ inline void give_queries(const back_call &call, const dr_chunk
 }
 
 template <typename T, int boxes>
-static __global__ void __launch_bounds__(128 * boxes, 4 / boxes)
-    scan_back(const __grid_constant__ back_call call) {
+static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const __grid_constant__ back_call call) {
     extern __shared__ __align__(1024) char shared[];
-    constexpr int width = 64 * boxes, tile_bytes = ROWS * 64 * (int)sizeof(float);
-    back_room &room = *(back_room *)(shared + 2 * boxes * tile_bytes);
+    constexpr int width = 64 * boxes, floats = ROWS * 64 * (int)sizeof(float), narrow = ROWS * 64 * (int)sizeof(T);
+    back_room &room = *(back_room *)(shared + boxes * (narrow + 2 * floats));
     float *ends = room.part, *d_ends = ends + BLOCKS * width;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int64_t slot = find_slot(call), H = rows.key_heads, K = rows.key_size;
     const int head = (int)(blockIdx.x % (unsigned)rows.key_heads), warp = (int)(threadIdx.x / 32),
               lane = (int)(threadIdx.x % 32);
-    const int block = warp % BLOCKS, channel = warp / BLOCKS * 64 + 2 * lane, left = rows.key_size - channel;
+    const int block = warp % BLOCKS, box = warp / BLOCKS, channel = box * 64 + 2 * lane, left = rows.key_size - channel;
     const int64_t own = slot * H + head;
     const dr_chunk_place place = dr_find_chunk(plan, call.cu, slot);
     if (place.tokens <= 0) {
         if (threadIdx.x == 0) call.gradients.centre[own] = 0;
         return;
     }
-    char *d_keys = shared + warp / BLOCKS * tile_bytes; /* of the warp's 64 channels */
-    const int64_t first = (place.first * H + head) * K;
-    const dr_strided<float> given = {call.gradients.key + first + warp / BLOCKS * 64, H * K, place.tokens};
-    dr_copy_rows<float>(d_keys, ROWS, 1, rows.key_size - warp / BLOCKS * 64, rows.aligned, ROWS, 0, 1, given);
+    const back_tiles tiles = {shared + boxes * 2 * floats + box * narrow, shared + box * floats,
+                              shared + (boxes + box) * floats};
+    const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
+    const int64_t key_at = dr_input_index(input, place.first, 0, head) + box * 64;
+    const int64_t made_at = (place.first * H + head) * K + box * 64;
+    const dr_strided<T> keys = {(const T *)input.at + key_at, input.token, place.tokens};
+    const dr_strided<float> d_writes = {call.gradients.squashed + made_at, H * K, place.tokens},
+                            d_keys = {call.gradients.key + made_at, H * K, place.tokens};
+    dr_copy_rows<T>(tiles.key, ROWS, 1, rows.key_size - box * 64, rows.aligned, ROWS, 0, 1, keys);
     dr_copy_commit();
-    held<T> key[BLOCK_ROWS];
-    float2 d_write[BLOCK_ROWS];
-    const dr_cuda_input &keys = rows.input[DR_INPUT_KEY];
-    const T *key_at = (const T *)keys.at + dr_input_index(keys, place.first + block * BLOCK_ROWS, 0, head) + channel;
-    const float *write_at = call.gradients.squashed + first + block * BLOCK_ROWS * H * K + channel;
-    const int key_stride = (int)keys.token, made_stride = rows.key_heads * rows.key_size;
-#pragma unroll
-    for (int i = 0; i < BLOCK_ROWS; i++) {
-        const bool there = block * BLOCK_ROWS + i < place.tokens;
-        key[i] = hold(key_at, there, left, rows.aligned);
-        d_write[i] = unpack(hold(write_at, there, left, rows.aligned));
-        key_at += key_stride, write_at += made_stride;
-    }
-    float2 a = unpack(hold(call.entry + own * K + channel, true, left, rows.aligned));
+    dr_copy_rows<float>(tiles.d_write, ROWS, 1, rows.key_size - box * 64, rows.aligned, ROWS, 0, 1, d_writes);
+    dr_copy_rows<float>(tiles.d_key, ROWS, 1, rows.key_size - box * 64, rows.aligned, ROWS, 0, 1, d_keys);
+    dr_copy_commit();
+    float entry[2] = {0, 0};
+    dr_load_lane<float, 2>(call.entry + own * K + channel, left, rows.aligned, entry);
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
     put_row(call, place, head, room);
+    dr_copy_wait<1>();
     __syncthreads();
 
     float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int i = 0; i < BLOCK_ROWS; i++) {
-        const float weight = room.row[block * BLOCK_ROWS + i].w;
-        const float2 k = unpack(key[i]);
-        sum.x = fmaf(weight, k.x * k.x, sum.x);
-        sum.y = fmaf(weight, k.y * k.y, sum.y);
+    for (int i = block * BLOCK_ROWS; i < (block + 1) * BLOCK_ROWS; i++) {
+        const float2 k = dr_diagonal_pair<T>(tiles.key, i, 2 * lane);
+        sum.x = fmaf(room.row[i].w, k.x * k.x, sum.x);
+        sum.y = fmaf(room.row[i].w, k.y * k.y, sum.y);
     }
     *(float2 *)(ends + block * width + channel) = sum;
     dr_copy_wait<0>();
     __syncthreads();
+    float2 a = make_float2(entry[0], entry[1]), source[BLOCK_ROWS], d = make_float2(0, 0);
     for (int b = 0; b < block; b++) a = dr_diagonal_over(room.product[b], a, ends + b * width + channel);
-
-    float *before = (float *)(shared + boxes * tile_bytes) + block * BLOCK_ROWS * width + channel;
-    float d_centre = rows.squash.tanh
-                         ? take_rows<T, true>(rows, room, centre, block, left, a, key, d_write, d_keys, before, width)
-                         : take_rows<T, false>(rows, room, centre, block, left, a, key, d_write, d_keys, before, width);
-    float2 d = make_float2(0, 0);
+    float d_centre = rows.squash.tanh ? take_rows<T, true>(rows, room, centre, block, left, tiles, a, source)
+                                      : take_rows<T, false>(rows, room, centre, block, left, tiles, a, source);
 #pragma unroll
     for (int i = BLOCK_ROWS - 1; i >= 0; i--) {
         const float alpha = room.row[block * BLOCK_ROWS + i].x;
-        d = make_float2(alpha * (d.x + d_write[i].x), alpha * (d.y + d_write[i].y));
+        d = make_float2(alpha * (d.x + source[i].x), alpha * (d.y + source[i].y));
     }
     *(float2 *)(d_ends + block * width + channel) = d;
     d_centre = dr_warp_sum(d_centre);
@@ -308,9 +260,13 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes)
     dr_diagonal_tell(told, DR_DIAGONAL_WHOLE);
 
     for (int b = BLOCKS - 1; b > block; b--) d = dr_diagonal_over(room.product[b], d, d_ends + b * width + channel);
-    give_rows<T>(call, place, head, room, block, channel, d, key, d_write, d_keys, before, width);
+    give_rows<T>(room, block, box, tiles, d, source);
     give_queries<T>(call, place, head, block, channel);
     __syncthreads();
+    if (input.gradient) {
+        const dr_strided<T> to = {(T *)input.gradient + key_at, input.token, place.tokens};
+        dr_store_rows<T>(to, tiles.key, rows.key_size - box * 64, rows.aligned);
+    }
     if (threadIdx.x < (unsigned)place.tokens) {
         const int i = (int)threadIdx.x;
         float d_gain = 0, d_alpha = 0;
@@ -327,7 +283,8 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes)
 
 template <typename T, int boxes> static dr_status launch(const back_call *call, cudaStream_t stream) {
     const int64_t tasks = call->plan.slots * call->plan.key_heads;
-    return dr_diagonal_launch("scan_back", scan_back<T, boxes>, tasks, 128 * boxes, room_bytes(64 * boxes), stream, *call);
+    return dr_diagonal_launch("scan_back", scan_back<T, boxes>, tasks, 128 * boxes, room_bytes(64 * boxes, sizeof(T)), stream,
+                              *call);
 }
 
 dr_status dr_cuda_diagonal_back_chain(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,

@@ -54,14 +54,6 @@ static __device__ inline void dr_diagonal_rows_put(dr_diagonal_room &room, const
     if (i % 16 == 0) room.product[i / 16] = product;
 }
 
-/* Two neighbouring channels of a tile. */
-template <typename T> static __device__ inline float2 dr_diagonal_pair(const char *tile, int row, int channel) {
-    const char *at = tile + dr_tile_at<T>(0, 64, row, channel);
-    if constexpr (sizeof(T) == 4) return *(const float2 *)at;
-    const unsigned word = *(const unsigned *)at; /* bf16: the upper half of a float */
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
-
 /* A barrier before and behind. */
 template <typename T> static __device__ inline void dr_diagonal_sums(dr_diagonal_room &room, const char *keys, int width) {
     const int block = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
@@ -138,10 +130,6 @@ static __device__ inline void dr_diagonal_chain_enter(const dr_cuda_chunk_plan &
     if (tells) dr_diagonal_tell(told, DR_DIAGONAL_WHOLE);
 }
 
-template <typename T> static __device__ inline void dr_diagonal_put_pair(char *tile, int row, int channel, float2 x) {
-    dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, channel)), x.x, x.y);
-}
-
 static __device__ inline float dr_diagonal_ridge(const dr_cuda_rows &rows, int head, int channel) {
     const dr_cuda_input &ridge = rows.input[DR_INPUT_RIDGE];
     return ridge.at && channel < rows.key_size ? ((const float *)ridge.at)[head * ridge.head + channel] : 1.0f;
@@ -151,19 +139,10 @@ static __device__ inline float dr_diagonal_ridge(const dr_cuda_rows &rows, int h
 template <typename T>
 static __device__ inline void dr_diagonal_keep(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, const char *tile,
                                                void *made) {
-    const dr_cuda_rows &rows = plan.rows;
-    const int64_t stride = (int64_t)rows.key_heads * rows.key_size;
-    T *to = (T *)made + x.place.first * stride + x.key_head * rows.key_size;
-    constexpr int unit = 16 / (int)sizeof(T);
-    const int units = plan.key_width / unit;
-    for (int i = (int)threadIdx.x; i < x.alive * units; i += PREPARE_THREADS) {
-        const int row = i / units, channel = i % units * unit, left = rows.key_size - channel;
-        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, channel));
-        if (rows.aligned && left >= unit) {
-            *(uint4 *)(to + row * stride + channel) = *(const uint4 *)from;
-        } else {
-            for (int e = 0; e < unit && e < left; e++) to[row * stride + channel + e] = from[e];
-        }
+    for (int box = 0; box < x.boxes; box++) {
+        dr_strided<T> to = dr_rows_made<T>(plan.rows, x, made);
+        to.at += box * 64;
+        dr_store_rows<T>(to, tile + box * 64 * 64 * (int)sizeof(T), plan.rows.key_size - box * 64, plan.rows.aligned);
     }
 }
 
