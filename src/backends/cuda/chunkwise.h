@@ -32,9 +32,6 @@ enum {
     DR_CUDA_PART_CHUNKS = 16
 };
 
-/* A chunk has told nothing, its end from zero, A after it. */
-enum { DR_DIAGONAL_NOTHING, DR_DIAGONAL_SUM, DR_DIAGONAL_WHOLE };
-
 typedef struct {
     dr_cuda_rows rows;
     dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
@@ -69,16 +66,6 @@ typedef struct {
     float query;  /* i is a token of the chunk here: Q~_i = query * (the row that the scan loads); it holds the scale */
 } dr_cuda_row_factors;
 
-/* The diagonal scan over the chunks of a sequence (diagonal.h), in the workspace; [slots][H][K] floats. */
-typedef struct {
-    float *end;     /* A after a chunk that began with zero */
-    float *product; /* [slots][H] of the chunk's alphas */
-    float *entry;   /* A before each chunk; a forward that a backward follows saves it */
-    unsigned *told; /* [H][slots] what chunks have told of themselves: DR_DIAGONAL_NOTHING, .. */
-    const float *initial;
-    float *final; /* [sequences][H][K] or NULL, both */
-} dr_cuda_diagonal_chain;
-
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
     int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
@@ -89,7 +76,6 @@ typedef struct {
     float *inverse;               /* [blocks][64][64] A; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
-    dr_cuda_diagonal_chain scan;
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */

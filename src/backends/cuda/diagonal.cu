@@ -3,12 +3,9 @@
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* Rules of one row that writes keys, or B times them: what the scan makes is made where keys are loaded (diagonal_stage.cuh). A
- * Sherman-Morrison key and a normalizer ask for sums over channels, and so for a pass of their own. */
-bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
-    const dr_write write = plan->rows.row[0].write;
-    return plan->rows.diagonal_scan && plan->rows.steps == 1 && plan->rows.normalizer == DR_NORMALIZER_NONE &&
-           (write == DR_WRITE_KEY || write == DR_WRITE_PRECONDITIONED);
+/* A Sherman-Morrison key and a normalizer ask for sums over channels. */
+bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
+    return !dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON) && plan->rows.normalizer == DR_NORMALIZER_NONE;
 }
 
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
@@ -30,15 +27,13 @@ static void *take_vectors(const dr_cuda_chunk_plan *plan, dr_arena *arena) {
     return dr_arena_take(arena, (size_t)plan->tokens * channels * dr_dtype_size(plan->storage));
 }
 
-void dr_cuda_diagonal_lay_keys(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    if (!plan->rows.diagonal_scan) return;
     if (dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = take_vectors(plan, arena);
     if (dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = take_vectors(plan, arena);
+    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = take_vectors(plan, arena);
     if (plan->rows.normalizer != DR_NORMALIZER_NONE)
         plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
-}
-
-void dr_cuda_diagonal_lay_queries(dr_cuda_chunk_plan *plan, dr_arena *arena) {
-    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = take_vectors(plan, arena);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
@@ -47,7 +42,7 @@ void dr_cuda_diagonal_lay_queries(dr_cuda_chunk_plan *plan, dr_arena *arena) {
 static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
-    if (i < plan.slots * plan.key_heads) chain.told[i] = DR_DIAGONAL_NOTHING;
+    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
 }
@@ -179,27 +174,19 @@ dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *
                               product, from, backward, carried, to);
 }
 
-template <typename T, int E, int W>
-static dr_status replay(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                        cudaStream_t stream) {
-    return dr_diagonal_launch_chunks<W>("scan_replay", scan_replay<T, E, W>, plan, stream, *plan, cu, *chain);
-}
-
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                   bool replay_only, cudaStream_t stream) {
-    const dr_cuda_rows *rows = &plan->rows;
-    if (rows->scan_inside) return dr_cuda_diagonal_begin(plan, cu, chain, stream);
-    const bool whole = rows->morrison || rows->key_dot;
-    if (!replay_only) {
-        DR_CUDA_CHUNK_STORAGE(
-            plan->storage, T, DR_DIAGONAL_FOR_LANES(rows->key_size, false, E, W, {
-                DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, E, W>, plan, stream, *plan, cu, *chain)));
-            }));
-        DR_TRY(dr_cuda_diagonal_carry(plan, cu, chain->end, chain->product, chain->initial, false, chain->entry, chain->final,
-                                      stream));
-    }
-    DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(rows->key_size, whole, E, W, {
-                              DR_TRY((replay<T, E, W>(plan, cu, chain, stream)));
-                          }));
+                                   cudaStream_t stream) {
+    const int32_t K = plan->rows.key_size;
+    if (dr_cuda_diagonal_chained(plan)) return dr_cuda_diagonal_chain_forward(plan, cu, chain, stream);
+    DR_CUDA_CHUNK_STORAGE(
+        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, false, E, W, {
+            DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, E, W>, plan, stream, *plan, cu, *chain)));
+        }));
+    DR_TRY(dr_cuda_diagonal_carry(plan, cu, chain->end, chain->product, chain->initial, false, chain->entry, chain->final,
+                                  stream));
+    DR_CUDA_CHUNK_STORAGE(
+        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, true, E, W, {
+            DR_TRY((dr_diagonal_launch_chunks<W>("scan_replay", scan_replay<T, E, W>, plan, stream, *plan, cu, *chain)));
+        }));
     return DR_OK;
 }

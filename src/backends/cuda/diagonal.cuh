@@ -10,7 +10,6 @@
 #include "backends/cuda/diagonal.h"
 #include "backends/cuda/places.cuh"
 #include "backends/cuda/rows.cuh"
-#include "backends/cuda/tiles.cuh"
 #include "maps/diagonal.h"
 
 /* Warps of a thread block that take a chunk each. */
@@ -99,66 +98,6 @@ static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, 
         to_decay += dr_input_index(decays, token, 0, head);
         const float d_decay = alpha == 0 ? 0 : alpha * d_alpha;
         *to_decay = rows.tied_scan ? *to_decay + d_decay : d_decay;
-    }
-}
-
-/* Of the sixteen lanes that have a row of a block each: the product of the alphas behind the row, and from it on. */
-static __device__ inline void dr_diagonal_tail(float alpha, float &after, float &product) {
-    const int own = (int)(threadIdx.x % 16);
-    product = alpha;
-#pragma unroll
-    for (int d = 1; d < 16; d *= 2) {
-        const float more = __shfl_down_sync(0xffffffffu, product, d);
-        if (own + d < 16) product *= more;
-    }
-    after = __shfl_down_sync(0xffffffffu, product, 1);
-    if (own == 15) after = 1;
-}
-
-/* Two channels over a block of rows: product x + what it makes of zero. */
-static __device__ inline float2 dr_diagonal_over(float product, float2 x, const float *from_zero) {
-    const float2 y = *(const float2 *)from_zero;
-    return make_float2(fmaf(product, x.x, y.x), fmaf(product, x.y, y.y));
-}
-
-/* Two neighbouring channels of a tile. */
-template <typename T> static __device__ inline float2 dr_diagonal_pair(const char *tile, int row, int channel) {
-    const char *at = tile + dr_tile_at<T>(0, 64, row, channel);
-    if constexpr (sizeof(T) == 4) return *(const float2 *)at;
-    const unsigned word = *(const unsigned *)at; /* bf16: the upper half of a float */
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
-
-static __device__ inline float2 &dr_diagonal_floats(char *tile, int row, int channel) {
-    return *(float2 *)(tile + dr_tile_at<float>(0, 64, row, channel));
-}
-
-template <typename T> static __device__ inline void dr_diagonal_put_pair(char *tile, int row, int channel, float2 x) {
-    dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, channel)), x.x, x.y);
-}
-
-/* ---- chunks that make A, or its gradient, for one another while they run ------------------------------------------------- */
-
-/* After a barrier behind what is told: by the first thread. */
-static __device__ inline void dr_diagonal_tell(unsigned *told, unsigned what) {
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    *(volatile unsigned *)told = what;
-}
-
-/* How many chunks this one has to go through, on the way to it from the nearest one that has the whole: at `told` stands this
- * one's state, those of others a step apart, so many chunks. A warp looks at 32 at once. */
-static __device__ inline int dr_diagonal_look(const volatile unsigned *told, int step, int64_t chunks) {
-    const int lane = (int)(threadIdx.x % 32);
-    for (;;) {
-        const unsigned state = lane < chunks ? told[step * (lane + 1)] : DR_DIAGONAL_NOTHING;
-        const unsigned whole = __ballot_sync(0xffffffffu, state == DR_DIAGONAL_WHOLE),
-                       some = __ballot_sync(0xffffffffu, state != DR_DIAGONAL_NOTHING);
-        const int between = __ffs((int)whole) - 1;
-        if (between >= 0 && !(~some & ((1u << between) - 1))) {
-            __threadfence();
-            return between;
-        }
     }
 }
 

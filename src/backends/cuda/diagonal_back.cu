@@ -301,7 +301,7 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
                                     cudaStream_t stream) {
     const bool squashes_only = gradients->squashed && !gradients->morrison && !gradients->read_query;
     if (squashes_only)
-        DR_TRY(dr_cuda_diagonal_back_chain(plan, cu, chain, gradients, d_final, d_initial, stream));
+        DR_TRY(dr_cuda_diagonal_chain_backward(plan, cu, chain, gradients, d_final, d_initial, stream));
     else
         DR_TRY(in_three_steps(plan, cu, chain, gradients, d_final, d_initial, stream));
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];

@@ -47,6 +47,11 @@ static __device__ inline float2 dr_load_shared2(unsigned address) {
     return x;
 }
 
+/* Who sees what this thread writes behind it, on the whole GPU, sees also what it has written or seen before. */
+static __device__ inline void dr_fence_device() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 /* 2^x, log2 x and 1/x good to 2^-22; denormal numbers are 0. */
 static __device__ inline float dr_exp2_near(float x) {
     float y;

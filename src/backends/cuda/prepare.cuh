@@ -1,6 +1,5 @@
 /* Prepare without decay or with a scalar one: scores, inverse, X and P' of every chunk and value head.
  *
- *     load        tiles of keys and queries (prepare_load.cuh), what a diagonal scan makes of them (diagonal_stage.cuh)
  *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
  *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
  *                 row j to row i: within a block of 16 rows from a table, between blocks head * totals * tail
@@ -12,7 +11,7 @@
 #ifndef DR_CUDA_PREPARE_CUH
 #define DR_CUDA_PREPARE_CUH
 
-#include "backends/cuda/diagonal_stage.cuh"
+#include "backends/cuda/prepare_load.cuh"
 #include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/triangle.cuh"
 
@@ -100,21 +99,13 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* The row of this lane's decay: row lane % 16 of the warp's block. */
-static __device__ inline int dr_prepare_decay_row() {
-    return (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16);
-}
-
-static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
-    const int i = dr_prepare_decay_row(), token = dr_row_token(rows, i);
-    return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
-}
-
 /* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of
- * the block. While tiles are under way, where nothing else needs the room. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, float alpha, dr_prepare_small &small) {
-    const int lane = (int)(threadIdx.x % 32), own = lane % 16, i = dr_prepare_decay_row(), begin = i - own;
-    const bool first = i == dr_row_token(rows, i) * rows.steps;
+ * the block. While tiles are under way. */
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
+    const int token = dr_row_token(rows, i);
+    const bool first = i == token * rows.steps;
+    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
     float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
 #pragma unroll
     for (int m = 0; m < 16; m++) {
@@ -343,18 +334,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = (int)threadIdx.x;
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    const float alpha = dr_prepare_alpha(rows, x);
-    dr_diagonal_room &scan_room = *(dr_diagonal_room *)&small; /* before there are decays */
-    if (rows.scan_inside)
-        dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
-    else
-        dr_prepare_decays(rows, alpha, small);
+    dr_prepare_decays(rows, x, small);
     dr_copy_wait<0>();
-    if (rows.scan_inside) {
-        __syncthreads();
-        dr_diagonal_stage<T>(plan, tensors, x, scan_room, shared + room.writer, reader, shared + room.query);
-        dr_prepare_decays(rows, alpha, small);
-    }
     dr_shared_fence();
     __syncthreads();
 

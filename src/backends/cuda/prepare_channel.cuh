@@ -492,12 +492,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    dr_diagonal_room &scan_room = *(dr_diagonal_room *)(shared + room.tables);
-    if (rows.scan_inside) dr_diagonal_rows_put(scan_room, dr_diagonal_fetch(rows, x));
     dr_copy_wait<0>();
     __syncthreads();
-    if (rows.scan_inside)
-        dr_diagonal_stage<T>(plan, tensors, x, scan_room, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};

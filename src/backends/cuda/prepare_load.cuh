@@ -25,20 +25,14 @@ typedef struct {
     int head, key_head;
     int alive;          /* rows that are there */
     int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
-    int64_t slot;
 } dr_prepare_block;
 
-/* Chunks of equal sequences come one of each in turn where they wait for those before them. */
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
     dr_prepare_block x;
-    const unsigned heads = (unsigned)call.plan.value_heads, sequences = (unsigned)call.plan.sequences;
-    unsigned slot = blockIdx.x / heads;
-    x.head = (int)(blockIdx.x - slot * heads);
-    if (call.plan.length && call.plan.rows.scan_inside)
-        slot = slot % sequences * (unsigned)((call.plan.length + call.plan.chunk - 1) / call.plan.chunk) + slot / sequences;
-    x.slot = slot;
-    x.block = x.slot * heads + x.head;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
+    x.block = blockIdx.x;
     x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
+    x.head = (int)(blockIdx.x - slot * heads);
     x.key_head = x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
     x.channel = 0;
@@ -129,8 +123,7 @@ static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan
                         rows.input[DR_INPUT_LAMBDA].token, 1.0f);
 }
 
-/* Write keys of those rows, or the keys that they will be made of; reader: their read keys, which the thread put there itself
- * (rate_read). */
+/* Write keys of those rows; reader: their read keys, which the thread put there itself (rate_read). */
 template <typename T>
 static __device__ inline void dr_load_writes(char *tile, const char *reader, const dr_cuda_chunk_plan &plan,
                                              const dr_prepare_block &x, const dr_row &row, int count, int first, int spacing) {
@@ -139,9 +132,7 @@ static __device__ inline void dr_load_writes(char *tile, const char *reader, con
     dr_strided<T> a;
     switch (row.write) {
     case DR_WRITE_PRECONDITIONED:
-        if (rows.scan_inside && row.read == DR_READ_KEY) return; /* comes of the tile of read keys */
-        a = rows.scan_inside ? dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false)
-                             : dr_rows_made<T>(rows, x, rows.squashed);
+        a = dr_rows_made<T>(rows, x, rows.squashed);
         break;
     case DR_WRITE_SHERMAN_MORRISON:
         a = dr_rows_made<T>(rows, x, rows.morrison);
@@ -169,9 +160,8 @@ template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
     const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
-    const dr_strided<T> q = rows.query == DR_QUERY_RIDGE && !rows.scan_inside
-                                ? dr_rows_made<T>(rows, x, rows.ridge_query)
-                                : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+    const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
+                                                         : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
     if (rows.query == DR_QUERY_CORRECTED)
         dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
@@ -192,7 +182,7 @@ static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
     case DR_WRITE_KEY:
         return dr_source_of(rows.input[DR_INPUT_KEY]);
     case DR_WRITE_PRECONDITIONED:
-        return rows.scan_inside ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_source_made(rows, rows.squashed);
+        return dr_source_made(rows, rows.squashed);
     case DR_WRITE_SHERMAN_MORRISON:
         return dr_source_made(rows, rows.morrison);
     case DR_WRITE_ERASE_KEY:
@@ -206,8 +196,8 @@ static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
 
 static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
     const dr_source none = {NULL, 0, 0, 0};
-    if (rows.query == DR_QUERY_RIDGE && !rows.scan_inside) return dr_source_made(rows, rows.ridge_query);
-    if (rows.query != DR_QUERY_CORRECTED) return dr_source_of(rows.input[DR_INPUT_QUERY]);
+    if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
+    if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
     return none;
 }
 

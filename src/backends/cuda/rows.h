@@ -22,8 +22,8 @@ typedef struct {
 
 typedef struct {
     dr_cuda_input input[DR_INPUTS];
-    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used,
-     * or not wanted in memory */
+    /* what the diagonal scan makes of the keys, [tokens, H, K] in the call's type (key_dot [tokens, H] float); NULL: not used
+     */
     void *squashed;    /* write key B * key */
     void *morrison;    /* the Sherman-Morrison write key */
     void *ridge_query; /* query / (A_t + ridge) */
@@ -33,8 +33,7 @@ typedef struct {
     int32_t steps;  /* rows a token */
     bool step_axis; /* key, value and beta have an axis of that many steps */
     bool scalar_decay, constant_decay, channel_decay, tied_scan, diagonal_scan;
-    bool scan_inside; /* prepare makes them of the keys that it loads (diagonal_stage.cuh) */
-    bool aligned;     /* all vectors of K, of V begin at 16 bytes: whole vectors are loaded */
+    bool aligned; /* all vectors of K, of V begin at 16 bytes: whole vectors are loaded */
     dr_query query;
     dr_normalizer normalizer;
     dr_map_squash squash;
