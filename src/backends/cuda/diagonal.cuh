@@ -138,7 +138,7 @@ static dr_status dr_diagonal_launch(const char *name, void (*kernel)(P...), int6
     unsigned grid;
     DR_TRY(dr_cuda_grid(&blocks, 1, name, &grid));
     if (grid == 0) return DR_OK;
-    if (bytes) DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<grid, (unsigned)threads, (size_t)bytes, stream>>>(arguments...);
     return dr_cuda_check(cudaGetLastError(), name);
 }
