@@ -61,7 +61,8 @@ static __device__ inline void replay_chunk(const dr_cuda_rows &rows, const place
         }
         for (int step = 0; step < rows.steps; step++, turn ^= 1) {
             const int64_t row = (int64_t)t * rows.steps + step;
-            const row_operands made = make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
+            const row_operands made =
+                make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
 #pragma unroll
             for (int i = 0; i < ROWS; i++) memory.state[(row * ROWS + i) * THREADS + threadIdx.x] = S[i];
             const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);

@@ -27,7 +27,7 @@ typedef struct {
 } many_plan;
 
 template <int KT> struct many_shared {
-    made_rows<KT> made[MAKERS];                                              /* channels of two rows in turn */
+    made_rows<KT, MAKERS> made[MAKERS];                                      /* channels of two rows in turn */
     float4 value[MAKERS][2][COLUMN_LANES];                                   /* z */
     float4 erased[ROW_GROUPS][COLUMN_LANES], read[ROW_GROUPS][COLUMN_LANES]; /* of each warp of holders */
     float4 all_erased[COLUMN_LANES], all_read[COLUMN_LANES];                 /* their sums */
@@ -82,7 +82,7 @@ static __device__ inline void make_rows(const dr_cuda_tokens &call, const many_p
     const dr_cuda_rows &rows = call.rows;
     const unsigned maker = threadIdx.x / THREADS;
     const int thread = group_thread();
-    made_rows<KT> &mine = shared.made[maker];
+    made_rows<KT, MAKERS> &mine = shared.made[maker];
     unsigned row = 0, number = 0;
     int64_t slot;
     for (unsigned state = next_state(call, plan, blockIdx.x, slot); state < plan.states;

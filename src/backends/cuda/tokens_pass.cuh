@@ -16,14 +16,14 @@ typedef struct {
     float query_write[WARPS];
 } row_sums; /* each warp's part */
 
-/* Rows as 128 threads make them. */
-template <int KT> struct made_rows {
+/* Rows as 128 threads make them, one of so many groups. */
+template <int KT, int GROUPS> struct made_rows {
     float4 channel[2][KT]; /* of two rows in turn: one is read while the next is made */
     float dot[2][WARPS], key_dot[WARPS], morrison[WARPS];
 };
 
 template <int KT> struct token_shared {
-    made_rows<KT> made;
+    made_rows<KT, 1> made;
     row_sums sums;
 };
 
@@ -32,9 +32,9 @@ static __device__ inline int group_thread() {
     return (int)(threadIdx.x % THREADS);
 }
 
-/* Waits for those 128 threads: each such group of a block has a barrier of its own. */
-static __device__ inline void meet() {
-    __barrier_sync_count(threadIdx.x / THREADS, THREADS);
+/* Waits for those 128 threads: each of the groups that a block has may have a barrier of its own. */
+template <int GROUPS> static __device__ inline void meet() {
+    __barrier_sync_count(GROUPS == 1 ? 0 : threadIdx.x / THREADS, THREADS);
 }
 
 static __device__ inline float sum_warps(const float (&parts)[WARPS]) {
@@ -160,9 +160,10 @@ static __device__ inline void sum_channels(bool erases, bool queries, row_sums &
 
 /* The diagonal scan's part of a token: this thread's channels of B or of the Sherman-Morrison key, and key . (B key), which all
  * threads return; A moves on. */
-template <typename T, int KT, int CHANNELS>
-static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &at, int64_t token, made_rows<KT> &shared,
-                                         float (&a)[CHANNELS], float (&squash)[CHANNELS], float (&morrison)[CHANNELS]) {
+template <typename T, int KT, int GROUPS, int CHANNELS>
+static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &at, int64_t token,
+                                         made_rows<KT, GROUPS> &shared, float (&a)[CHANNELS], float (&squash)[CHANNELS],
+                                         float (&morrison)[CHANNELS]) {
     const bool needs_key_dot = rows.normalizer != DR_NORMALIZER_NONE;
     const bool needs_morrison = rule_writes(rows, DR_WRITE_SHERMAN_MORRISON);
     float key_dot = 0, morrison_dot = 0;
@@ -181,12 +182,12 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
     if (!needs_key_dot && !needs_morrison) return 0;
     key_dot = dr_warp_sum(key_dot);
     morrison_dot = dr_warp_sum(morrison_dot);
-    meet(); /* the sums of the token before have been read */
+    meet<GROUPS>(); /* the sums of the token before have been read */
     if (threadIdx.x % 32 == 0) {
         shared.key_dot[group_thread() / 32] = key_dot;
         shared.morrison[group_thread() / 32] = morrison_dot;
     }
-    meet();
+    meet<GROUPS>();
     if (needs_morrison) {
         const float factor = 1 / (1 + sum_warps(shared.morrison));
 #pragma unroll
@@ -256,11 +257,11 @@ typedef struct {
     float z[4]; /* value (times its gate) without gain or factor: this thread's columns */
 } row_operands;
 
-template <typename T, int KT, int CHANNELS>
+template <typename T, int KT, int GROUPS, int CHANNELS>
 static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const place &at, int64_t token, int step, int turn,
                                                float alpha, float key_dot, const float (&squash)[CHANNELS],
                                                const float (&morrison)[CHANNELS], const float (&query)[CHANNELS],
-                                               made_rows<KT> &shared) {
+                                               made_rows<KT, GROUPS> &shared) {
     row_operands made;
     const dr_row &row = dr_rule_row(rows, step);
     float dot = make_channels<T>(rows, at, token, step, alpha, squash, morrison, query, shared.channel[turn]);
@@ -272,7 +273,7 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
         dot = dr_warp_sum(dot);
         if (threadIdx.x % 32 == 0) shared.dot[turn][group_thread() / 32] = dot;
     }
-    meet();
+    meet<GROUPS>();
     if (dr_row_needs_dot(rows, step)) inputs.dot = sum_warps(shared.dot[turn]);
     made.gains.base = dr_map_base_gain(row.gain, rows.gain_eps, &inputs);
     made.gains.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &inputs);
@@ -309,7 +310,7 @@ static __device__ inline row_pass pass_row(const dr_cuda_rows &rows, const place
     const float4(&channel)[KT] = shared.made.channel[turn];
     if (erases || last) {
         sum_channels(erases, last, shared.sums, channel, at.group, S);
-        meet();
+        meet<1>();
     }
     row_pass pass;
     pass.update = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
