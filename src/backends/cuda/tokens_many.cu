@@ -17,6 +17,7 @@
 constexpr int LEAST_MANY = 1; /* states a multiprocessor from which on this pays */
 constexpr int MAKERS = 2;     /* groups of 128 threads */
 constexpr int MAKING = MAKERS * THREADS, HOLDING = 32 * ROW_GROUPS, ALL_THREADS = MAKING + HOLDING + 32;
+constexpr unsigned PARTS = 4; /* of a state, copied one by one */
 constexpr int MOST_COLUMNS = 128, COLUMN_LANES = MOST_COLUMNS / 4, MOST_PLACES = 4;
 constexpr unsigned HOLDERS_MEET = MAKERS; /* the makers' barriers are those before */
 
@@ -64,7 +65,7 @@ static __device__ inline void wait(uint64_t &barrier, unsigned parity) {
  * above: there is none. */
 static __device__ inline unsigned next_state(const dr_cuda_tokens &call, const many_plan &plan, unsigned state, int64_t &slot) {
     for (; state < plan.states; state += gridDim.x) {
-        const unsigned sequence = state / (unsigned)call.rows.value_heads;
+        const int64_t sequence = state / (unsigned)call.rows.value_heads;
         slot = call.from ? call.from[sequence] : sequence;
         if (slot >= 0) break;
     }
@@ -194,13 +195,20 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
     }
 }
 
-/* The last warp: the first lane copies, all of them ask for what the makers will read. */
+static __device__ inline void ask_for_inputs(const dr_cuda_tokens &call, const many_plan &plan, unsigned state) {
+    if (state >= plan.states) return;
+    const place at = place_of(call, state, 1);
+    prefetch_token(call.rows, at, at.sequence, 0, 1);
+}
+
+/* The last warp: the first lane copies, all of them ask for what the makers will read, a state later. */
 template <int KT>
 static __device__ inline void copy_states(const dr_cuda_tokens &call, const many_plan &plan, const float *places,
                                           many_shared<KT> &shared) {
-    const unsigned first = dr_shared_address(places);
-    const uint64_t policy = dr_bulk_passing();
+    const unsigned first = dr_shared_address(places), bytes = plan.state_bytes / PARTS;
+    const uint64_t policy = dr_bulk_ordinary();
     turn_of at = {0, 0};
+    unsigned before = plan.states;
     int64_t slot;
     for (unsigned state = next_state(call, plan, blockIdx.x, slot); state < plan.states;
          state = next_state(call, plan, state + gridDim.x, slot), next_turn(at, plan.places)) {
@@ -208,12 +216,15 @@ static __device__ inline void copy_states(const dr_cuda_tokens &call, const many
         if (threadIdx.x % 32 == 0) {
             const unsigned barrier = dr_shared_address(&shared.loaded[at.index]);
             dr_mbarrier_promise(barrier, plan.state_bytes);
-            dr_bulk_load(first + (unsigned)at.index * plan.state_bytes, call.initial + offset_of(call.rows, slot, state),
-                         plan.state_bytes, barrier, policy);
+            const char *from = (const char *)(call.initial + offset_of(call.rows, slot, state));
+            for (unsigned part = 0; part < PARTS; part++)
+                dr_bulk_load(first + (unsigned)at.index * plan.state_bytes + part * bytes, from + part * bytes, bytes, barrier,
+                             policy);
         }
-        const place token = place_of(call, state, 1);
-        prefetch_token(call.rows, token, token.sequence, 0, 1);
+        ask_for_inputs(call, plan, before);
+        before = state;
     }
+    ask_for_inputs(call, plan, before);
 }
 
 #endif
@@ -266,6 +277,7 @@ bool dr_cuda_tokens_are_many(const dr_cuda *gpu, const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
     const int64_t states = call->layout.sequences * rows->value_heads;
     if (!gpu->hopper || !call->whole || rows->key_size > 128 || rows->value_size > MOST_COLUMNS) return false;
+    if (rows->key_size * rows->value_size * sizeof(float) % (16 * PARTS) != 0) return false;
     if (states < LEAST_MANY * gpu->processors || states > INT32_MAX) return false;
     return places_of(gpu, (size_t)rows->key_size * (size_t)rows->value_size * sizeof(float)) >= 3;
 }
