@@ -99,13 +99,17 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
+/* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
+static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+    const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16), token = dr_row_token(rows, i);
+    return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+}
+
 /* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of
  * the block. While tiles are under way. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
+static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, float alpha, dr_prepare_small &small) {
     const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
-    const int token = dr_row_token(rows, i);
-    const bool first = i == token * rows.steps;
-    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+    const bool first = i % rows.steps == 0;
     float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
 #pragma unroll
     for (int m = 0; m < 16; m++) {
@@ -122,6 +126,22 @@ static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const 
     small.head[i] = head;
     small.read[i] = rows.row[0].undecayed && first ? before : head;
     if (own == 15) small.total[begin / 16] = head;
+}
+
+/* From the gain and value of row i, with all decays there: what its readers are scaled by. Returns the decay from after the row
+ * to the end of the chunk. */
+static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
+                                               dr_cuda_row_factors &factors) {
+    float before = 1, after = 1;
+    for (int b = 0; b < i / 16; b++) before *= small.total[b];
+    for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
+    factors.reader = before * small.read[i];
+    if (i < tokens) {
+        const int last = (i + 1) * rows.steps - 1;
+        factors.query = rows.scale * small.head[last];
+        for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
+    }
+    return small.tail[i] * after;
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
@@ -334,7 +354,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = (int)threadIdx.x;
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    dr_prepare_decays(rows, x, small);
+    dr_prepare_decays(rows, dr_prepare_alpha(rows, x), small);
     dr_copy_wait<0>();
     dr_shared_fence();
     __syncthreads();
@@ -364,17 +384,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     }
     __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
-        float before = 1, after = 1;
-        for (int b = 0; b < i / 16; b++) before *= small.total[b];
-        for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
-        small.leave[i] = small.tail[i] * after;
-        const bool turned = plan.reader_direct && rows.row[0].read == DR_READ_FREE;
-        factors.reader = (turned ? -1.0f : 1.0f) * before * small.read[i];
-        if (i < x.place.tokens) {
-            const int last = (i + 1) * rows.steps - 1;
-            factors.query = rows.scale * small.head[last];
-            for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
-        }
+        small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
+        if (plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
         tensors.factors[x.block * 64 + i] = factors;
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];

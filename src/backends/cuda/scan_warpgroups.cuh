@@ -305,10 +305,9 @@ static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr
     }
 }
 
-/* S^T as operands A; and S^T := S^T D. */
+/* S^T as operands A. */
 template <typename T, int tiles>
-static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
-    keep += threadIdx.x % 4 * 2;
+static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
 #pragma unroll
     for (int k = 0; k < tiles / 2; k++) {
         dr_operand_a<T> operand;
@@ -316,6 +315,13 @@ static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles
 #pragma unroll
         for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
     }
+}
+
+/* The same; and S^T := S^T D. */
+template <typename T, int tiles>
+static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+    keep += threadIdx.x % 4 * 2;
+    dr_group_state<T, tiles>(s, a);
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
         const float2 d = *(const float2 *)(keep + n * 8);
