@@ -2,7 +2,7 @@
  * those of warp groups, whose operand B comes from shared memory by itself.
  *
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
- *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
+ *     two groups     of four warps hold 64 columns each; what they share is the tiles (scan_divided.cuh: where there is but one)
  *
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
  * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
@@ -400,10 +400,29 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
         }
 }
 
-/* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
-template <typename T, int boxes, int queries, int reading>
+/* Where S^T and Y^T of a chunk are left for another group (scan_divided.cuh), and the barriers that say they lie there and that
+ * they are read. */
+typedef struct {
+    unsigned state, update, state_filled, state_free, update_filled, update_free;
+} dr_group_hand;
+
+/* Operands A, 16 rows a warp, to a tile, when it is free. */
+template <typename T, int steps>
+static __device__ inline void dr_group_hand_over(const unsigned (&a)[steps][4], unsigned tile, unsigned filled, unsigned free,
+                                                 unsigned turn) {
+    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane % 16;
+    dr_gate_wait(free, turn ^ 1);
+#pragma unroll
+    for (int k = 0; k < steps; k++) dr_store_matrices(dr_tile_at<T>(tile, 64, row, k * 16 + lane / 16 * 8), a[k]);
+    dr_shared_fence();
+    dr_gate_arrive(filled);
+}
+
+/* queries: columns of O^T, 32 or 64, or 0 where outputs are not wanted, as what parts do to a state is, or, divided, are made by
+ * others from what is handed over. */
+template <typename T, int boxes, int queries, int reading, bool divided = false>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
-                                               unsigned rest) {
+                                               unsigned rest, const dr_group_hand &hand) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
     constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
     const dr_scan_call &call = group_call.call;
@@ -437,6 +456,8 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             dr_group_commit();
             if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
+        const unsigned turn = (unsigned)(chunk - place.begin) % 2;
+        if (divided) dr_group_hand_over<T, steps>(a, hand.state, hand.state_filled, hand.state_free, turn);
         dr_group_values<T>(place.unit, there, value, v);
         if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
         if constexpr (reading == DR_SCAN_SUMS) {
@@ -462,6 +483,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
         if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
         dr_group_commit();
+        if (divided) dr_group_hand_over<T, 4>(y, hand.update, hand.update_filled, hand.update_free, turn);
         dr_group_wait<0>();
         if (queries) {
             const int64_t left = end - token;
@@ -478,17 +500,16 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 
 #endif
 
-template <typename T, int boxes, int groups, int queries, int reading>
-static __global__ void __launch_bounds__(128 + 128 * groups, 1)
-    scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
+template <typename T, int boxes, int queries, int reading>
+static __global__ void __launch_bounds__(384, 1) scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
     const dr_scan_call &call = group_call.call;
-    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
-    const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
+    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + 1) / 2;
+    const unsigned first = blockIdx.x % blocks * 2, rest = blockIdx.x / blocks;
     int busy = 0, columns[2] = {-1, -1};
 #pragma unroll
-    for (int g = 0; g < groups; g++) {
+    for (int g = 0; g < 2; g++) {
         const dr_scan_place place = dr_scan_find(call, first + g, rest);
         if (first + g >= all || dr_scan_idle(call, place)) continue;
         if (!place.unit) columns[g] = place.columns;
@@ -497,12 +518,12 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (busy == 0) return;
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<56>();
+        dr_registers_give<56>();
         dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
-        if (groups == 2) dr_registers_take<224>();
+        dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest);
+        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest, {});
     }
 #endif
 }

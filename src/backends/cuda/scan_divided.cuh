@@ -1,0 +1,152 @@
+/* The scan by warp groups (scan_warpgroups.cuh) where a thread block has only 64 columns: what follows from chunk to chunk and
+ * what follows from it in the same chunk are the work of two groups.
+ *
+ *     four warps   copy
+ *     four warps   carry S: Y = Z - diag(c) R~ S, S := D S + X^T Y; each leaves S and Y, rounded, in a tile when it has them
+ *     four warps   O = Q~ S + P' Y, queries as rows, from tiles alone; and the states that a backward wants
+ *
+ * So the time of a chunk is that of two products and what lies between them. There is one tile for S and one for Y, each with a
+ * barrier that says it is filled and one that it is free. */
+#ifndef DR_CUDA_SCAN_DIVIDED_CUH
+#define DR_CUDA_SCAN_DIVIDED_CUH
+
+#include "backends/cuda/scan_warpgroups.cuh"
+
+/* The tiles between the groups lie before the stages: S^T [64 x K] and Y^T [64 x 64]. Their barriers lie behind those of the
+ * stages. */
+static __host__ __device__ inline int dr_divided_tile_bytes(const dr_cuda_chunk_plan &plan) {
+    return 64 * plan.key_width * 2 + 64 * 64 * 2;
+}
+
+enum { DR_DIVIDED_BARRIER_BYTES = 4 * (int)sizeof(uint64_t) };
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* C += rows of `left` times the transposes of 64 rows of `right`. left_box: bytes from one box of 64 columns to the next; behind
+ * fewer than 64 rows lies something else, which makes rows of C that nobody stores. */
+template <typename T, int boxes>
+static __device__ inline void dr_divided_product(float (&c)[8][4], unsigned left, unsigned left_box, unsigned right) {
+    const uint64_t a = dr_group_operand(left, 16), b = dr_group_operand(right, 16);
+    dr_group_begin();
+#pragma unroll
+    for (int k = 0; k < boxes * 4; k++) {
+        const unsigned on = k % 4 * 32;
+        dr_group_multiply_tiles(T(), c, dr_group_forward(a, k / 4 * left_box + on), dr_group_forward(b, k / 4 * 8192 + on));
+    }
+    dr_group_commit();
+}
+
+/* S before the chunk, [V][K], from its tile: 16 bytes a lane. */
+template <typename T, int boxes>
+static __device__ inline void dr_divided_save(const dr_scan_call &call, const dr_scan_place &place, int64_t block,
+                                              const char *state) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    T *to = (T *)call.saved + (block * plan.value_width + place.columns) * (boxes * 64);
+#pragma unroll
+    for (int i = 0; i < boxes * 4; i++) {
+        const int unit = i * 128 + (int)threadIdx.x % 128, row = unit / (boxes * 8), column = unit % (boxes * 8) * 8;
+        *(uint4 *)(to + row * boxes * 64 + column) = *(const uint4 *)(state + dr_tile_at<T>(0, 64, row, column));
+    }
+}
+
+/* The warp's 16 rows of O. Four lanes have 64 bytes of a row between them, each ends up with 16 of them. */
+template <typename T>
+static __device__ inline void dr_divided_put_output(const dr_scan_call &call, const dr_scan_place &place, int64_t token,
+                                                    int tokens, const float (&o)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane / 4;
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int column = half * 32 + lane % 4 * 8, columns = rows.value_size - place.columns - column; /* that exist */
+            unsigned x[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++) x[n] = dr_pack(T(), o[half * 4 + n][2 * h], o[half * 4 + n][2 * h + 1]);
+            dr_group_exchange(x);
+            if (row + 8 * h >= tokens) continue;
+            T *at = to + 8 * h * stride + column;
+            if (rows.aligned && columns > 0) {
+                *(uint4 *)at = make_uint4(x[0], x[1], x[2], x[3]);
+                continue;
+            }
+            const T *element = (const T *)x;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (e < columns) at[e] = element[e];
+        }
+}
+
+template <typename T, int boxes>
+static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group_call, char *stages, const dr_group_hand &hand,
+                                                 unsigned columns, unsigned rest) {
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned gates = dr_shared_address(stages);
+    const dr_scan_place place = dr_scan_find(call, columns, rest);
+    const int row = dr_scan_warp() * 16 + (int)(threadIdx.x % 32 / 4);
+    int64_t token = dr_sequence_begin(plan, call.tensors.cu, place.sequence) + (int64_t)place.begin * plan.chunk;
+    const int64_t end = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    dr_group_turn at = {0, 0};
+    for (int chunk = place.begin; chunk < place.end; chunk++) {
+        const char *stage = stages + at.stage * call.room.bytes;
+        const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes), turn = (unsigned)(chunk - place.begin) % 2;
+        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
+        float o[8][4] = {};
+        dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
+        dr_gate_wait(hand.state_filled, turn);
+        dr_divided_product<T, boxes>(o, tile + (unsigned)call.room.query, plan.query_rows * 128, hand.state);
+        if (call.saved) dr_divided_save<T, boxes>(call, place, block, stages - (gates - hand.state));
+        const float upper = factors[row].query, lower = factors[row + 8].query;
+        dr_group_wait<0>();
+        dr_gate_arrive(hand.state_free);
+#pragma unroll
+        for (int n = 0; n < 8; n++) o[n][0] *= upper, o[n][1] *= upper, o[n][2] *= lower, o[n][3] *= lower;
+        dr_gate_wait(hand.update_filled, turn);
+        dr_divided_product<T, 1>(o, tile + (unsigned)call.room.score, 0, hand.update);
+        dr_group_wait<0>();
+        dr_gate_arrive(hand.update_free);
+        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        const int64_t left = end - token;
+        dr_divided_put_output<T>(call, place, token, left < plan.chunk ? (int)left : plan.chunk, o);
+        dr_group_next(at, group_call.stages);
+        token += plan.chunk;
+        block += plan.value_heads;
+    }
+}
+
+#endif
+
+template <typename T, int boxes, int reading>
+static __global__ void __launch_bounds__(384, 1) scan_divided(const __grid_constant__ dr_group_scan_call group_call) {
+#ifdef DR_CUDA_WARPGROUPS
+    extern __shared__ __align__(1024) char shared[];
+    const dr_scan_call &call = group_call.call;
+    const unsigned all = (unsigned)dr_scan_groups(call), column = blockIdx.x % all, rest = blockIdx.x / all;
+    const dr_scan_place place = dr_scan_find(call, column, rest);
+    if (dr_scan_idle(call, place)) return;
+    char *stages = shared + dr_divided_tile_bytes(call.plan);
+    const unsigned gates = dr_shared_address(stages) + (unsigned)dr_group_scan_bytes(group_call);
+    const dr_group_hand hand = {dr_shared_address(shared), dr_shared_address(shared) + 64 * boxes * 64 * 2, gates, gates + 8,
+                                gates + 16, gates + 24};
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 4; i++) dr_gate_open(gates + 8 * i, 128);
+    dr_group_open(group_call, dr_shared_address(stages), 2);
+    if (threadIdx.x < 128) {
+        dr_registers_give<56>();
+        const int columns[2] = {place.columns, -1};
+        dr_group_copy<T, boxes>(group_call, stages, place, columns);
+    } else if (threadIdx.x < 256) {
+        dr_registers_take<224>();
+        dr_group_compute<T, boxes, 0, reading, true>(group_call, stages, 0, column, rest, hand);
+    } else {
+        dr_registers_take<224>();
+        dr_divided_outputs<T, boxes>(group_call, stages, hand, column, rest);
+    }
+#endif
+}
+
+#endif
