@@ -78,7 +78,8 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
     const unsigned tile = dr_shared_address(stage);
     float p[8][4] = {}, none[8][4] = {};
     dr_cuda_row_factors factors = {0, 0, 0, 0};
-    dr_prepare_decays(rows, chunk.alpha, small);
+    const dr_prepare_half half = dr_prepare_halve(chunk.alpha);
+    dr_prepare_spread(rows, half, small);
     dr_copy_wait<1>();
     dr_shared_fence();
     __barrier_sync_count(DR_LINEAR_MAKERS, 128);
@@ -104,8 +105,9 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
     if (first && (summary || call.saved))
         for (int k = i; k < boxes * 64; k += 128) call.tensors.keep[chunk.x.block * boxes * 64 + k] = kept;
     if (!summary) {
+        const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
         dr_group_wait<0>();
-        dr_prepare_mask(rows, small, false, NULL, none, p);
+        dr_prepare_mask(rows, small, near, near, false, NULL, none, p);
         dr_linear_put_scores<T>(tile + (unsigned)call.room.score, p);
         if (first && call.saved) {
             __barrier_sync_count(DR_LINEAR_MAKERS, 128);
@@ -200,9 +202,9 @@ static __device__ inline void dr_linear_values(const dr_cuda_row_factors *factor
         const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float2 z = dr_group_pair<T>(v[n / 2][n % 2 * 2 + i]);
+            float2 z = dr_unpack(T(), v[n / 2][n % 2 * 2 + i]);
             if (gated) {
-                const float2 open = dr_group_pair<T>(w[n / 2][n % 2 * 2 + i]);
+                const float2 open = dr_unpack(T(), w[n / 2][n % 2 * 2 + i]);
                 z.x *= open.x, z.y *= open.y;
             }
             y[n / 2][n % 2 * 2 + i] = dr_pack(T(), z.x * f.z, z.y * h.z);
