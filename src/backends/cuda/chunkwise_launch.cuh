@@ -73,7 +73,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const int beside = plan->linear ? DR_LINEAR_DECAY_BYTES
+    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES
                        : divided    ? dr_divided_tile_bytes(*plan) + DR_DIVIDED_BARRIER_BYTES
                                     : 0; /* the stages */
     const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
@@ -82,7 +82,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
     DR_TRY(dr_allow_shared(kernel, bytes));
-    kernel<<<blocks, 128 + 128 * (divided ? 2 : groups), bytes, stream>>>(group_call);
+    kernel<<<blocks, plan->linear ? DR_LINEAR_THREADS : 384, bytes, stream>>>(group_call);
     DR_CUDA_LAUNCHED("scan_warpgroups");
     return DR_OK;
 }

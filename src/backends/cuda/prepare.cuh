@@ -105,6 +105,11 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
+/* The warp among the four that make a chunk. */
+static __device__ inline int dr_prepare_warp() {
+    return (int)(threadIdx.x / 32 % 4);
+}
+
 /* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
 static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
     const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16), token = dr_row_token(rows, i);
@@ -158,7 +163,7 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
 
 /* What the other warps need of the warp's block. */
 static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half, dr_prepare_small &small) {
-    const int own = (int)(threadIdx.x % 16), i = (int)(threadIdx.x / 32) * 16 + own;
+    const int own = (int)(threadIdx.x % 16), i = dr_prepare_warp() * 16 + own;
     const float upper = __shfl_sync(0xffffffffu, half.head, 7), lower = __shfl_sync(0xffffffffu, half.head, 15);
     const float over = own < 8 ? 1.0f : upper;
     if (threadIdx.x % 32 >= 16) return;
@@ -189,7 +194,7 @@ static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const d
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small,
                                               const dr_prepare_near &near, const dr_prepare_near &near_read, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const int first = warp * 16 + g;
     float asked[2], read[2], gain[2]; /* times the blocks between */
 #pragma unroll
@@ -360,7 +365,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
                                                      T *to) {
     constexpr int unit = 16 / (int)sizeof(T);
     const int units = plan.key_width / unit;
-    for (int i = (int)threadIdx.x; i < 64 * units; i += PREPARE_THREADS) {
+    for (int i = (int)threadIdx.x % PREPARE_THREADS; i < 64 * units; i += PREPARE_THREADS) {
         const int row = i / units, column = i % units * unit;
         union {
             uint4 words;

@@ -97,6 +97,7 @@ static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group
         const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
         float o[8][4] = {};
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
+        dr_shared_fence();
         dr_gate_wait(hand.state_filled, turn);
         dr_divided_product<T, boxes>(o, tile + (unsigned)call.room.query, plan.query_rows * 128, hand.state);
         if (call.saved) dr_divided_save<T, boxes>(call, place, block, stages - (gates - hand.state));

@@ -90,6 +90,18 @@ static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
 
+/* Says that the thread's copies have come: vectors at odd places are not copied but loaded and stored. Who waits for it makes
+ * them visible to the matrix units. */
+static __device__ inline void dr_group_tell(unsigned gate, bool aligned) {
+    if (aligned) {
+        dr_gate_arrive_copied(gate);
+        return;
+    }
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_gate_arrive(gate);
+}
+
 /* The copies of the chunk that is `behind` chunks back have come: says so. */
 template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
     dr_copy_wait<behind>();
@@ -188,7 +200,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
             columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
-    dr_group_turn at = {0, 1}, told = {0, 0};
+    dr_group_turn at = {0, 1};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
@@ -229,19 +241,11 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             else
                 dr_scan_load_queries<T, width>(x, now, block);
         }
-        dr_copy_commit();
-        if (group_call.stages == 2) {
-            dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
-            dr_group_next(told, group_call.stages);
-        } else if (chunk > place.begin) {
-            dr_group_tell<1>(dr_group_filled(group_call, gates, told.stage));
-            dr_group_next(told, group_call.stages);
-        }
+        dr_group_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
         block += heads;
     }
-    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -443,6 +447,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
+        dr_shared_fence();
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
         dr_group_begin();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();

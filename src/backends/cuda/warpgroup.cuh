@@ -20,6 +20,11 @@ static __device__ inline void dr_gate_arrive(unsigned gate) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(gate) : "memory");
 }
 
+/* Arrives once this thread's asynchronous copies have come, without waiting for them. */
+static __device__ inline void dr_gate_arrive_copied(unsigned gate) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(gate) : "memory");
+}
+
 /* Until as many have arrived as open said, for the time (turn) that is 0, 1, 0, 1, .. */
 static __device__ inline void dr_gate_wait(unsigned gate, unsigned turn) {
     asm volatile(
