@@ -33,11 +33,12 @@ static bool reads_sum(const dr_rule *rule) {
            rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
 }
 
-/* Whether the scan can do without prepare: nothing is read, and keys and queries stand in tensors as they are. */
+/* Whether the scan can do without prepare: nothing is read, and keys and queries are inputs as they are. */
 static bool is_linear(const dr_rule *rule) {
-    const dr_write write = rule->row[0].write;
-    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->row[0].read == DR_READ_NONE &&
-           rule->query != DR_QUERY_CORRECTED && write != DR_WRITE_RATE_READ;
+    const dr_row *row = &rule->row[0];
+    const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
+           rule->query == DR_QUERY_PLAIN;
 }
 
 static bool queries_directly(const dr_rule *rule) {

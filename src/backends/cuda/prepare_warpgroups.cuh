@@ -104,24 +104,30 @@ static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&
     dr_group_wait<0>();
 }
 
-/* The warp's 16 rows of 64 columns, through 2 KB of shared memory that are its own: eight lanes write a row. put(row, unit, x):
- * eight elements of row 0 .. 15. */
-template <typename T, typename F>
-static __device__ inline void dr_group_put_rows(char *stage, const float (&c)[8][4], F put) {
-    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), own = lane % 16;
-    stage += warp * 2048;
+/* Rows 16 warp .. of 64 columns to a tile; the warp may read them at once. */
+template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32 % 4 * 16) + lane % 16;
+    const unsigned to = dr_shared_address(tile);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
                                dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
-        dr_store_matrices(dr_shared_address(stage) + (unsigned)(own * 128 + (((n + lane / 16) ^ own % 8) << 4)), x);
+        dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);
     }
     __syncwarp();
+}
+
+/* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of row
+ * 0 .. 15. */
+template <typename T, typename F>
+static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
+    const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
+    dr_group_lay_rows<T>(tile, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = i * 4 + lane / 8, unit = lane % 8;
-        put(row, unit, *(const uint4 *)(stage + row * 128 + ((unit ^ row % 8) << 4)));
+        put(row, unit, *(const uint4 *)(tile + dr_tile_at<T>(0, 64, first + row, unit * 8)));
     }
 }
 

@@ -10,6 +10,7 @@
 #ifndef DR_CUDA_SCAN_DIVIDED_CUH
 #define DR_CUDA_SCAN_DIVIDED_CUH
 
+#include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/scan_warpgroups.cuh"
 
 /* The tiles between the groups lie before the stages: S^T [64 x K] and Y^T [64 x 64]. Their barriers lie behind those of the
@@ -49,34 +50,28 @@ static __device__ inline void dr_divided_save(const dr_scan_call &call, const dr
     }
 }
 
-/* The warp's 16 rows of O. Four lanes have 64 bytes of a row between them, each ends up with 16 of them. */
+/* The warp's 16 rows of O, through 2 KB of shared memory that are its own: eight lanes write a row. */
 template <typename T>
-static __device__ inline void dr_divided_put_output(const dr_scan_call &call, const dr_scan_place &place, int64_t token,
-                                                    int tokens, const float (&o)[8][4]) {
+static __device__ inline void dr_divided_put_output(const dr_scan_call &call, const dr_scan_place &place, char *tile,
+                                                    int64_t token, int tokens, const float (&o)[8][4]) {
     const dr_cuda_rows &rows = call.plan.rows;
-    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane / 4;
+    const int lane = (int)(threadIdx.x % 32), column = lane % 8 * 8, columns = rows.value_size - place.columns - column;
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-    T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns;
+    const int first = dr_scan_warp() * 16 + lane / 8;
+    T *to = (T *)call.o + (token + first) * stride + place.head * rows.value_size + place.columns + column;
+    dr_group_lay_rows<T>(tile, o);
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int column = half * 32 + lane % 4 * 8, columns = rows.value_size - place.columns - column; /* that exist */
-            unsigned x[4];
-#pragma unroll
-            for (int n = 0; n < 4; n++) x[n] = dr_pack(T(), o[half * 4 + n][2 * h], o[half * 4 + n][2 * h + 1]);
-            dr_group_exchange(x);
-            if (row + 8 * h >= tokens) continue;
-            T *at = to + 8 * h * stride + column;
-            if (rows.aligned && columns > 0) {
-                *(uint4 *)at = make_uint4(x[0], x[1], x[2], x[3]);
-                continue;
-            }
-            const T *element = (const T *)x;
+    for (int i = 0; i < 16; i += 4) {
+        const uint4 x = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, first + i, column));
+        if (first + i < tokens && rows.aligned && columns > 0) *(uint4 *)to = x;
+        if (first + i < tokens && !rows.aligned) {
+            const T *element = (const T *)&x;
 #pragma unroll
             for (int e = 0; e < 8; e++)
-                if (e < columns) at[e] = element[e];
+                if (e < columns) to[e] = element[e];
         }
+        to += 4 * stride;
+    }
 }
 
 template <typename T, int boxes>
@@ -92,7 +87,7 @@ static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group
     int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
-        const char *stage = stages + at.stage * call.room.bytes;
+        char *stage = stages + at.stage * call.room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes), turn = (unsigned)(chunk - place.begin) % 2;
         const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
         float o[8][4] = {};
@@ -110,9 +105,10 @@ static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group
         dr_divided_product<T, 1>(o, tile + (unsigned)call.room.score, 0, hand.update);
         dr_group_wait<0>();
         dr_gate_arrive(hand.update_free);
-        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
         const int64_t left = end - token;
-        dr_divided_put_output<T>(call, place, token, left < plan.chunk ? (int)left : plan.chunk, o);
+        /* the values are read by then */
+        dr_divided_put_output<T>(call, place, stage + call.room.value, token, left < plan.chunk ? (int)left : plan.chunk, o);
+        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
         dr_group_next(at, group_call.stages);
         token += plan.chunk;
         block += plan.value_heads;
@@ -141,10 +137,10 @@ static __global__ void __launch_bounds__(384, 1) scan_divided(const __grid_const
         const int columns[2] = {place.columns, -1};
         dr_group_copy<T, boxes>(group_call, stages, place, columns);
     } else if (threadIdx.x < 256) {
-        dr_registers_take<224>();
+        dr_registers_take<240>();
         dr_group_compute<T, boxes, 0, reading, true>(group_call, stages, 0, column, rest, hand);
     } else {
-        dr_registers_take<224>();
+        dr_registers_give<120>();
         dr_divided_outputs<T, boxes>(group_call, stages, hand, column, rest);
     }
 #endif

@@ -112,17 +112,6 @@ static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, c
     return row;
 }
 
-/* Rows 16 warp .. of the scores to their tile. */
-template <typename T> static __device__ inline void dr_linear_put_scores(unsigned tile, const float (&p)[8][4]) {
-    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane % 16;
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-        const unsigned x[4] = {dr_pack(T(), p[n][0], p[n][1]), dr_pack(T(), p[n][2], p[n][3]),
-                               dr_pack(T(), p[n + 1][0], p[n + 1][1]), dr_pack(T(), p[n + 1][2], p[n + 1][3])};
-        dr_store_matrices(dr_tile_at<T>(tile, 64, row, (n + lane / 16) * 8), x);
-    }
-}
-
 /* What a backward wants of the chunk beside states: factors are those of prepare. */
 template <typename T>
 static __device__ inline void dr_linear_keep(const dr_scan_call &call, const dr_prepare_block &x, const dr_prepare_small &small,
@@ -175,7 +164,7 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
     if (summary) return;
     dr_group_wait<0>();
     dr_prepare_mask(rows, small, near, near, false, NULL, none, p);
-    dr_linear_put_scores<T>(tile + (unsigned)call.room.score, p);
+    dr_group_lay_rows<T>(stage + call.room.score, p);
     dr_shared_fence();
     if (!first || !call.saved) return;
     __barrier_sync_count(barrier, 128);

@@ -275,33 +275,69 @@ static __device__ inline void dr_group_values(bool unit, unsigned there, unsigne
     }
 }
 
-/* Y^T as operands A, from U^T and the values. Of two rows a token only one may be gated; gate: the tile of write gates. */
-template <typename T, bool reads, bool gated>
-static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
-                                              const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
-    factors += threadIdx.x % 4 * 2;
-    const bool even = gated && rows.row[0].value == DR_VALUE_GATED;
-    const bool odd = gated && rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
-    unsigned w[4][4];
-    if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
+/* Two rows of Z^T, columns g and g + 8, and what goes of U^T into Y^T, a number a row: 0 where nothing is read. */
+typedef struct {
+    float z[4], read[2];
+} dr_group_term;
+
+/* How values are gated: not; the even rows, the odd ones or both. */
+typedef struct {
+    bool gated, even, odd;
+} dr_group_gates;
+
+static __device__ inline dr_group_gates dr_group_gates_of(const dr_cuda_rows &rows) {
+    const bool even = rows.row[0].value == DR_VALUE_GATED;
+    const dr_group_gates x = {rows.input[DR_INPUT_WRITE_GATE].at != NULL, even,
+                              rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even};
+    return x;
+}
+
+/* factors: of the lane's two rows; v, w: their values and write gates. */
+template <typename T, bool reads>
+static __device__ inline dr_group_term dr_group_make_term(const dr_group_gates &gates, const dr_cuda_row_factors *factors,
+                                                          const unsigned (&v)[2], const unsigned (&w)[2]) {
+    const float4 f = *(const float4 *)&factors[0], h = *(const float4 *)&factors[1]; /* gain, reader, value, query */
+    dr_group_term x;
+    x.read[0] = reads ? -f.x * f.y : 0.0f, x.read[1] = reads ? -h.x * h.y : 0.0f;
 #pragma unroll
-    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
-        const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
-        float2 upper = dr_unpack(T(), v[n / 2][n % 2 * 2]), lower = dr_unpack(T(), v[n / 2][n % 2 * 2 + 1]);
-        upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z; /* gain, reader, value, query */
-        if (gated) {
-            const float2 first = dr_unpack(T(), w[n / 2][n % 2 * 2]), second = dr_unpack(T(), w[n / 2][n % 2 * 2 + 1]);
-            upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
-            lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
+    for (int i = 0; i < 2; i++) {
+        float2 z = dr_unpack(T(), v[i]);
+        z.x *= f.z, z.y *= h.z;
+        if (gates.gated) {
+            const float2 open = dr_unpack(T(), w[i]);
+            z.x *= gates.even ? open.x : 1.0f, z.y *= gates.odd ? open.y : 1.0f;
         }
-        if (reads) {
-            const float read = -f.x * f.y, read_right = -h.x * h.y;
-            upper.x = fmaf(read, u[n][0], upper.x), upper.y = fmaf(read_right, u[n][1], upper.y);
-            lower.x = fmaf(read, u[n][2], lower.x), lower.y = fmaf(read_right, u[n][3], lower.y);
-        }
-        y[n / 2][n % 2 * 2] = dr_pack(T(), upper.x, upper.y);
-        y[n / 2][n % 2 * 2 + 1] = dr_pack(T(), lower.x, lower.y);
+        x.z[2 * i] = z.x, x.z[2 * i + 1] = z.y;
     }
+    return x;
+}
+
+/* The same of 16 rows, two for each half; gate: the tile of write gates, row: the first. */
+template <typename T, bool reads>
+static __device__ inline void dr_group_make_terms(const dr_group_gates &gates, const dr_cuda_row_factors *factors, unsigned gate,
+                                                  int row, const unsigned (&v)[4], dr_group_term (&x)[2]) {
+    unsigned w[4] = {};
+    if (gates.gated)
+        dr_load_matrices_transposed(w, dr_lane_at<T>(gate + dr_lane_along<T>(), 64, row, dr_scan_warp() * 16));
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const unsigned value[2] = {v[2 * h], v[2 * h + 1]}, open[2] = {w[2 * h], w[2 * h + 1]};
+        x[h] = dr_group_make_term<T, reads>(gates, factors + row + 8 * h + threadIdx.x % 4 * 2, value, open);
+    }
+}
+
+/* Y^T of those, as an operand A. */
+template <typename T, bool reads>
+static __device__ inline void dr_group_update(const dr_group_term (&x)[2], const float (&u)[8][4], int k, unsigned (&y)[4]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float left = x[h].z[2 * i], right = x[h].z[2 * i + 1];
+            const float(&row)[4] = u[2 * k + h];
+            if (reads) left = fmaf(x[h].read[0], row[2 * i], left), right = fmaf(x[h].read[1], row[2 * i + 1], right);
+            y[2 * h + i] = dr_pack(T(), left, right);
+        }
 }
 
 /* S^T as operands A. */
@@ -424,12 +460,14 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
                                                unsigned rest, const dr_group_hand &hand) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
     constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
+    constexpr bool early = !asks; /* beside S q there are too few registers to have the terms before U */
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const unsigned gates = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
+    dr_group_gates gating = dr_group_gates_of(plan.rows);
+    if (place.unit) gating.gated = false;
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
     const int only = plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
     const unsigned there = only == 0 ? 0x0000ffffu : only == 1 ? 0xffff0000u : 0xffffffffu;
@@ -459,6 +497,12 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         const unsigned turn = (unsigned)(chunk - place.begin) % 2;
         if (divided) dr_group_hand_over<T, steps>(a, hand.state, hand.state_filled, hand.state_free, turn);
         dr_group_values<T>(place.unit, there, value, v);
+        const unsigned gate = tile + (unsigned)(group_call.gate + group * 64 * 64 * 2);
+        dr_group_term terms[4][2];
+        if (early) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) dr_group_make_terms<T, reads>(gating, factors, gate, k * 16, v[k], terms[k]);
+        }
         if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
         if constexpr (reading == DR_SCAN_SUMS) {
             const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
@@ -467,11 +511,11 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 #pragma unroll
                 for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
         }
-        if (gated && !place.unit)
-            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
-                                            y);
-        else
-            dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (!early) dr_group_make_terms<T, reads>(gating, factors, gate, k * 16, v[k], terms[k]);
+            dr_group_update<T, reads>(terms[k], u, k, y[k]);
+        }
         if (queries) {
             dr_group_wait<0>();
 #pragma unroll
