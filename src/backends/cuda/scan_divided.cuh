@@ -23,6 +23,20 @@ enum { DR_DIVIDED_BARRIER_BYTES = 4 * (int)sizeof(uint64_t) };
 
 #ifdef DR_CUDA_WARPGROUPS
 
+/* tiles: where they begin; gates: their barriers. */
+static __device__ inline dr_group_hand dr_divided_hand(const char *tiles, int boxes, unsigned gates) {
+    const unsigned state = dr_shared_address(tiles);
+    const dr_group_hand hand = {state, state + (unsigned)(boxes * 8192), gates, gates + 8, gates + 16, gates + 24};
+    return hand;
+}
+
+/* Before the block's threads meet. */
+static __device__ inline void dr_divided_open(const dr_group_hand &hand) {
+    if (threadIdx.x > 0) return;
+    dr_gate_open(hand.state_filled, 128), dr_gate_open(hand.state_free, 128);
+    dr_gate_open(hand.update_filled, 128), dr_gate_open(hand.update_free, 128);
+}
+
 /* C += rows of `left` times the transposes of 64 rows of `right`. left_box: bytes from one box of 64 columns to the next; behind
  * fewer than 64 rows lies something else, which makes rows of C that nobody stores. */
 template <typename T, int boxes>
@@ -74,9 +88,10 @@ static __device__ inline void dr_divided_put_output(const dr_scan_call &call, co
     }
 }
 
+/* ready: the barriers that say what a chunk reads lies in its stage, `step` bytes from one to the next. */
 template <typename T, int boxes>
 static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group_call, char *stages, const dr_group_hand &hand,
-                                                 unsigned columns, unsigned rest) {
+                                                 unsigned ready, unsigned step, unsigned columns, unsigned rest) {
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const unsigned gates = dr_shared_address(stages);
@@ -91,7 +106,7 @@ static __device__ inline void dr_divided_outputs(const dr_group_scan_call &group
         const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes), turn = (unsigned)(chunk - place.begin) % 2;
         const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
         float o[8][4] = {};
-        dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
+        dr_gate_wait(ready + (unsigned)at.stage * step, at.turn);
         dr_shared_fence();
         dr_gate_wait(hand.state_filled, turn);
         dr_divided_product<T, boxes>(o, tile + (unsigned)call.room.query, plan.query_rows * 128, hand.state);
@@ -126,12 +141,10 @@ static __global__ void __launch_bounds__(384, 1) scan_divided(const __grid_const
     const dr_scan_place place = dr_scan_find(call, column, rest);
     if (dr_scan_idle(call, place)) return;
     char *stages = shared + dr_divided_tile_bytes(call.plan);
-    const unsigned gates = dr_shared_address(stages) + (unsigned)dr_group_scan_bytes(group_call);
-    const dr_group_hand hand = {dr_shared_address(shared), dr_shared_address(shared) + 64 * boxes * 64 * 2, gates, gates + 8,
-                                gates + 16, gates + 24};
-    if (threadIdx.x == 0)
-        for (int i = 0; i < 4; i++) dr_gate_open(gates + 8 * i, 128);
-    dr_group_open(group_call, dr_shared_address(stages), 2);
+    const unsigned base = dr_shared_address(stages);
+    const dr_group_hand hand = dr_divided_hand(shared, boxes, base + (unsigned)dr_group_scan_bytes(group_call));
+    dr_divided_open(hand);
+    dr_group_open(group_call, base, 2);
     if (threadIdx.x < 128) {
         dr_registers_give<56>();
         const int columns[2] = {place.columns, -1};
@@ -141,7 +154,7 @@ static __global__ void __launch_bounds__(384, 1) scan_divided(const __grid_const
         dr_group_compute<T, boxes, 0, reading, true>(group_call, stages, 0, column, rest, hand);
     } else {
         dr_registers_give<120>();
-        dr_divided_outputs<T, boxes>(group_call, stages, hand, column, rest);
+        dr_divided_outputs<T, boxes>(group_call, stages, hand, dr_group_filled(group_call, base, 0), 16, column, rest);
     }
 #endif
 }
