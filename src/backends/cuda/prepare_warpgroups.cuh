@@ -157,12 +157,16 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
     }
 }
 
-/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. */
-template <typename T>
+/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 block ... */
+template <typename T, bool pairs>
 static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
                                                  T *score) {
     const dr_cuda_rows &rows = plan.rows;
     dr_group_put_rows<T>(stage, c, [&](int row, int unit, uint4 eight) {
+        if (pairs) {
+            if (row < 8 && block * 8 + row < plan.chunk) *(uint4 *)(score + (block * 8 + row) * 64 + unit * 8) = eight;
+            return;
+        }
         row += block * 16;
         const int token = dr_row_token(rows, row);
         if (token < plan.chunk && row - token * rows.steps == rows.steps - 1) *(uint4 *)(score + token * 64 + unit * 8) = eight;
@@ -173,7 +177,7 @@ static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan,
 
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
  * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. */
-template <typename T, bool rest>
+template <typename T, bool rest, bool pairs>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
     unsigned high[4][4], low[4][4];
@@ -184,7 +188,7 @@ static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, 
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));
-        dr_group_put_score<T>(plan, (char *)matrix, block, c, score);
+        dr_group_put_score<T, pairs>(plan, (char *)matrix, block, c, score);
     }
     dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
 }
