@@ -5,7 +5,6 @@
 #include "backends/cuda/parts.cuh"
 #include "backends/cuda/prepare_channel.cuh"
 #include "backends/cuda/scan.cuh"
-#include "backends/cuda/scan_divided.cuh"
 #include "backends/cuda/scan_linear.cuh"
 
 template <typename T>
@@ -44,22 +43,23 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const bool sums = dr_group_scan_sums(*call), pair = groups == 2;
-    if (plan->linear && call->summary)
-        return pair ? scan_linear<T, boxes, 2, DR_LINEAR_SUMMARY> : scan_linear<T, boxes, 1, DR_LINEAR_SUMMARY>;
-    if (plan->linear) return pair ? scan_linear<T, boxes, 2, DR_LINEAR_WHOLE> : scan_linear<T, boxes, 1, DR_LINEAR_DIVIDED>;
+    if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
+    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
     if (call->summary)
-        return !plan->reads ? scan_warpgroups<T, boxes, 0, DR_SCAN_BLIND>
-               : sums       ? scan_warpgroups<T, boxes, 0, DR_SCAN_SUMS>
-                            : scan_warpgroups<T, boxes, 0, DR_SCAN_READS>;
-    if (!plan->reads) return pair ? scan_warpgroups<T, boxes, 64, DR_SCAN_BLIND> : scan_divided<T, boxes, DR_SCAN_BLIND>;
-    if (sums) return pair ? scan_warpgroups<T, boxes, 64, DR_SCAN_SUMS> : scan_divided<T, boxes, DR_SCAN_SUMS>;
-    if (!pair) return scan_divided<T, boxes, DR_SCAN_READS>;
-    return plan->query_rows <= 32 ? scan_warpgroups<T, boxes, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 64, DR_SCAN_READS>;
+        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+               : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
+                                           : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
+    if (!plan->reads)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
+    if (dr_group_scan_sums(*call))
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
+    if (plan->query_rows <= 32)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;
+    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
 }
 
-/* A thread block has a multiprocessor to itself: with two groups of columns it loads tiles once for both; with one more of the
- * chain's blocks run at once, and a second group makes the outputs. */
+/* A thread block has a multiprocessor to itself: with two groups of columns it loads tiles once for both, with one more of the
+ * chain's blocks run at once. */
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
     enum { SHARED = 227 * 1024 };
     const dr_cuda_chunk_plan *plan = &call->plan;
@@ -67,20 +67,17 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
     const bool pair = columns > 1 && chains * columns > plan->processors;
     const int groups = pair || (call->summary && !plan->linear) ? 2 : 1;
-    const bool divided = !call->summary && groups == 1;
-    const int threads = plan->linear ? dr_linear_threads(divided ? DR_LINEAR_DIVIDED : DR_LINEAR_WHOLE) : 384;
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    int beside = divided ? dr_divided_tile_bytes(*plan) : 0; /* the stages */
-    beside += plan->linear ? DR_LINEAR_BESIDE_BYTES : divided ? DR_DIVIDED_BARRIER_BYTES : 0;
+    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
     const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
     const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
     const int bytes = dr_group_scan_bytes(group_call) + beside;
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
     DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<blocks, (unsigned)threads, bytes, stream>>>(group_call);
+    kernel<<<blocks, plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups, bytes, stream>>>(group_call);
     DR_CUDA_LAUNCHED("scan_warpgroups");
     return DR_OK;
 }

@@ -29,8 +29,8 @@ typedef struct {
     float total[4];           /* of a block */
 } dr_prepare_small;
 
-/* From after a writer to what a reader of the same block of 16 sees, where the lane's accumulators lie: rows g and g + 8, of the
- * columns 2t and 2t + 1 those in the row's own half of the block and those in the half before. */
+/* From after a writer to what a reader of the same block of 16 sees, where the lane's accumulators lie: rows g and g + 8, of
+ * the columns 2t and 2t + 1 those in the row's own half of the block and those in the half before. */
 typedef struct {
     float2 upper, lower, before;
 } dr_prepare_near;
@@ -162,7 +162,8 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
 }
 
 /* What the other warps need of the warp's block. */
-static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half, dr_prepare_small &small) {
+static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half,
+                                                dr_prepare_small &small) {
     const int own = (int)(threadIdx.x % 16), i = dr_prepare_warp() * 16 + own;
     const float upper = __shfl_sync(0xffffffffu, half.head, 7), lower = __shfl_sync(0xffffffffu, half.head, 15);
     const float over = own < 8 ? 1.0f : upper;

@@ -118,10 +118,9 @@ template <typename T> static __device__ inline void dr_group_lay_rows(char *tile
     __syncwarp();
 }
 
-/* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of row
- * 0 .. 15. */
-template <typename T, typename F>
-static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
+/* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of
+ * row 0 .. 15. */
+template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
     const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
     dr_group_lay_rows<T>(tile, c);
 #pragma unroll
@@ -152,8 +151,8 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
             for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), x, high[k], dr_group_forward(v, k * 2048), 1);
         dr_group_commit();
         dr_group_wait<0>();
-        dr_group_put_rows<T>(stage, x,
-                             [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + box * 64 + unit * 8) = eight; });
+        dr_group_put_rows<T>(
+            stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + box * 64 + unit * 8) = eight; });
     }
 }
 

@@ -39,7 +39,7 @@ template <> struct dr_lane_word<4> { typedef unsigned type; };
 template <> struct dr_lane_word<8> { typedef uint2 type; };
 
 template <typename T, int E> union dr_lane_pack {
-    typedef typename dr_lane_word<E * (int)sizeof(T)>::type word;
+    typedef typename dr_lane_word<E *(int)sizeof(T)>::type word;
     enum { words = E * sizeof(T) / sizeof(word) };
     word packed[words];
     T element[E];

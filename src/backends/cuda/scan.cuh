@@ -232,8 +232,8 @@ static __device__ inline void dr_scan_each(const dr_scan_block &x, float (&s)[ti
         }
 }
 
-/* C += A B for operands A of `steps` times 16 contracted indices; B: the transpose of rows first .. of a tile at `tile` in shared
- * memory, `count` times 16 of them. */
+/* C += A B for operands A of `steps` times 16 contracted indices; B: the transpose of rows first .. of a tile at `tile` in
+ * shared memory, `count` times 16 of them. */
 template <typename T, int steps, int blocks>
 static __device__ inline void dr_scan_multiply(const dr_scan_block &x, const float (&a)[2 * steps][4], int tile, int rows,
                                                int first, int count, float (&c)[2 * blocks][4]) {

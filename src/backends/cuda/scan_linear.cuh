@@ -1,14 +1,14 @@
-/* The scan of rules whose rows read nothing (linear attention, with one decay a head or none), straight from the inputs: nothing
- * is solved for, so there is no prepare, and keys, queries and values go through memory once.
+/* The scan of rules whose rows read nothing (linear attention, with one decay a head or none), straight from the inputs:
+ * nothing is solved for, so there is no prepare, and keys, queries and values go through memory once.
  *
  *     P = lower(scale Q W^T decayed)      O = Q~ S + P Z      S := D S + W^T (Z decayed to the end of the chunk)
  *
  * Stages and their barriers are those of scan_warpgroups.cuh. Between the warps that copy and those that compute, one or two
- * groups of four warps, in turn, make P of a chunk and the factors of its rows: P's rows are queries, so that it lies as operand B
- * of the computing groups. The decay to the end of the chunk goes to the values, so that W enters as it is; a second pair of
- * operands costs less than another tile.
+ * groups of four warps, in turn, make P of a chunk and the factors of its rows: P's rows are queries, so that it lies as
+ * operand B of the computing groups. The decay to the end of the chunk goes to the values, so that W enters as it is; a second
+ * pair of operands costs less than another tile.
  *
- *     64 columns     copy, make, make, carry S, outputs from what that hands over (scan_divided.cuh)
+ *     64 columns     copy, make, make, compute
  *     128 columns    copy, make, compute, compute
  *
  * For a backward the makers also write what prepare would have: X, P', the factors, D. */
@@ -16,20 +16,15 @@
 #define DR_CUDA_SCAN_LINEAR_CUH
 
 #include "backends/cuda/prepare.cuh"
-#include "backends/cuda/scan_divided.cuh"
+#include "backends/cuda/scan_warpgroups.cuh"
 
-/* What the computing groups do: S alone, for what parts do to a state; all of it; or S, and others the outputs. */
-typedef enum { DR_LINEAR_SUMMARY, DR_LINEAR_WHOLE, DR_LINEAR_DIVIDED } dr_linear_work;
+enum { DR_LINEAR_THREADS = 512 };
 
-static constexpr int dr_linear_threads(dr_linear_work work) {
-    return work == DR_LINEAR_DIVIDED ? 640 : 512;
-}
-
-/* Behind the stages and their barriers: for each stage one that says its scores and factors are made, those of what is handed
- * over, and the decays of a chunk, two for each group of makers. */
+/* Behind the stages and their barriers: for each stage one that says its scores and factors are made; and the decays of a
+ * chunk, two for each group of makers. */
 enum {
-    DR_LINEAR_MADE_BYTES = DR_SCAN_MOST_STAGES * (int)sizeof(uint64_t),
-    DR_LINEAR_BESIDE_BYTES = DR_LINEAR_MADE_BYTES + DR_DIVIDED_BARRIER_BYTES + 4 * (int)sizeof(dr_prepare_small)
+    DR_LINEAR_MADE_BYTES = (DR_SCAN_MOST_STAGES + 1) / 2 * 2 * (int)sizeof(uint64_t),
+    DR_LINEAR_BESIDE_BYTES = DR_LINEAR_MADE_BYTES + 4 * (int)sizeof(dr_prepare_small)
 };
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -49,6 +44,18 @@ static __device__ inline void dr_linear_load(dr_group_stream &stream, const dr_c
     dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, 64, 0, 1, from);
 }
 
+/* Says that the thread's copies have come, without waiting for them; vectors at odd places are not copied but loaded and
+ * stored. Who waits for it makes them visible to the matrix units. */
+static __device__ inline void dr_linear_tell(unsigned gate, bool aligned) {
+    if (aligned) {
+        dr_gate_arrive_copied(gate);
+        return;
+    }
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_gate_arrive(gate);
+}
+
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
 template <typename T, int boxes, bool summary>
 static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
@@ -62,7 +69,8 @@ static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_cal
     const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
     const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
     dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin);
-    const dr_source write = dr_write_source(rows), asked = dr_query_source(rows), value = dr_source_of(rows.input[DR_INPUT_VALUE]);
+    const dr_source write = dr_write_source(rows), asked = dr_query_source(rows),
+                    value = dr_source_of(rows.input[DR_INPUT_VALUE]);
     dr_group_stream writer = dr_group_open_input<T>(plan, write, now.first, key_head, 0, 64, whole_keys);
     dr_group_stream query = dr_group_open_input<T>(plan, asked, now.first, key_head, 0, 64, whole_keys);
     dr_group_stream values[2];
@@ -94,7 +102,7 @@ static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_cal
                 dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + tile);
             if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + tile);
         }
-        dr_group_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
+        dr_linear_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
         dr_group_next(at, group_call.stages);
         now.first += 64;
     }
@@ -184,8 +192,7 @@ static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_ca
     const dr_cuda_chunk_plan &plan = call.plan;
     const unsigned gates = dr_shared_address(shared), made = gates + (unsigned)dr_group_scan_bytes(group_call);
     const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
-    char *decays = shared + dr_group_scan_bytes(group_call) + DR_LINEAR_MADE_BYTES + DR_DIVIDED_BARRIER_BYTES;
-    dr_prepare_small *small = (dr_prepare_small *)decays + maker * 2;
+    dr_prepare_small *small = (dr_prepare_small *)(shared + dr_group_scan_bytes(group_call) + DR_LINEAR_MADE_BYTES) + maker * 2;
     dr_prepare_block next = {(place.slot + place.begin + maker) * plan.value_heads + place.head,
                              dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin + maker),
                              place.head,
@@ -242,11 +249,10 @@ static __device__ inline void dr_linear_values(const dr_cuda_row_factors *factor
     }
 }
 
-template <typename T, int boxes, dr_linear_work work>
+template <typename T, int boxes, bool summary>
 static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
-                                                unsigned rest, const dr_group_hand &hand) {
+                                                unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2;
-    constexpr bool whole = work == DR_LINEAR_WHOLE, divided = work == DR_LINEAR_DIVIDED;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
@@ -269,14 +275,12 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
         float o[8][4];
         dr_gate_wait(made + (unsigned)at.stage * 8, at.turn);
         dr_shared_fence();
-        const unsigned turn = (unsigned)(chunk - place.begin) % 2;
-        if (whole || divided) dr_group_state<T, tiles>(s, a);
+        if (!summary) dr_group_state<T, tiles>(s, a);
         const float kept = *(const float *)(stage + call.room.keep);
 #pragma unroll
         for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= kept;
-        if (divided) dr_group_hand_over<T, steps>(a, hand.state, hand.state_filled, hand.state_free, turn);
-        if (whole) {
-            dr_group_begin();
+        dr_group_begin();
+        if (!summary) {
             dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false);
             dr_group_commit();
             if (call.saved) dr_group_save<T, steps>(call, place, block, a);
@@ -289,8 +293,7 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
         dr_group_begin();
         dr_group_chain<T, false>(s, left, tile + (unsigned)call.room.exit, 8192, true);
         dr_group_commit();
-        if (divided) dr_group_hand_over<T, 4>(y, hand.update, hand.update_filled, hand.update_free, turn);
-        if (whole) {
+        if (!summary) {
             dr_group_wait<1>();
 #pragma unroll
             for (int n = 0; n < 8; n++)
@@ -301,7 +304,7 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
             dr_group_commit();
         }
         dr_group_wait<0>();
-        if (whole) {
+        if (!summary) {
             const int64_t there = end - token;
             dr_group_put_output<T, 8>(call, place, value, shared, token, there < 64 ? (int)there : 64, o);
         }
@@ -316,39 +319,33 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
 
 #endif
 
-template <typename T, int boxes, int groups, dr_linear_work work>
-static __global__ void __launch_bounds__(dr_linear_threads(work), 1)
+template <typename T, int boxes, int groups, bool summary>
+static __global__ void __launch_bounds__(DR_LINEAR_THREADS, 1)
     scan_linear(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
-    constexpr bool summary = work == DR_LINEAR_SUMMARY, divided = work == DR_LINEAR_DIVIDED;
-    constexpr int makers = 3 - groups, computing = 240 - 24 * groups;
+    constexpr int makers = 3 - groups;
     const dr_scan_call &call = group_call.call;
     const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
-    const int busy = all - first < groups ? 1 : groups, role = (int)threadIdx.x / 128, g = role - makers - 1;
+    const int busy = all - first < groups ? 1 : groups, role = (int)threadIdx.x / 128;
     const dr_scan_place place = dr_scan_find(call, first, rest);
     if (dr_scan_idle(call, place)) return;
-    char *stages = shared + (divided ? dr_divided_tile_bytes(call.plan) : 0);
-    const unsigned base = dr_shared_address(stages), made = base + (unsigned)dr_group_scan_bytes(group_call);
-    const dr_group_hand hand = dr_divided_hand(shared, boxes, made + DR_LINEAR_MADE_BYTES);
+    const unsigned made = dr_shared_address(shared) + (unsigned)dr_group_scan_bytes(group_call);
     if (threadIdx.x == 0)
         for (int i = 0; i < group_call.stages; i++) dr_gate_open(made + 8 * i, 128);
-    if (divided) dr_divided_open(hand);
-    dr_group_open(group_call, base, divided ? 2 : busy);
+    dr_group_open(group_call, dr_shared_address(shared), busy);
     if (role == 0) {
-        dr_registers_give<40>();
+        dr_registers_give<groups == 1 ? 56 : 40>();
         const int columns[2] = {place.columns, busy == 2 ? place.columns + 64 : -1};
-        dr_linear_copy<T, boxes, summary>(group_call, stages, place, columns);
+        dr_linear_copy<T, boxes, summary>(group_call, shared, place, columns);
     } else if (role <= makers) {
-        dr_registers_give<88>();
-        dr_linear_makes<T, boxes, summary, makers>(group_call, stages, place, role - 1);
-    } else if (g < groups) {
-        dr_registers_take<divided ? 168 : computing>();
-        if (g < busy) dr_linear_compute<T, boxes, work>(group_call, stages, g, first + (unsigned)g, rest, hand);
-    } else if (divided) {
-        dr_registers_take<96>();
-        dr_divided_outputs<T, boxes>(group_call, stages, hand, made, 8, first, rest);
+        dr_registers_give<groups == 1 ? 112 : 88>();
+        dr_linear_makes<T, boxes, summary, makers>(group_call, shared, place, role - 1);
+    } else {
+        dr_registers_take<groups == 1 ? 216 : 192>();
+        const int g = role - makers - 1;
+        if (g < busy) dr_linear_compute<T, boxes, summary>(group_call, shared, g, first + (unsigned)g, rest);
     }
 #endif
 }

@@ -2,7 +2,7 @@
  * those of warp groups, whose operand B comes from shared memory by itself.
  *
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory
- *     two groups     of four warps hold 64 columns each; what they share is the tiles (scan_divided.cuh: where there is but one)
+ *     1 or 2 groups  of four warps hold 64 columns each; what they share is the tiles
  *
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
  * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
@@ -89,18 +89,6 @@ static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
-
-/* Says that the thread's copies have come: vectors at odd places are not copied but loaded and stored. Who waits for it makes
- * them visible to the matrix units. */
-static __device__ inline void dr_group_tell(unsigned gate, bool aligned) {
-    if (aligned) {
-        dr_gate_arrive_copied(gate);
-        return;
-    }
-    dr_copy_commit();
-    dr_copy_wait<0>();
-    dr_gate_arrive(gate);
-}
 
 /* The copies of the chunk that is `behind` chunks back have come: says so. */
 template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
@@ -200,7 +188,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
             columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
-    dr_group_turn at = {0, 1};
+    dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
@@ -241,11 +229,19 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             else
                 dr_scan_load_queries<T, width>(x, now, block);
         }
-        dr_group_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
+        dr_copy_commit();
+        if (group_call.stages == 2) {
+            dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
+            dr_group_next(told, group_call.stages);
+        } else if (chunk > place.begin) {
+            dr_group_tell<1>(dr_group_filled(group_call, gates, told.stage));
+            dr_group_next(told, group_call.stages);
+        }
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
         block += heads;
     }
+    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -275,69 +271,33 @@ static __device__ inline void dr_group_values(bool unit, unsigned there, unsigne
     }
 }
 
-/* Two rows of Z^T, columns g and g + 8, and what goes of U^T into Y^T, a number a row: 0 where nothing is read. */
-typedef struct {
-    float z[4], read[2];
-} dr_group_term;
-
-/* How values are gated: not; the even rows, the odd ones or both. */
-typedef struct {
-    bool gated, even, odd;
-} dr_group_gates;
-
-static __device__ inline dr_group_gates dr_group_gates_of(const dr_cuda_rows &rows) {
-    const bool even = rows.row[0].value == DR_VALUE_GATED;
-    const dr_group_gates x = {rows.input[DR_INPUT_WRITE_GATE].at != NULL, even,
-                              rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even};
-    return x;
-}
-
-/* factors: of the lane's two rows; v, w: their values and write gates. */
-template <typename T, bool reads>
-static __device__ inline dr_group_term dr_group_make_term(const dr_group_gates &gates, const dr_cuda_row_factors *factors,
-                                                          const unsigned (&v)[2], const unsigned (&w)[2]) {
-    const float4 f = *(const float4 *)&factors[0], h = *(const float4 *)&factors[1]; /* gain, reader, value, query */
-    dr_group_term x;
-    x.read[0] = reads ? -f.x * f.y : 0.0f, x.read[1] = reads ? -h.x * h.y : 0.0f;
+/* Y^T as operands A, from U^T and the values. Of two rows a token only one may be gated; gate: the tile of write gates. */
+template <typename T, bool reads, bool gated>
+static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
+                                              const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
+    factors += threadIdx.x % 4 * 2;
+    const bool even = gated && rows.row[0].value == DR_VALUE_GATED;
+    const bool odd = gated && rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
+    unsigned w[4][4];
+    if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float2 z = dr_unpack(T(), v[i]);
-        z.x *= f.z, z.y *= h.z;
-        if (gates.gated) {
-            const float2 open = dr_unpack(T(), w[i]);
-            z.x *= gates.even ? open.x : 1.0f, z.y *= gates.odd ? open.y : 1.0f;
+    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
+        const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
+        float2 upper = dr_unpack(T(), v[n / 2][n % 2 * 2]), lower = dr_unpack(T(), v[n / 2][n % 2 * 2 + 1]);
+        upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z; /* gain, reader, value, query */
+        if (gated) {
+            const float2 first = dr_unpack(T(), w[n / 2][n % 2 * 2]), second = dr_unpack(T(), w[n / 2][n % 2 * 2 + 1]);
+            upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
+            lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
         }
-        x.z[2 * i] = z.x, x.z[2 * i + 1] = z.y;
-    }
-    return x;
-}
-
-/* The same of 16 rows, two for each half; gate: the tile of write gates, row: the first. */
-template <typename T, bool reads>
-static __device__ inline void dr_group_make_terms(const dr_group_gates &gates, const dr_cuda_row_factors *factors, unsigned gate,
-                                                  int row, const unsigned (&v)[4], dr_group_term (&x)[2]) {
-    unsigned w[4] = {};
-    if (gates.gated)
-        dr_load_matrices_transposed(w, dr_lane_at<T>(gate + dr_lane_along<T>(), 64, row, dr_scan_warp() * 16));
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const unsigned value[2] = {v[2 * h], v[2 * h + 1]}, open[2] = {w[2 * h], w[2 * h + 1]};
-        x[h] = dr_group_make_term<T, reads>(gates, factors + row + 8 * h + threadIdx.x % 4 * 2, value, open);
-    }
-}
-
-/* Y^T of those, as an operand A. */
-template <typename T, bool reads>
-static __device__ inline void dr_group_update(const dr_group_term (&x)[2], const float (&u)[8][4], int k, unsigned (&y)[4]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float left = x[h].z[2 * i], right = x[h].z[2 * i + 1];
-            const float(&row)[4] = u[2 * k + h];
-            if (reads) left = fmaf(x[h].read[0], row[2 * i], left), right = fmaf(x[h].read[1], row[2 * i + 1], right);
-            y[2 * h + i] = dr_pack(T(), left, right);
+        if (reads) {
+            const float read = -f.x * f.y, read_right = -h.x * h.y;
+            upper.x = fmaf(read, u[n][0], upper.x), upper.y = fmaf(read_right, u[n][1], upper.y);
+            lower.x = fmaf(read, u[n][2], lower.x), lower.y = fmaf(read_right, u[n][3], lower.y);
         }
+        y[n / 2][n % 2 * 2] = dr_pack(T(), upper.x, upper.y);
+        y[n / 2][n % 2 * 2 + 1] = dr_pack(T(), lower.x, lower.y);
+    }
 }
 
 /* S^T as operands A. */
@@ -435,39 +395,18 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
         }
 }
 
-/* Where S^T and Y^T of a chunk are left for another group (scan_divided.cuh), and the barriers that say they lie there and that
- * they are read. */
-typedef struct {
-    unsigned state, update, state_filled, state_free, update_filled, update_free;
-} dr_group_hand;
-
-/* Operands A, 16 rows a warp, to a tile, when it is free. */
-template <typename T, int steps>
-static __device__ inline void dr_group_hand_over(const unsigned (&a)[steps][4], unsigned tile, unsigned filled, unsigned free,
-                                                 unsigned turn) {
-    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane % 16;
-    dr_gate_wait(free, turn ^ 1);
-#pragma unroll
-    for (int k = 0; k < steps; k++) dr_store_matrices(dr_tile_at<T>(tile, 64, row, k * 16 + lane / 16 * 8), a[k]);
-    dr_shared_fence();
-    dr_gate_arrive(filled);
-}
-
-/* queries: columns of O^T, 32 or 64, or 0 where outputs are not wanted, as what parts do to a state is, or, divided, are made by
- * others from what is handed over. */
-template <typename T, int boxes, int queries, int reading, bool divided = false>
+/* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
+template <typename T, int boxes, int queries, int reading>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
-                                               unsigned rest, const dr_group_hand &hand) {
+                                               unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
     constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
-    constexpr bool early = !asks; /* beside S q there are too few registers to have the terms before U */
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
+    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const unsigned gates = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
-    dr_group_gates gating = dr_group_gates_of(plan.rows);
-    if (place.unit) gating.gated = false;
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
     const int only = plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
     const unsigned there = only == 0 ? 0x0000ffffu : only == 1 ? 0xffff0000u : 0xffffffffu;
@@ -485,7 +424,6 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
-        dr_shared_fence();
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
         dr_group_begin();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
@@ -494,15 +432,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             dr_group_commit();
             if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
-        const unsigned turn = (unsigned)(chunk - place.begin) % 2;
-        if (divided) dr_group_hand_over<T, steps>(a, hand.state, hand.state_filled, hand.state_free, turn);
         dr_group_values<T>(place.unit, there, value, v);
-        const unsigned gate = tile + (unsigned)(group_call.gate + group * 64 * 64 * 2);
-        dr_group_term terms[4][2];
-        if (early) {
-#pragma unroll
-            for (int k = 0; k < 4; k++) dr_group_make_terms<T, reads>(gating, factors, gate, k * 16, v[k], terms[k]);
-        }
         if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
         if constexpr (reading == DR_SCAN_SUMS) {
             const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
@@ -511,11 +441,11 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 #pragma unroll
                 for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
         }
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (!early) dr_group_make_terms<T, reads>(gating, factors, gate, k * 16, v[k], terms[k]);
-            dr_group_update<T, reads>(terms[k], u, k, y[k]);
-        }
+        if (gated && !place.unit)
+            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
+                                            y);
+        else
+            dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
         if (queries) {
             dr_group_wait<0>();
 #pragma unroll
@@ -527,7 +457,6 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
         if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
         dr_group_commit();
-        if (divided) dr_group_hand_over<T, 4>(y, hand.update, hand.update_filled, hand.update_free, turn);
         dr_group_wait<0>();
         if (queries) {
             const int64_t left = end - token;
@@ -544,16 +473,17 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 
 #endif
 
-template <typename T, int boxes, int queries, int reading>
-static __global__ void __launch_bounds__(384, 1) scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
+template <typename T, int boxes, int groups, int queries, int reading>
+static __global__ void __launch_bounds__(128 + 128 * groups, 1)
+    scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
     const dr_scan_call &call = group_call.call;
-    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + 1) / 2;
-    const unsigned first = blockIdx.x % blocks * 2, rest = blockIdx.x / blocks;
+    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
+    const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     int busy = 0, columns[2] = {-1, -1};
 #pragma unroll
-    for (int g = 0; g < 2; g++) {
+    for (int g = 0; g < groups; g++) {
         const dr_scan_place place = dr_scan_find(call, first + g, rest);
         if (first + g >= all || dr_scan_idle(call, place)) continue;
         if (!place.unit) columns[g] = place.columns;
@@ -562,12 +492,12 @@ static __global__ void __launch_bounds__(384, 1) scan_warpgroups(const __grid_co
     if (busy == 0) return;
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
-        dr_registers_give<56>();
+        if (groups == 2) dr_registers_give<56>();
         dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
-        dr_registers_take<224>();
+        if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest, {});
+        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }
