@@ -45,12 +45,11 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Two thread blocks a multiprocessor are wanted, one of warp groups; of those without reads, for whom what a part does to a
- * state is little work, so many that each has two groups of columns. Parts cost the scan's work once more, so fewer than four
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
  * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
-    const int64_t wanted = (plan->warpgroups && !plan->linear ? 1 : 2) * (int64_t)plan->processors / chains;
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
     plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
