@@ -45,8 +45,12 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 
 dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
     DR_TRY(dr_cuda_backward_reverse(call, stream));
-    DR_TRY(dr_cuda_backward_updates(call, stream));
-    DR_TRY(dr_cuda_backward_keys(call, stream));
-    DR_TRY(dr_cuda_backward_decay(call, stream));
+    if (dr_cuda_backward_fuses(&call->plan)) {
+        DR_TRY(dr_cuda_backward_gradients(call, stream));
+    } else {
+        DR_TRY(dr_cuda_backward_updates(call, stream));
+        DR_TRY(dr_cuda_backward_keys(call, stream));
+        DR_TRY(dr_cuda_backward_decay(call, stream));
+    }
     return dr_cuda_backward_rows(call, stream);
 }

@@ -65,6 +65,9 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t s
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
+/* Updates, keys and decay in one, where that fits. */
+bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

@@ -1,0 +1,331 @@
+/* gradients: what updates and keys (backward.h) compute, in one kernel of sm_90a, for 16-bit types, K and V up to 128, no or
+ * scalar decay and one row a token that reads by the key it writes, or not at all. U, G and M never leave the multiprocessor,
+ * and S, dO and dY come once:
+ *
+ *     U = A (Z - diag(c) R~ S)                        a group of four warps 64 columns of V
+ *     G = scale dO U^T f, M = s dY U^T f              a group one of them
+ *     what q~, r and w get, from S, dS', G and M      a group 64 channels of K
+ *
+ * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy, tile after tile of 16
+ * KB into a ring of places, as far ahead as places are free, and make the decays of a chunk; two groups of four compute. A tile
+ * is there when its copies have arrived at the first barrier of its place, and done with when all computing threads have at the
+ * second. The tiles come in the order in which they are needed, those that are done with first before the others. */
+#include "backends/cuda/device.cuh"
+#include "backends/cuda/gradients_keys.cuh"
+
+bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    const dr_row *row = &rows->row[0];
+    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 && dr_rows_tied(*rows) &&
+           !dr_rows_made(*rows) && rows->query != DR_QUERY_CORRECTED && row->write != DR_WRITE_RATE_READ &&
+           row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+}
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- U ---------------------------------------------------------------------------------------------------------------------
+ */
+
+/* Gradients of values from dZ = dY, 16 bytes a thread, and sums of value . dz. */
+template <typename T> static __device__ inline void put_values(const worker &w, const char *values, const char *d_update) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
+    const int thread = (int)(threadIdx.x % 128), within = thread % 8 * 8, column = w.group * 64 + within;
+    const int left = rows.value_size - column;
+    T *to = (T *)value.gradient;
+    if (to) to += w.x.place.first * value.token + (int64_t)w.x.head * value.head + column;
+#pragma unroll
+    for (int row = thread / 8; row < 64; row += 16) {
+        const uint4 v = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within)),
+                    d = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
+        const unsigned of_v[4] = {v.x, v.y, v.z, v.w}, of_d[4] = {d.x, d.y, d.z, d.w};
+        const float factor = w.rows.value[row];
+        union {
+            uint4 words;
+            unsigned word[4];
+            T x[8];
+        } put;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 a = dr_group_pair<T>(of_v[i]), b = dr_group_pair<T>(of_d[i]);
+            sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+            put.word[i] = dr_pack(T(), factor * b.x, factor * b.y);
+        }
+#pragma unroll
+        for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (within == 0) w.sums.value_dot[w.group][row] = sum;
+        if (!to || row >= w.x.rows) continue;
+        if (rows.aligned) {
+            if (left > 0) *(uint4 *)(to + row * value.token) = put.words;
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (e < left) to[row * value.token + e] = put.x[e];
+        }
+    }
+}
+
+/* A without its diagonal as operands, a high and a low part. */
+template <typename T>
+static __device__ inline void load_inverse(const worker &w, unsigned (&high)[4][4], unsigned (&low)[4][4]) {
+    const float *from = w.call.chunk.inverse + w.x.block * 64 * 64 + 2 * w.t;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = w.row + i % 2 * 8, column = k * 16 + i / 2 * 8;
+            float2 x = make_float2(0, 0);
+            if (k <= dr_scan_warp()) x = *(const float2 *)(from + row * 64 + column);
+            x.x = column + 2 * w.t < row ? x.x : 0;
+            x.y = column + 2 * w.t + 1 < row ? x.y : 0;
+            dr_halve<T>(x.x, x.y, high[k][i], low[k][i]);
+        }
+}
+
+/* U of the group's 64 columns to the place of the values. */
+template <typename T, int key_boxes, int value_boxes, bool reads> static __device__ inline void make_updates(const worker &w) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const unsigned columns = (unsigned)w.group * BOX;
+    unsigned high[4][4], low[4][4];
+    float u[8][4];
+    if (reads) {
+        load_inverse<T>(w, high, low);
+        unsigned state[key_boxes];
+#pragma unroll
+        for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b) + columns;
+        const unsigned key = w.base + await_tile(w, shape::key);
+        const auto replace = [&](bool rest) {
+            const float *given = rest ? dr_given_state(w.call, w.x, false) : NULL;
+            meet_group(w);
+            for (int b = 0; b < key_boxes; b++) replace_states<T>(w, state[b], given, w.call.saved, w.group * 64, b * 64);
+            dr_shared_fence();
+            meet_group(w);
+        };
+        const auto read = [&](bool add) {
+            dr_group_begin();
+#pragma unroll
+            for (int b = 0; b < key_boxes; b++) chain<T, false, true>(u, key + b * BOX, w.base + state[b], add || b > 0);
+            dr_group_commit();
+        };
+        dr_shared_fence();
+        if (w.entry) {
+            replace(true);
+            read(false);
+            dr_group_wait<0>();
+            replace(false);
+        }
+        read(w.entry);
+    }
+    const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
+    put_values<T>(w, w.shared + values, w.shared + d_update);
+    if (reads) dr_group_wait<0>();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+        const float f = w.rows.value[row], c = w.rows.read_gain[row];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
+            u[n][2 * h] = reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
+            u[n][2 * h + 1] = reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
+        }
+    }
+    unsigned y[4][4], rest[4][4];
+    meet_group(w); /* the values are read */
+    if (reads) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                dr_halve<T>(u[2 * k + i / 2][i % 2 * 2], u[2 * k + i / 2][i % 2 * 2 + 1], y[k][i], rest[k][i]);
+        put_box<T>(w.base + values, y);
+        put_box<T>(w.base + WORK + columns, rest);
+        dr_shared_fence();
+        meet_group(w);
+        dr_group_settle(u), dr_group_settle(high), dr_group_settle(low);
+        dr_group_begin();
+        chain_rows<T>(u, high, w.base + values);
+        chain_rows<T>(u, low, w.base + values);
+        chain_rows<T>(u, high, w.base + WORK + columns);
+        dr_group_commit();
+        dr_group_wait<0>();
+        meet_group(w); /* Y is read */
+    }
+    operands_of<T>(y, u);
+    put_box<T>(w.base + values, y);
+    dr_shared_fence();
+    put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+}
+
+/* ---- G and M ---------------------------------------------------------------------------------------------------------------
+ */
+
+/* dO U^T (erase: dY U^T) up to the diagonal (below it) times the decays and factors of rows, to a box behind the places. */
+template <typename T, int key_boxes, int value_boxes> static __device__ inline void make_scores(const worker &w, bool erase) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_prepare_small &decay = w.rows.decay;
+    const unsigned update = w.base + tile_of(w, shape::value),
+                   reader = w.base + (erase ? tile_of(w, shape::d_update) : await_tile(w, shape::output));
+    const int warp = dr_scan_warp();
+    float c[8][4];
+    dr_shared_fence();
+    dr_group_begin();
+#pragma unroll
+    for (int b = 0; b < value_boxes; b++) chain<T, false, true>(c, reader + b * BOX, update + b * BOX, b > 0);
+    dr_group_commit();
+    float factor[2], begin[2];
+    const float *near[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+        factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
+        begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
+        near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
+    }
+    dr_group_wait<0>();
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
+                const float2 tail = *(const float2 *)&decay.tail[n * 8 + 2 * w.t];
+#pragma unroll
+                for (int h = 0; h < 2; h++) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) begin[h] *= decay.total[b];
+        } else {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int j = n * 8 + 2 * w.t;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int last = w.row % 16 + 8 * h - (erase ? 1 : 0);
+                    const float2 f = *(const float2 *)&near[h][j];
+                    float(&score)[4] = c[2 * b + n];
+                    score[2 * h] = j <= last ? factor[h] * f.x * score[2 * h] : 0.0f;
+                    score[2 * h + 1] = j + 1 <= last ? factor[h] * f.y * score[2 * h + 1] : 0.0f;
+                }
+            }
+        }
+    }
+    unsigned x[4][4];
+    operands_of<T>(x, c);
+    put_box<T>(w.base + WORK + (erase ? BOX : 0), x);
+    dr_shared_fence();
+}
+
+/* ---- the kernel -----------------------------------------------------------------------------------------------------------
+ */
+
+/* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
+template <typename T, int key_boxes, int value_boxes, bool reads, int only>
+static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? (int)(threadIdx.x / 128) - 1 : only, lane = thread % 32;
+    const unsigned base = dr_shared_address(shared);
+    chunk_sums &sums = *(chunk_sums *)(shared + SUMS);
+    ring_at at = {0, 0};
+    unsigned side = 0, turn = 0;
+#pragma unroll 1
+    for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
+        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
+        if (x.rows == 0) continue;
+        const worker w = {call,
+                          x,
+                          ((const chunk_rows *)(shared + ROWS))[side],
+                          sums,
+                          shared,
+                          base,
+                          group,
+                          thread / 32 * 16 + lane / 4,
+                          lane % 4,
+                          at,
+                          dr_given_state(call, x, false) != NULL,
+                          dr_given_state(call, x, true) != NULL};
+        dr_gate_wait(filled_gate(base, PLACES + side), turn);
+        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reads>(w);
+        meet_all<shape::groups>();
+        if (shape::groups == 1) make_scores<T, key_boxes, value_boxes>(w, false);
+        if (reads || (shape::groups == 2 && group == 0))
+            make_scores<T, key_boxes, value_boxes>(w, shape::groups == 1 || group != 0);
+        if (group == shape::groups - 1 && thread < 64) {
+            float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
+            if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
+            call.back.value_dot[block * 64 + thread] = value;
+            call.back.write_dot[block * 64 + thread] = write;
+        }
+        meet_all<shape::groups>();
+        if (only < key_boxes) {
+            make_keys<T, key_boxes, value_boxes, reads>(w);
+        } else {
+#pragma unroll
+            for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
+        }
+        if (plan.rows.scalar_decay) {
+            meet_all<shape::groups>();
+            if (threadIdx.x / 32 == 4) put_decays(w, key_boxes);
+        }
+        dr_gate_arrive(free_gate(base, PLACES + side));
+        at = ring_forward(at, shape::tiles);
+        turn ^= side;
+        side ^= 1;
+    }
+}
+
+#endif
+
+template <typename T, int key_boxes, int value_boxes, bool reads>
+static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
+    gradients(const __grid_constant__ dr_cuda_backward_call call) {
+#ifdef DR_CUDA_WARPGROUPS
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    extern __shared__ __align__(1024) char shared[];
+    const unsigned base = dr_shared_address(shared);
+    if (threadIdx.x == 0)
+        for (int i = 0; i < PLACES + 2; i++) {
+            dr_gate_open(filled_gate(base, i), 128);
+            dr_gate_open(free_gate(base, i), 128 * shape::groups);
+        }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        if (shape::groups == 2) dr_registers_give<40>();
+        copy_chunks<T, key_boxes, value_boxes>(call, shared);
+    } else {
+        if (shape::groups == 2) dr_registers_take<232>();
+        if constexpr (key_boxes == value_boxes)
+            compute_chunks<T, key_boxes, value_boxes, reads, shape::groups == 1 ? 0 : -1>(call, shared);
+        else if (threadIdx.x < 256)
+            compute_chunks<T, key_boxes, value_boxes, reads, 0>(call, shared);
+        else
+            compute_chunks<T, key_boxes, value_boxes, reads, 1>(call, shared);
+    }
+#endif
+}
+
+template <typename T, int key_boxes, int value_boxes>
+static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    void (*kernel)(dr_cuda_backward_call) =
+        plan->reads ? gradients<T, key_boxes, value_boxes, true> : gradients<T, key_boxes, value_boxes, false>;
+    const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
+    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+    kernel<<<(unsigned)grid, (unsigned)shape::threads, SHARED_BYTES, stream>>>(*call);
+    DR_CUDA_LAUNCHED("gradients");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    typedef __nv_bfloat16 T;
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->blocks == 0) return DR_OK;
+    if (plan->key_width == 64) return plan->value_width == 64 ? launch<T, 1, 1>(call, stream) : launch<T, 1, 2>(call, stream);
+    return plan->value_width == 64 ? launch<T, 2, 1>(call, stream) : launch<T, 2, 2>(call, stream);
+}

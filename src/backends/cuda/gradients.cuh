@@ -1,0 +1,299 @@
+/* What the parts of gradients.cu share: the ring of tiles in shared memory, the warps that copy, what a computing thread knows,
+ * and products of boxes of 64 columns. */
+#ifndef DR_CUDA_GRADIENTS_CUH
+#define DR_CUDA_GRADIENTS_CUH
+
+#include "backends/cuda/backward.h"
+#include "backends/cuda/prepare.cuh"
+#include "backends/cuda/row_tiles.cuh"
+#include "backends/cuda/scan_warpgroups.cuh"
+
+enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
+
+/* The numbers of a chunk's rows, made by the copying warps. */
+typedef struct {
+    dr_prepare_small decay; /* head, read, tail, total, near */
+    float gain[64], value[64], read_gain[64];
+    float rest[64]; /* -(c/s) */
+} chunk_rows;
+
+/* What a group has of sums over K or V. */
+typedef struct {
+    float value_dot[2][64], write_dot[2][64];
+    float reader[2][64], read[2][64], writer[2][64];
+    float exit[2 * 4]; /* of a warp */
+} chunk_sums;
+
+/* Behind the places: where Y's rest, then G and M lie; the rows of two chunks; the barriers. */
+enum {
+    WORK = PLACES * PLACE,
+    ROWS = WORK + PLACE,
+    SUMS = ROWS + 2 * (int)sizeof(chunk_rows),
+    GATES = (SUMS + (int)sizeof(chunk_sums) + 7) / 8 * 8, /* filled and free of each place, then of the rows of a chunk */
+    SHARED_BYTES = GATES + (PLACES + 2) * 16
+};
+
+/* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
+ * coming. Of S and dS' a tile has 64 channels and all columns of V. */
+template <int key_boxes, int value_boxes> struct chunk_shape {
+    enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
+    enum { state = 0, key = key_boxes, value, d_update, output, query, exit, tiles = exit + key_boxes };
+};
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- the ring --------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    int place;
+    unsigned turn;
+} ring_at;
+
+static __device__ inline ring_at ring_forward(ring_at at, int tiles) {
+    at.place += tiles;
+    if (at.place >= PLACES) at.place -= PLACES, at.turn ^= 1;
+    return at;
+}
+
+static __device__ inline unsigned filled_gate(unsigned shared, int place) {
+    return shared + (unsigned)(GATES + place * 16);
+}
+
+static __device__ inline unsigned free_gate(unsigned shared, int place) {
+    return filled_gate(shared, place) + 8;
+}
+
+/* ---- copying ---------------------------------------------------------------------------------------------------------------
+ */
+
+/* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
+template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
+    const dr_strided<T> source = {from, width, 64};
+    dr_copy_rows<T>(to, 64, 1, 64, true, 64, 0, 1, source);
+    if (rows == 64) return;
+    const dr_strided<T> below = {from + 64 * (int64_t)width, width, 64};
+    dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
+}
+
+/* The chunk's tokens of an input, boxes of 64 columns. */
+template <typename T>
+static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
+                                          int head, int boxes, int size) {
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
+    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
+}
+
+/* Numbers of the rows of a chunk. */
+static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
+    const int i = (int)threadIdx.x;
+    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, 0, 1};
+    if (i < 64) {
+        const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
+        to.gain[i] = factors.gain;
+        to.value[i] = factors.value;
+        to.read_gain[i] = factors.gain * factors.reader;
+        to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
+    }
+    dr_prepare_decays(call.plan.rows, block, to.decay);
+}
+
+template <typename T, int key_boxes, int value_boxes>
+static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const unsigned base = dr_shared_address(shared);
+    const int width = plan.key_width;
+    const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
+    ring_at at = {0, 1};
+    unsigned side = 0, turn = 1;
+    for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
+        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
+        if (x.rows == 0) continue;
+        const T *states = (const T *)call.saved + block * plan.value_width * width,
+                *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
+#pragma unroll 1
+        for (int i = 0; i < shape::tiles; i++) {
+            char *to = shared + at.place * PLACE;
+            dr_gate_wait(free_gate(base, at.place), at.turn);
+            if (i < shape::key)
+                copy_box<T>(to, states + i * 64, width, value_boxes * 64);
+            else if (i >= shape::exit)
+                copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
+            else if (i == shape::key)
+                copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::query)
+                copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::value)
+                copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
+            else if (i == shape::output)
+                copy_tokens<T>(to, rows, x, d_o, x.head, value_boxes, rows.value_size);
+            else
+                for (int box = 0; box < value_boxes; box++)
+                    copy_box<T>(to + box * BOX, (const T *)call.back.d_update + block * 64 * plan.value_width + box * 64,
+                                plan.value_width, 64);
+            if (rows.aligned) {
+                dr_gate_arrive_copied(filled_gate(base, at.place));
+            } else { /* some came through registers */
+                dr_copy_commit();
+                dr_copy_wait<0>();
+                dr_shared_fence();
+                dr_gate_arrive(filled_gate(base, at.place));
+            }
+            at = ring_forward(at, 1);
+            if (i != shape::key) continue;
+            dr_gate_wait(free_gate(base, PLACES + side), turn);
+            make_rows(call, x, ((chunk_rows *)(shared + ROWS))[side]);
+            dr_gate_arrive(filled_gate(base, PLACES + side));
+            turn ^= side;
+            side ^= 1;
+        }
+    }
+}
+
+/* ---- computing -------------------------------------------------------------------------------------------------------------
+ */
+
+/* A thread's chunk and place: groups count from 0, rows are row and row + 8, columns 8 n + 2 t of 64. */
+typedef struct {
+    const dr_cuda_backward_call &call;
+    const dr_row_block &x;
+    const chunk_rows &rows;
+    chunk_sums &sums;
+    char *shared;
+    unsigned base;
+    int group, row, t;
+    ring_at first;      /* where the tiles of the chunk begin */
+    bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
+} worker;
+
+static __device__ inline void meet_group(const worker &w) {
+    __barrier_sync_count(1 + w.group, 128);
+}
+
+template <int groups> static __device__ inline void meet_all() {
+    __barrier_sync_count(1 + groups, 128 * groups);
+}
+
+/* The tile that comes as the i-th of the chunk: its bytes from the start of shared memory. */
+static __device__ inline unsigned tile_of(const worker &w, int i) {
+    return (unsigned)(ring_forward(w.first, i).place * PLACE);
+}
+
+static __device__ inline unsigned await_tile(const worker &w, int i) {
+    const ring_at at = ring_forward(w.first, i);
+    dr_gate_wait(filled_gate(w.base, at.place), at.turn);
+    return (unsigned)(at.place * PLACE);
+}
+
+static __device__ inline void leave_tile(const worker &w, int i) {
+    dr_gate_arrive(free_gate(w.base, ring_forward(w.first, i).place));
+}
+
+/* C (+)= A B, 64 contracted: A rows of a box or (turned) the transpose of its rows; B the transpose of the rows of another
+ * (along), or its rows. */
+template <typename T, bool turned, bool along>
+static __device__ inline void chain(float (&c)[8][4], unsigned a_box, unsigned b_box, bool add) {
+    const uint64_t a = dr_group_operand(a_box, 16), b = dr_group_operand(b_box, 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        dr_group_multiply_tiles<turned, along>(T(), c, dr_group_forward(a, k * (turned ? 2048 : 32)),
+                                               dr_group_forward(b, k * (along ? 32 : 2048)), add || k > 0);
+}
+
+/* C += A B, A in registers, B rows of a box. */
+template <typename T> static __device__ inline void chain_rows(float (&c)[8][4], const unsigned (&a)[4][4], unsigned b_box) {
+    const uint64_t b = dr_group_operand(b_box, 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), c, a[k], dr_group_forward(b, k * 2048), 1);
+}
+
+/* Accumulators as 16 bits to a box: the warp's 16 rows. */
+template <typename T> static __device__ inline void put_box(unsigned box, const unsigned (&x)[4][4]) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16;
+    box += (unsigned)((dr_scan_warp() * 16 + own) * 128);
+#pragma unroll
+    for (int n = 0; n < 4; n++) dr_store_matrices(box + (unsigned)(((2 * n + lane / 16) ^ own % 8) << 4), x[n]);
+}
+
+/* Accumulators as operands A, which is also how put_box takes them. */
+template <typename T> static __device__ inline void operands_of(unsigned (&a)[4][4], const float (&c)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[k][i] = dr_pack(T(), c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+/* The transpose of a box as operands A, the box's rows times factor[row]. */
+template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box, const float *factor) {
+    const int mine = dr_scan_warp() * 16;
+    factor += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dr_group_pair<T>(a[k][i]);
+            const float *f = factor + k * 16 + i / 2 * 8;
+            a[k][i] = dr_pack(T(), f[0] * pair.x, f[1] * pair.y);
+        }
+    }
+}
+
+/* Two neighbours of a box. */
+template <typename T> static __device__ inline float2 pair_at(const char *box, int row, int column) {
+    return dr_group_pair<T>(*(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
+}
+
+static __device__ inline float sum_of_four(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Sums over 64 columns of C times a box, of the thread's two rows. */
+template <typename T> static __device__ inline float2 dots_with(const worker &w, const float (&c)[8][4], const char *box) {
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
+        sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
+    }
+    return make_float2(sum_of_four(sum.x), sum_of_four(sum.y));
+}
+
+static __device__ inline void scale_rows(float (&c)[8][4], float upper, float lower) {
+#pragma unroll
+    for (int n = 0; n < 8; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
+}
+
+/* Both numbers to the thread's rows of `to`, once for the four that have them. */
+static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
+    if (w.t != 0) return;
+    to[w.row] = x.x;
+    to[w.row + 8] = x.y;
+}
+
+/* ---- states that are given in float ----------------------------------------------------------------------------------------
+ */
+
+/* 64 columns of V and 64 channels of the states in a tile become what rounding took from those that the call gives or (given
+ * NULL) themselves again. */
+template <typename T>
+static __device__ inline void replace_states(const worker &w, unsigned part, const float *given, const void *states, int column,
+                                             int channel) {
+    const dr_cuda_chunk_plan &plan = w.call.plan;
+    char *to = w.shared + part;
+    if (given) {
+        dr_load_rest<T>(to, plan.rows, given, column, channel);
+        return;
+    }
+    const T *from = (const T *)states + (w.x.block * plan.value_width + column) * plan.key_width + channel;
+    for (int i = dr_copy_thread(); i < 64 * 8; i += 128)
+        *(uint4 *)(to + dr_tile_at<T>(0, 64, i / 8, i % 8 * 8)) =
+            *(const uint4 *)(from + (int64_t)(i / 8) * plan.key_width + i % 8 * 8);
+}
+
+#endif
+#endif

@@ -1,0 +1,283 @@
+/* The last part of gradients.cu: what queries, read keys and write keys of a chunk get, a group of warps 64 channels of K, and
+ * the gradient of the log decays. */
+#ifndef DR_CUDA_GRADIENTS_KEYS_CUH
+#define DR_CUDA_GRADIENTS_KEYS_CUH
+
+#include "backends/cuda/gradients.cuh"
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- what queries and keys get ---------------------------------------------------------------------------------------------
+ */
+
+/* Decay of the blocks of rows before the row's (after: behind it). */
+static __device__ inline float decay_between(const dr_prepare_small &decay, int row, bool after) {
+    float product = 1;
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        if (after ? b > row / 16 : b < row / 16) product *= decay.total[b];
+    return product;
+}
+
+/* The sum of S . dS' over the box of 64 channels and all columns of V, this thread's part; given states as they are. */
+template <typename T, int value_boxes>
+static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
+    const int thread = (int)(threadIdx.x % 128);
+    float sum = 0;
+    if (!w.entry && !w.beyond) {
+#pragma unroll 4
+        for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
+            const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
+            const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float2 a = dr_group_pair<T>(of_s[e]), b = dr_group_pair<T>(of_d[e]);
+                sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+            }
+        }
+        return sum;
+    }
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const float *entry = dr_given_state(w.call, w.x, false), *beyond = dr_given_state(w.call, w.x, true);
+#pragma unroll 1
+    for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
+        const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
+        const unsigned at = dr_tile_at<T>(0, 64, column, channel);
+        const float before =
+            entry ? dr_state_element(rows, entry, w.group * 64 + channel, column) : dr_to_float(*(const T *)(state + at));
+        const float after =
+            beyond ? dr_state_element(rows, beyond, w.group * 64 + channel, column) : dr_to_float(*(const T *)(d_state + at));
+        sum = fmaf(before, after, sum);
+    }
+    return sum;
+}
+
+/* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
+template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+#pragma unroll
+        for (int n = 0; n < 8; n += 4) {
+            union {
+                uint4 words;
+                T x[8];
+            } put;
+            unsigned x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = dr_pack(T(), c[n + i][2 * h], c[n + i][2 * h + 1]);
+            dr_group_exchange(x);
+            put.words = make_uint4(x[0], x[1], x[2], x[3]);
+            const int column = 8 * (n + w.t), left = rows.key_size - w.group * 64 - column;
+            if (row >= w.x.rows) continue;
+            T *at = to + row * stride + column;
+            if (rows.aligned) {
+                if (left > 0) *(uint4 *)at = put.words;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (e < left) at[e] = put.x[e];
+            }
+        }
+    }
+}
+
+/* The rows as floats to [64][Kp]. */
+static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
+    const int width = w.call.plan.key_width;
+    to += w.x.block * 64 * width + w.group * 64 + 2 * w.t;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *(float2 *)(to + (int64_t)(w.row + 8 * h) * width + 8 * n) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* Gradients of queries, and of keys, where rows are their inputs and the keys of one value head, else what row_gradients
+ * takes; and this part of -r . d_read for the gain. */
+template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY];
+    if (!dr_rows_direct(rows))
+        put_floats(w, w.call.back.d_query, q);
+    else if (query.gradient)
+        put_tokens<T>(w, (T *)query.gradient + dr_input_index(query, w.x.place.first, 0, w.x.key_head) + w.group * 64,
+                      query.token, q);
+}
+
+template <typename T, bool reads>
+static __device__ inline void put_keys(const worker &w, float2 read_dot, const float (&r)[8][4], float (&k)[8][4]) {
+    const dr_cuda_backward_call &call = w.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_cuda_input &key = rows.input[DR_INPUT_KEY];
+    if (!dr_rows_direct(rows)) {
+        if (reads) put_floats(w, call.back.d_read, r);
+        put_floats(w, call.back.d_write, k);
+        return;
+    }
+    if (reads) {
+        float *part = call.back.gain_part + (w.x.block * (call.plan.key_width / 64) + w.group) * 64;
+        put_rows(w, part, make_float2(-read_dot.x, -read_dot.y));
+        const float upper = w.rows.gain[w.row], lower = w.rows.gain[w.row + 8];
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) k[n][i] = fmaf(-(i < 2 ? upper : lower), r[n][i], k[n][i]);
+    }
+    if (key.gradient)
+        put_tokens<T>(w, (T *)key.gradient + dr_input_index(key, w.x.place.first, 0, w.x.key_head) + w.group * 64, key.token,
+                      k);
+}
+
+/* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels. */
+template <typename T, int key_boxes, int value_boxes, bool reads> static __device__ inline void make_keys(const worker &w) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK, erase = score + BOX;
+    const unsigned output = w.base + await_tile(w, shape::output), d_update = w.base + tile_of(w, shape::d_update),
+                   update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
+                   key = tile_of(w, shape::key) + own, query = await_tile(w, shape::query) + own,
+                   d_state = await_tile(w, shape::exit + w.group);
+    const dr_prepare_small &decay = w.rows.decay;
+    float q[8][4], r[8][4], k[8][4];
+    const auto from_entry = [&](bool add) {
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, false, false>(q, output + b * BOX, w.base + state + b * BOX, add || b > 0);
+        dr_group_commit();
+        if (!reads) return;
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, false, false>(r, d_update + b * BOX, w.base + state + b * BOX, add || b > 0);
+        dr_group_commit();
+    };
+    const auto from_exit = [&](bool add) {
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, false, false>(k, update + b * BOX, w.base + d_state + b * BOX, add || b > 0);
+        dr_group_commit();
+    };
+    const auto replace = [&](unsigned tile, const float *given, const void *states) {
+        meet_group(w);
+        for (int b = 0; b < value_boxes; b++) replace_states<T>(w, tile + b * BOX, given, states, b * 64, w.group * 64);
+        dr_shared_fence();
+        meet_group(w);
+    };
+    dr_shared_fence();
+    if (w.entry) {
+        replace(state, dr_given_state(w.call, w.x, false), NULL);
+        from_entry(false);
+        dr_group_wait<0>();
+        replace(state, NULL, w.call.saved);
+    }
+    if (w.beyond) {
+        replace(d_state, dr_given_state(w.call, w.x, true), NULL);
+        from_exit(false);
+        dr_group_wait<0>();
+        replace(d_state, NULL, w.call.back.d_exit);
+    }
+    from_entry(w.entry);
+    from_exit(w.beyond);
+    if (rows.scalar_decay) {
+        const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
+        if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
+    }
+    dr_group_wait<0>();
+    leave_tile(w, shape::output);
+#pragma unroll
+    for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
+    leave_tile(w, shape::d_update);
+    leave_tile(w, shape::value);
+    {
+        const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
+        scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
+        if (reads)
+            scale_rows(r, dr_score_gain(w.rows.gain[w.row]) * before * decay.read[w.row],
+                       dr_score_gain(w.rows.gain[w.row + 8]) * before * decay.read[w.row + 8]);
+        scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
+    }
+    float2 ask = make_float2(0, 0), far = ask, read = ask;
+    if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + key);
+    unsigned turned[4][4];
+    if (reads) operands_turned<T>(turned, erase, w.rows.rest), dr_group_settle(turned), dr_group_settle(r);
+    dr_group_settle(q), dr_group_settle(k);
+    dr_group_begin();
+    chain<T, false, false>(q, score, w.base + key, true);
+    if (reads) chain<T, false, false>(r, erase, w.base + key, true);
+    dr_group_commit();
+    chain<T, true, false>(k, score, w.base + query, true);
+    if (reads) chain_rows<T>(k, turned, w.base + key);
+    dr_group_commit();
+    dr_group_wait<1>();
+    if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
+    put_query<T>(w, q);
+    if (reads) {
+        scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+        read = dots_with<T>(w, r, w.shared + key);
+    }
+    dr_group_wait<0>();
+    if (rows.scalar_decay) {
+        const float2 write = dots_with<T>(w, k, w.shared + key);
+        put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
+        put_rows(w, w.sums.read[w.group], make_float2(-w.rows.gain[w.row] * read.x, -w.rows.gain[w.row + 8] * read.y));
+        put_rows(w, w.sums.writer[w.group], far);
+    }
+    leave_tile(w, shape::key);
+    leave_tile(w, shape::query);
+    put_keys<T, reads>(w, read, r, k);
+}
+
+/* ---- the gradient of the decays (decay.cu says of what) --------------------------------------------------------------------
+ */
+
+/* By one warp: two rows a lane. groups: that had channels. */
+static __device__ inline void put_decays(const worker &w, int groups) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    const chunk_sums &sums = w.sums;
+    const int lane = (int)(threadIdx.x % 32);
+    float reader[2] = {}, writer[2] = {}, exit = 0;
+    for (int g = 0; g < groups; g++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = 2 * lane + e;
+            reader[e] += sums.reader[g][i];
+            writer[e] += sums.writer[g][i];
+            if (!dr_undecayed(rows, i)) reader[e] += sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] += sums.read[g][i + 1];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
+    }
+    exit *= w.rows.decay.total[0] * w.rows.decay.total[1] * w.rows.decay.total[2] * w.rows.decay.total[3];
+    float behind = reader[0] + reader[1], before = writer[0] + writer[1]; /* with the lanes behind, before this one */
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const float right = __shfl_down_sync(0xffffffffu, behind, step), left = __shfl_up_sync(0xffffffffu, before, step);
+        if (lane + step < 32) behind += right;
+        if (lane >= step) before += left;
+    }
+    behind = __shfl_down_sync(0xffffffffu, behind, 1);
+    before = __shfl_up_sync(0xffffffffu, before, 1);
+    if (lane == 31) behind = 0;
+    if (lane == 0) before = 0;
+    const float late = behind + reader[1];
+    const float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int row = 2 * lane + e;
+        if (row >= w.x.rows) continue;
+        const int64_t token = w.x.place.first + row;
+        if (rows.constant_decay)
+            w.call.back.d_log_decay[token * rows.value_heads + w.x.head] = sum[e];
+        else if (decay.gradient)
+            ((float *)decay.gradient)[dr_input_index(decay, token, 0, w.x.head)] =
+                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, w.x.head) == -INFINITY ? 0 : sum[e];
+    }
+}
+
+#endif
+#endif
