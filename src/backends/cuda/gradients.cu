@@ -23,8 +23,7 @@ bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* ---- U ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- U ------------------------------------------------------------------------------------------------------------------ */
 
 /* Gradients of values from dZ = dY, 16 bytes a thread, and sums of value . dz. */
 template <typename T> static __device__ inline void put_values(const worker &w, const char *values, const char *d_update) {
@@ -33,7 +32,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     const int thread = (int)(threadIdx.x % 128), within = thread % 8 * 8, column = w.group * 64 + within;
     const int left = rows.value_size - column;
     T *to = (T *)value.gradient;
-    if (to) to += w.x.place.first * value.token + (int64_t)w.x.head * value.head + column;
+    if (to) to += w.rows.x.place.first * value.token + (int64_t)w.rows.x.head * value.head + column;
 #pragma unroll
     for (int row = thread / 8; row < 64; row += 16) {
         const uint4 v = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within)),
@@ -55,7 +54,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
 #pragma unroll
         for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (within == 0) w.sums.value_dot[w.group][row] = sum;
-        if (!to || row >= w.x.rows) continue;
+        if (!to || row >= w.rows.x.rows) continue;
         if (rows.aligned) {
             if (left > 0) *(uint4 *)(to + row * value.token) = put.words;
         } else {
@@ -66,37 +65,45 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     }
 }
 
-/* A without its diagonal as operands, a high and a low part. */
+/* The places of operands A of A without its diagonal. */
+static __device__ inline void load_inverse(const worker &w, float (&a)[8][4]) {
+    const float *from = w.call.chunk.inverse + w.rows.x.block * 64 * 64 + w.row * 64 + 2 * w.t;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = w.row + 8 * h, column = 8 * n + 2 * w.t;
+            float2 x = make_float2(0, 0);
+            if (n / 2 <= dr_scan_warp()) x = *(const float2 *)(from + 8 * h * 64 + 8 * n);
+            a[n][2 * h] = column < row ? x.x : 0;
+            a[n][2 * h + 1] = column + 1 < row ? x.y : 0;
+        }
+}
+
+/* Accumulators as operands A, a high and a low part. */
 template <typename T>
-static __device__ inline void load_inverse(const worker &w, unsigned (&high)[4][4], unsigned (&low)[4][4]) {
-    const float *from = w.call.chunk.inverse + w.x.block * 64 * 64 + 2 * w.t;
+static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[4][4], const float (&c)[8][4]) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = w.row + i % 2 * 8, column = k * 16 + i / 2 * 8;
-            float2 x = make_float2(0, 0);
-            if (k <= dr_scan_warp()) x = *(const float2 *)(from + row * 64 + column);
-            x.x = column + 2 * w.t < row ? x.x : 0;
-            x.y = column + 2 * w.t + 1 < row ? x.y : 0;
-            dr_halve<T>(x.x, x.y, high[k][i], low[k][i]);
-        }
+        for (int i = 0; i < 4; i++)
+            dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
 }
 
 /* U of the group's 64 columns to the place of the values. */
 template <typename T, int key_boxes, int value_boxes, bool reads> static __device__ inline void make_updates(const worker &w) {
     typedef chunk_shape<key_boxes, value_boxes> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned columns = (unsigned)w.group * BOX;
-    unsigned high[4][4], low[4][4];
-    float u[8][4];
+    float inverse[8][4], u[8][4];
     if (reads) {
-        load_inverse<T>(w, high, low);
+        load_inverse(w, inverse);
         unsigned state[key_boxes];
 #pragma unroll
         for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b) + columns;
         const unsigned key = w.base + await_tile(w, shape::key);
         const auto replace = [&](bool rest) {
-            const float *given = rest ? dr_given_state(w.call, w.x, false) : NULL;
+            const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
             meet_group(w);
             for (int b = 0; b < key_boxes; b++) replace_states<T>(w, state[b], given, w.call.saved, w.group * 64, b * 64);
             dr_shared_fence();
@@ -109,13 +116,13 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
             dr_group_commit();
         };
         dr_shared_fence();
-        if (w.entry) {
+        if (w.rows.entry) {
             replace(true);
             read(false);
             dr_group_wait<0>();
             replace(false);
         }
-        read(w.entry);
+        read(w.rows.entry);
     }
     const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
     put_values<T>(w, w.shared + values, w.shared + d_update);
@@ -131,16 +138,15 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
             u[n][2 * h + 1] = reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
         }
     }
-    unsigned y[4][4], rest[4][4];
+    unsigned y[4][4];
     meet_group(w); /* the values are read */
     if (reads) {
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                dr_halve<T>(u[2 * k + i / 2][i % 2 * 2], u[2 * k + i / 2][i % 2 * 2 + 1], y[k][i], rest[k][i]);
+        unsigned rest[4][4], high[4][4], low[4][4];
+        halves_of<T>(y, rest, u);
         put_box<T>(w.base + values, y);
         put_box<T>(w.base + WORK + columns, rest);
+        dr_group_settle(inverse); /* not used, and so not waited for, before */
+        halves_of<T>(high, low, inverse);
         dr_shared_fence();
         meet_group(w);
         dr_group_settle(u), dr_group_settle(high), dr_group_settle(low);
@@ -155,11 +161,10 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
     operands_of<T>(y, u);
     put_box<T>(w.base + values, y);
     dr_shared_fence();
-    put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+    if (!dr_rows_direct(rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
 }
 
-/* ---- G and M ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- G and M ------------------------------------------------------------------------------------------------------------ */
 
 /* dO U^T (erase: dY U^T) up to the diagonal (below it) times the decays and factors of rows, to a box behind the places. */
 template <typename T, int key_boxes, int value_boxes> static __device__ inline void make_scores(const worker &w, bool erase) {
@@ -220,8 +225,7 @@ template <typename T, int key_boxes, int value_boxes> static __device__ inline v
     dr_shared_fence();
 }
 
-/* ---- the kernel -----------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel --------------------------------------------------------------------------------------------------------- */
 
 /* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
 template <typename T, int key_boxes, int value_boxes, bool reads, int only>
@@ -230,32 +234,23 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
     const dr_cuda_chunk_plan &plan = call.plan;
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? (int)(threadIdx.x / 128) - 1 : only, lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
-    chunk_sums &sums = *(chunk_sums *)(shared + SUMS);
+    const bool direct = dr_rows_direct(plan.rows), gains = direct && plan.rows.row[0].gain != DR_GAIN_ONE;
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0;
 #pragma unroll 1
-    for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
-        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
-        if (x.rows == 0) continue;
-        const worker w = {call,
-                          x,
-                          ((const chunk_rows *)(shared + ROWS))[side],
-                          sums,
-                          shared,
-                          base,
-                          group,
-                          thread / 32 * 16 + lane / 4,
-                          lane % 4,
-                          at,
-                          dr_given_state(call, x, false) != NULL,
-                          dr_given_state(call, x, true) != NULL};
+    for (;;) {
         dr_gate_wait(filled_gate(base, PLACES + side), turn);
+        const chunk_rows &told = ((const chunk_rows *)(shared + ROWS))[side];
+        const int64_t block = told.x.block;
+        if (block < 0) break;
+        chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
+        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
         if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reads>(w);
         meet_all<shape::groups>();
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes>(w, false);
         if (reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes>(w, shape::groups == 1 || group != 0);
-        if (group == shape::groups - 1 && thread < 64) {
+        if (!direct && group == shape::groups - 1 && thread < 64) {
             float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
             if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
             call.back.value_dot[block * 64 + thread] = value;
@@ -268,9 +263,10 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
 #pragma unroll
             for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
         }
-        if (plan.rows.scalar_decay) {
+        if (plan.rows.scalar_decay || gains) {
             meet_all<shape::groups>();
-            if (threadIdx.x / 32 == 4) put_decays(w, key_boxes);
+            if (threadIdx.x / 32 == 4 && plan.rows.scalar_decay) put_decays(w, key_boxes);
+            if (threadIdx.x / 32 == 5 && gains) put_gains(w, key_boxes, value_boxes);
         }
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, shape::tiles);

@@ -4,14 +4,17 @@
 #define DR_CUDA_GRADIENTS_CUH
 
 #include "backends/cuda/backward.h"
+#include "backends/cuda/bulk.cuh"
 #include "backends/cuda/prepare.cuh"
 #include "backends/cuda/row_tiles.cuh"
 #include "backends/cuda/scan_warpgroups.cuh"
 
 enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
 
-/* The numbers of a chunk's rows, made by the copying warps. */
+/* What the copying warps tell of a chunk. */
 typedef struct {
+    dr_row_block x;         /* x.block < 0: there are no more */
+    bool entry, beyond;     /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
     dr_prepare_small decay; /* head, read, tail, total, near */
     float gain[64], value[64], read_gain[64];
     float rest[64]; /* -(c/s) */
@@ -29,7 +32,7 @@ enum {
     WORK = PLACES * PLACE,
     ROWS = WORK + PLACE,
     SUMS = ROWS + 2 * (int)sizeof(chunk_rows),
-    GATES = (SUMS + (int)sizeof(chunk_sums) + 7) / 8 * 8, /* filled and free of each place, then of the rows of a chunk */
+    GATES = SUMS + 2 * (int)sizeof(chunk_sums), /* filled and free of each place, then of the rows of a chunk */
     SHARED_BYTES = GATES + (PLACES + 2) * 16
 };
 
@@ -42,8 +45,7 @@ template <int key_boxes, int value_boxes> struct chunk_shape {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* ---- the ring --------------------------------------------------------------------------------------------------------------
- */
+/* ---- the ring ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int place;
@@ -64,8 +66,7 @@ static __device__ inline unsigned free_gate(unsigned shared, int place) {
     return filled_gate(shared, place) + 8;
 }
 
-/* ---- copying ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- copying ------------------------------------------------------------------------------------------------------------ */
 
 /* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
 template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
@@ -84,10 +85,14 @@ static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, co
     dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
 }
 
-/* Numbers of the rows of a chunk. */
 static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
     const int i = (int)threadIdx.x;
     const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, 0, 1};
+    if (i == 0) {
+        to.x = x;
+        to.entry = dr_given_state(call, x, false) != NULL;
+        to.beyond = dr_given_state(call, x, true) != NULL;
+    }
     if (i < 64) {
         const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
         to.gain[i] = factors.gain;
@@ -96,6 +101,30 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
     }
     dr_prepare_decays(call.plan.rows, block, to.decay);
+}
+
+/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
+template <typename T>
+static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
+    if (i >= 0 && i < x.rows)
+        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
+}
+
+/* The same for all of a chunk that has no place in the ring for long: its tiles from the values on, and A. */
+template <typename T>
+static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, const dr_row_block &x, const dr_source &d_o) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int i = (int)threadIdx.x, V = plan.value_width, row = 64 * (int)sizeof(T);
+    if (rows.aligned) {
+        expect_tokens<T>(x, i, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, rows.value_size);
+        expect_tokens<T>(x, i, d_o, x.head, rows.value_size);
+        expect_tokens<T>(x, i - 64, dr_query_source(rows), x.key_head, rows.key_size);
+    }
+    if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
+    if (i == 32)
+        dr_bulk_prefetch((const T *)call.back.d_exit + x.block * V * plan.key_width, (unsigned)(V * plan.key_width * 2));
+    if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
 }
 
 template <typename T, int key_boxes, int value_boxes>
@@ -111,6 +140,12 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
     for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
         if (x.rows == 0) continue;
+        expect_chunk<T>(call, x, d_o);
+        dr_gate_wait(free_gate(base, PLACES + side), turn);
+        make_rows(call, x, ((chunk_rows *)(shared + ROWS))[side]);
+        dr_gate_arrive(filled_gate(base, PLACES + side));
+        turn ^= side;
+        side ^= 1;
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
 #pragma unroll 1
@@ -142,30 +177,24 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
                 dr_gate_arrive(filled_gate(base, at.place));
             }
             at = ring_forward(at, 1);
-            if (i != shape::key) continue;
-            dr_gate_wait(free_gate(base, PLACES + side), turn);
-            make_rows(call, x, ((chunk_rows *)(shared + ROWS))[side]);
-            dr_gate_arrive(filled_gate(base, PLACES + side));
-            turn ^= side;
-            side ^= 1;
         }
     }
+    dr_gate_wait(free_gate(base, PLACES + side), turn);
+    if (threadIdx.x == 0) ((chunk_rows *)(shared + ROWS))[side].x.block = -1;
+    dr_gate_arrive(filled_gate(base, PLACES + side));
 }
 
-/* ---- computing -------------------------------------------------------------------------------------------------------------
- */
+/* ---- computing ---------------------------------------------------------------------------------------------------------- */
 
 /* A thread's chunk and place: groups count from 0, rows are row and row + 8, columns 8 n + 2 t of 64. */
 typedef struct {
     const dr_cuda_backward_call &call;
-    const dr_row_block &x;
     const chunk_rows &rows;
     chunk_sums &sums;
     char *shared;
     unsigned base;
     int group, row, t;
-    ring_at first;      /* where the tiles of the chunk begin */
-    bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
+    ring_at first; /* where the tiles of the chunk begin */
 } worker;
 
 static __device__ inline void meet_group(const worker &w) {
@@ -263,6 +292,23 @@ template <typename T> static __device__ inline float2 dots_with(const worker &w,
     return make_float2(sum_of_four(sum.x), sum_of_four(sum.y));
 }
 
+/* The same of two matrices at once. */
+template <typename T>
+static __device__ inline void dots_with(const worker &w, const float (&c)[8][4], const float (&d)[8][4], const char *box,
+                                        float2 &c_dot, float2 &d_dot) {
+    c_dot = d_dot = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        c_dot.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, c_dot.x));
+        c_dot.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, c_dot.y));
+        d_dot.x = fmaf(d[n][0], upper.x, fmaf(d[n][1], upper.y, d_dot.x));
+        d_dot.y = fmaf(d[n][2], lower.x, fmaf(d[n][3], lower.y, d_dot.y));
+    }
+    c_dot = make_float2(sum_of_four(c_dot.x), sum_of_four(c_dot.y));
+    d_dot = make_float2(sum_of_four(d_dot.x), sum_of_four(d_dot.y));
+}
+
 static __device__ inline void scale_rows(float (&c)[8][4], float upper, float lower) {
 #pragma unroll
     for (int n = 0; n < 8; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
@@ -275,8 +321,7 @@ static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
     to[w.row + 8] = x.y;
 }
 
-/* ---- states that are given in float ----------------------------------------------------------------------------------------
- */
+/* ---- states that are given in float ------------------------------------------------------------------------------------- */
 
 /* 64 columns of V and 64 channels of the states in a tile become what rounding took from those that the call gives or (given
  * NULL) themselves again. */
@@ -289,7 +334,7 @@ static __device__ inline void replace_states(const worker &w, unsigned part, con
         dr_load_rest<T>(to, plan.rows, given, column, channel);
         return;
     }
-    const T *from = (const T *)states + (w.x.block * plan.value_width + column) * plan.key_width + channel;
+    const T *from = (const T *)states + (w.rows.x.block * plan.value_width + column) * plan.key_width + channel;
     for (int i = dr_copy_thread(); i < 64 * 8; i += 128)
         *(uint4 *)(to + dr_tile_at<T>(0, 64, i / 8, i % 8 * 8)) =
             *(const uint4 *)(from + (int64_t)(i / 8) * plan.key_width + i % 8 * 8);

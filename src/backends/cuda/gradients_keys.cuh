@@ -7,8 +7,7 @@
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* ---- what queries and keys get ---------------------------------------------------------------------------------------------
- */
+/* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
 
 /* Decay of the blocks of rows before the row's (after: behind it). */
 static __device__ inline float decay_between(const dr_prepare_small &decay, int row, bool after) {
@@ -24,7 +23,7 @@ template <typename T, int value_boxes>
 static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
     const int thread = (int)(threadIdx.x % 128);
     float sum = 0;
-    if (!w.entry && !w.beyond) {
+    if (!w.rows.entry && !w.rows.beyond) {
 #pragma unroll 4
         for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
             const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
@@ -38,7 +37,7 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
         return sum;
     }
     const dr_cuda_rows &rows = w.call.plan.rows;
-    const float *entry = dr_given_state(w.call, w.x, false), *beyond = dr_given_state(w.call, w.x, true);
+    const float *entry = dr_given_state(w.call, w.rows.x, false), *beyond = dr_given_state(w.call, w.rows.x, true);
 #pragma unroll 1
     for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
         const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
@@ -70,7 +69,7 @@ template <typename T> static __device__ inline void put_tokens(const worker &w, 
             dr_group_exchange(x);
             put.words = make_uint4(x[0], x[1], x[2], x[3]);
             const int column = 8 * (n + w.t), left = rows.key_size - w.group * 64 - column;
-            if (row >= w.x.rows) continue;
+            if (row >= w.rows.x.rows) continue;
             T *at = to + row * stride + column;
             if (rows.aligned) {
                 if (left > 0) *(uint4 *)at = put.words;
@@ -86,7 +85,7 @@ template <typename T> static __device__ inline void put_tokens(const worker &w, 
 /* The rows as floats to [64][Kp]. */
 static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
     const int width = w.call.plan.key_width;
-    to += w.x.block * 64 * width + w.group * 64 + 2 * w.t;
+    to += w.rows.x.block * 64 * width + w.group * 64 + 2 * w.t;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -95,19 +94,19 @@ static __device__ inline void put_floats(const worker &w, float *to, const float
 }
 
 /* Gradients of queries, and of keys, where rows are their inputs and the keys of one value head, else what row_gradients
- * takes; and this part of -r . d_read for the gain. */
+ * takes. */
 template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &query = rows.input[DR_INPUT_QUERY];
     if (!dr_rows_direct(rows))
         put_floats(w, w.call.back.d_query, q);
     else if (query.gradient)
-        put_tokens<T>(w, (T *)query.gradient + dr_input_index(query, w.x.place.first, 0, w.x.key_head) + w.group * 64,
+        put_tokens<T>(w, (T *)query.gradient + dr_input_index(query, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
                       query.token, q);
 }
 
 template <typename T, bool reads>
-static __device__ inline void put_keys(const worker &w, float2 read_dot, const float (&r)[8][4], float (&k)[8][4]) {
+static __device__ inline void put_keys(const worker &w, const float (&r)[8][4], float (&k)[8][4]) {
     const dr_cuda_backward_call &call = w.call;
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_cuda_input &key = rows.input[DR_INPUT_KEY];
@@ -117,8 +116,6 @@ static __device__ inline void put_keys(const worker &w, float2 read_dot, const f
         return;
     }
     if (reads) {
-        float *part = call.back.gain_part + (w.x.block * (call.plan.key_width / 64) + w.group) * 64;
-        put_rows(w, part, make_float2(-read_dot.x, -read_dot.y));
         const float upper = w.rows.gain[w.row], lower = w.rows.gain[w.row + 8];
 #pragma unroll
         for (int n = 0; n < 8; n++)
@@ -126,8 +123,8 @@ static __device__ inline void put_keys(const worker &w, float2 read_dot, const f
             for (int i = 0; i < 4; i++) k[n][i] = fmaf(-(i < 2 ? upper : lower), r[n][i], k[n][i]);
     }
     if (key.gradient)
-        put_tokens<T>(w, (T *)key.gradient + dr_input_index(key, w.x.place.first, 0, w.x.key_head) + w.group * 64, key.token,
-                      k);
+        put_tokens<T>(w, (T *)key.gradient + dr_input_index(key, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
+                      key.token, k);
 }
 
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels. */
@@ -147,11 +144,12 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
         for (int b = 0; b < value_boxes; b++)
             chain<T, false, false>(q, output + b * BOX, w.base + state + b * BOX, add || b > 0);
         dr_group_commit();
-        if (!reads) return;
+        if (reads) {
 #pragma unroll
-        for (int b = 0; b < value_boxes; b++)
-            chain<T, false, false>(r, d_update + b * BOX, w.base + state + b * BOX, add || b > 0);
-        dr_group_commit();
+            for (int b = 0; b < value_boxes; b++)
+                chain<T, false, false>(r, d_update + b * BOX, w.base + state + b * BOX, add || b > 0);
+            dr_group_commit();
+        }
     };
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -167,20 +165,20 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
         meet_group(w);
     };
     dr_shared_fence();
-    if (w.entry) {
-        replace(state, dr_given_state(w.call, w.x, false), NULL);
+    if (w.rows.entry) {
+        replace(state, dr_given_state(w.call, w.rows.x, false), NULL);
         from_entry(false);
         dr_group_wait<0>();
         replace(state, NULL, w.call.saved);
     }
-    if (w.beyond) {
-        replace(d_state, dr_given_state(w.call, w.x, true), NULL);
+    if (w.rows.beyond) {
+        replace(d_state, dr_given_state(w.call, w.rows.x, true), NULL);
         from_exit(false);
         dr_group_wait<0>();
         replace(d_state, NULL, w.call.back.d_exit);
     }
-    from_entry(w.entry);
-    from_exit(w.beyond);
+    from_entry(w.rows.entry);
+    from_exit(w.rows.beyond);
     if (rows.scalar_decay) {
         const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
@@ -199,7 +197,7 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
                        dr_score_gain(w.rows.gain[w.row + 8]) * before * decay.read[w.row + 8]);
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
-    float2 ask = make_float2(0, 0), far = ask, read = ask;
+    float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
     if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + key);
     unsigned turned[4][4];
     if (reads) operands_turned<T>(turned, erase, w.rows.rest), dr_group_settle(turned), dr_group_settle(r);
@@ -214,24 +212,21 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
     dr_group_wait<1>();
     if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
     put_query<T>(w, q);
-    if (reads) {
-        scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
-        read = dots_with<T>(w, r, w.shared + key);
-    }
+    if (reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
     dr_group_wait<0>();
-    if (rows.scalar_decay) {
-        const float2 write = dots_with<T>(w, k, w.shared + key);
-        put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
-        put_rows(w, w.sums.read[w.group], make_float2(-w.rows.gain[w.row] * read.x, -w.rows.gain[w.row + 8] * read.y));
-        put_rows(w, w.sums.writer[w.group], far);
-    }
+    if (reads)
+        dots_with<T>(w, r, k, w.shared + key, read, write);
+    else if (rows.scalar_decay)
+        write = dots_with<T>(w, k, w.shared + key);
+    put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
+    put_rows(w, w.sums.read[w.group], read);
+    put_rows(w, w.sums.writer[w.group], far);
     leave_tile(w, shape::key);
     leave_tile(w, shape::query);
-    put_keys<T, reads>(w, read, r, k);
+    put_keys<T, reads>(w, r, k);
 }
 
-/* ---- the gradient of the decays (decay.cu says of what) --------------------------------------------------------------------
- */
+/* ---- the gradient of the decays (decay.cu says of what) ----------------------------------------------------------------- */
 
 /* By one warp: two rows a lane. groups: that had channels. */
 static __device__ inline void put_decays(const worker &w, int groups) {
@@ -246,8 +241,8 @@ static __device__ inline void put_decays(const worker &w, int groups) {
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
-            if (!dr_undecayed(rows, i)) reader[e] += sums.read[g][i];
-            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] += sums.read[g][i + 1];
+            if (!dr_undecayed(rows, i)) reader[e] -= w.rows.gain[i] * sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= w.rows.gain[i + 1] * sums.read[g][i + 1];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
@@ -269,13 +264,27 @@ static __device__ inline void put_decays(const worker &w, int groups) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int row = 2 * lane + e;
-        if (row >= w.x.rows) continue;
-        const int64_t token = w.x.place.first + row;
+        if (row >= w.rows.x.rows) continue;
+        const int64_t token = w.rows.x.place.first + row;
         if (rows.constant_decay)
-            w.call.back.d_log_decay[token * rows.value_heads + w.x.head] = sum[e];
+            w.call.back.d_log_decay[token * rows.value_heads + w.rows.x.head] = sum[e];
         else if (decay.gradient)
-            ((float *)decay.gradient)[dr_input_index(decay, token, 0, w.x.head)] =
-                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, w.x.head) == -INFINITY ? 0 : sum[e];
+            ((float *)decay.gradient)[dr_input_index(decay, token, 0, w.rows.x.head)] =
+                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, w.rows.x.head) == -INFINITY ? 0 : sum[e];
+    }
+}
+
+/* Of the gains, where rows are their inputs: likewise. */
+static __device__ inline void put_gains(const worker &w, int key_groups, int value_groups) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_row &spec = rows.row[0];
+    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
+    if (!input.gradient) return;
+    for (int row = (int)(threadIdx.x % 32); row < w.rows.x.rows; row += 32) {
+        float sum = 0;
+        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += w.sums.value_dot[g][row];
+        for (int g = 0; g < key_groups; g++) sum -= w.sums.read[g][row];
+        ((float *)input.gradient)[dr_input_index(input, w.rows.x.place.first + row, 0, w.rows.x.head)] = sum;
     }
 }
 
