@@ -232,7 +232,8 @@ template <typename T, int key_boxes, int value_boxes, bool reads, int only>
 static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? (int)(threadIdx.x / 128) - 1 : only, lane = thread % 32;
+    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
+              lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
     const bool direct = dr_rows_direct(plan.rows), gains = direct && plan.rows.row[0].gain != DR_GAIN_ONE;
     ring_at at = {0, 0};
@@ -270,6 +271,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         }
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, shape::tiles);
+        at.place = same_in_warp(at.place);
         turn ^= side;
         side ^= 1;
     }

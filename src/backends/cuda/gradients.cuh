@@ -58,6 +58,12 @@ static __device__ inline ring_at ring_forward(ring_at at, int tiles) {
     return at;
 }
 
+/* The same number, of which the compiler then knows that the warp has one: addresses made of it stay in registers of the warp,
+ * where products want them. */
+static __device__ inline int same_in_warp(int x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
 static __device__ inline unsigned filled_gate(unsigned shared, int place) {
     return shared + (unsigned)(GATES + place * 16);
 }
