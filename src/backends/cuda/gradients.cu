@@ -90,43 +90,65 @@ static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[
             dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
 }
 
-/* U of the group's 64 columns to the place of the values. */
-template <typename T, int key_boxes, int value_boxes, bool reads> static __device__ inline void make_updates(const worker &w) {
+/* R S of the group's 64 columns of V is asked for; and S dO, S dY of its 64 channels of K, which are wanted last but wait for
+ * nothing else. Each is a group of products. */
+template <typename T, int key_boxes, int value_boxes, bool reads, int only>
+static __device__ inline void ask_states(const worker &w, float (&u)[8][4], float (&q)[8][4], float (&r)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes> shape;
+    unsigned state[key_boxes];
+#pragma unroll
+    for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b);
+    const unsigned key = w.base + await_tile(w, shape::key), columns = (unsigned)w.group * BOX;
+    const auto updates = [&](bool add) {
+        dr_shared_fence();
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < key_boxes; b++) chain<T, false, true>(u, key + b * BOX, w.base + state[b] + columns, add || b > 0);
+        dr_group_commit();
+    };
+    const auto keys = [&](bool add) {
+        const unsigned own = w.base + tile_of(w, shape::state + w.group), output = w.base + await_tile(w, shape::output),
+                       d_update = w.base + await_tile(w, shape::d_update);
+        dr_shared_fence();
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++) {
+            chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
+            if (reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
+        }
+        dr_group_commit();
+    };
+    const bool entry = w.rows.entry;
+    if (entry) {
+        const auto replace = [&](bool rest) {
+            const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
+            meet_all<shape::groups>();
+            for (int b = 0; b < key_boxes && only < value_boxes; b++)
+                replace_states<T>(w, state[b] + columns, given, w.call.saved, w.group * 64, b * 64);
+            dr_shared_fence();
+            meet_all<shape::groups>();
+        };
+        replace(true);
+        if (reads && only < value_boxes) updates(false);
+        if (only < key_boxes) keys(false);
+        dr_group_wait<0>();
+        replace(false);
+    }
+    if (reads && only < value_boxes) updates(entry);
+    if (only < key_boxes) keys(entry);
+}
+
+/* U of the group's 64 columns to the place of the values; u: R S, asked for. later: groups of products behind it. */
+template <typename T, int key_boxes, int value_boxes, bool reads, int later>
+static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes> shape;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned columns = (unsigned)w.group * BOX;
-    float inverse[8][4], u[8][4];
-    if (reads) {
-        load_inverse(w, inverse);
-        unsigned state[key_boxes];
-#pragma unroll
-        for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b) + columns;
-        const unsigned key = w.base + await_tile(w, shape::key);
-        const auto replace = [&](bool rest) {
-            const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
-            meet_group(w);
-            for (int b = 0; b < key_boxes; b++) replace_states<T>(w, state[b], given, w.call.saved, w.group * 64, b * 64);
-            dr_shared_fence();
-            meet_group(w);
-        };
-        const auto read = [&](bool add) {
-            dr_group_begin();
-#pragma unroll
-            for (int b = 0; b < key_boxes; b++) chain<T, false, true>(u, key + b * BOX, w.base + state[b], add || b > 0);
-            dr_group_commit();
-        };
-        dr_shared_fence();
-        if (w.rows.entry) {
-            replace(true);
-            read(false);
-            dr_group_wait<0>();
-            replace(false);
-        }
-        read(w.rows.entry);
-    }
+    float inverse[8][4];
+    if (reads) load_inverse(w, inverse);
     const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
     put_values<T>(w, w.shared + values, w.shared + d_update);
-    if (reads) dr_group_wait<0>();
+    if (reads) dr_group_wait<later>();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
@@ -172,7 +194,7 @@ template <typename T, int key_boxes, int value_boxes> static __device__ inline v
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_prepare_small &decay = w.rows.decay;
     const unsigned update = w.base + tile_of(w, shape::value),
-                   reader = w.base + (erase ? tile_of(w, shape::d_update) : await_tile(w, shape::output));
+                   reader = w.base + tile_of(w, erase ? shape::d_update : shape::output);
     const int warp = dr_scan_warp();
     float c[8][4];
     dr_shared_fence();
@@ -246,7 +268,9 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         if (block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
-        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reads>(w);
+        float u[8][4], q[8][4], r[8][4];
+        ask_states<T, key_boxes, value_boxes, reads, only>(w, u, q, r);
+        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reads, (only < key_boxes ? 1 : 0)>(w, u);
         meet_all<shape::groups>();
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes>(w, false);
         if (reads || (shape::groups == 2 && group == 0))
@@ -259,7 +283,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         }
         meet_all<shape::groups>();
         if (only < key_boxes) {
-            make_keys<T, key_boxes, value_boxes, reads>(w);
+            make_keys<T, key_boxes, value_boxes, reads>(w, q, r);
         } else {
 #pragma unroll
             for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);

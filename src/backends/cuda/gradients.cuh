@@ -116,7 +116,7 @@ static __device__ inline void expect_tokens(const dr_row_block &x, int i, const 
         dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
 }
 
-/* The same for all of a chunk that has no place in the ring for long: its tiles from the values on, and A. */
+/* The same for all of a chunk that has no place in the ring for long: its tiles from dY on, and A. */
 template <typename T>
 static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, const dr_row_block &x, const dr_source &d_o) {
     const dr_cuda_chunk_plan &plan = call.plan;

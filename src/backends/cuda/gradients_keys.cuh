@@ -127,30 +127,18 @@ static __device__ inline void put_keys(const worker &w, const float (&r)[8][4], 
                       key.token, k);
 }
 
-/* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels. */
-template <typename T, int key_boxes, int value_boxes, bool reads> static __device__ inline void make_keys(const worker &w) {
+/* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
+ * S dO, S dY. */
+template <typename T, int key_boxes, int value_boxes, bool reads>
+static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float (&r)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes> shape;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK, erase = score + BOX;
-    const unsigned output = w.base + await_tile(w, shape::output), d_update = w.base + tile_of(w, shape::d_update),
-                   update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
+    const unsigned update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
                    key = tile_of(w, shape::key) + own, query = await_tile(w, shape::query) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const dr_prepare_small &decay = w.rows.decay;
-    float q[8][4], r[8][4], k[8][4];
-    const auto from_entry = [&](bool add) {
-        dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++)
-            chain<T, false, false>(q, output + b * BOX, w.base + state + b * BOX, add || b > 0);
-        dr_group_commit();
-        if (reads) {
-#pragma unroll
-            for (int b = 0; b < value_boxes; b++)
-                chain<T, false, false>(r, d_update + b * BOX, w.base + state + b * BOX, add || b > 0);
-            dr_group_commit();
-        }
-    };
+    float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
 #pragma unroll
@@ -158,26 +146,20 @@ template <typename T, int key_boxes, int value_boxes, bool reads> static __devic
             chain<T, false, false>(k, update + b * BOX, w.base + d_state + b * BOX, add || b > 0);
         dr_group_commit();
     };
-    const auto replace = [&](unsigned tile, const float *given, const void *states) {
-        meet_group(w);
-        for (int b = 0; b < value_boxes; b++) replace_states<T>(w, tile + b * BOX, given, states, b * 64, w.group * 64);
-        dr_shared_fence();
-        meet_group(w);
-    };
     dr_shared_fence();
-    if (w.rows.entry) {
-        replace(state, dr_given_state(w.call, w.rows.x, false), NULL);
-        from_entry(false);
-        dr_group_wait<0>();
-        replace(state, NULL, w.call.saved);
-    }
     if (w.rows.beyond) {
-        replace(d_state, dr_given_state(w.call, w.rows.x, true), NULL);
+        const auto replace = [&](const float *given) {
+            meet_group(w);
+            for (int b = 0; b < value_boxes; b++)
+                replace_states<T>(w, d_state + b * BOX, given, w.call.back.d_exit, b * 64, w.group * 64);
+            dr_shared_fence();
+            meet_group(w);
+        };
+        replace(dr_given_state(w.call, w.rows.x, true));
         from_exit(false);
         dr_group_wait<0>();
-        replace(d_state, NULL, w.call.back.d_exit);
+        replace(NULL);
     }
-    from_entry(w.rows.entry);
     from_exit(w.rows.beyond);
     if (rows.scalar_decay) {
         const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
