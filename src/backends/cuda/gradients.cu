@@ -13,12 +13,20 @@
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/gradients_keys.cuh"
 
+/* READS_NOTHING and so on, or -1: the rows are of none of these kinds. */
+static int reading_of(const dr_cuda_chunk_plan *plan) {
+    if (!plan->reads) return READS_NOTHING;
+    if (dr_rows_tied(plan->rows)) return READS_WRITTEN;
+    if (plan->reader_sum) return READS_SUM;
+    return plan->reader_direct && plan->rows.row[0].read != DR_READ_FREE ? READS_OTHER : -1;
+}
+
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     const dr_row *row = &rows->row[0];
-    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 && dr_rows_tied(*rows) &&
-           !dr_rows_made(*rows) && rows->query != DR_QUERY_CORRECTED && row->write != DR_WRITE_RATE_READ &&
-           row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 && reading_of(plan) >= 0 &&
+           rows->query != DR_QUERY_CORRECTED && row->write != DR_WRITE_RATE_READ && row->value != DR_VALUE_GATED &&
+           row->value != DR_VALUE_NONE;
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -90,15 +98,38 @@ static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[
             dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
 }
 
+/* Keys become key + lambda query in their place. */
+template <typename T, int key_boxes, int value_boxes, int reading> static __device__ inline void make_sums(const worker &w) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    char *keys = w.shared + tile_of(w, shape::key);
+    const char *queries = w.shared + await_tile(w, shape::query);
+#pragma unroll 4
+    for (int i = (int)threadIdx.x - 128; i < key_boxes * 64 * 8; i += 128 * shape::groups) {
+        const uint4 key = *(const uint4 *)(keys + i * 16), query = *(const uint4 *)(queries + i * 16);
+        const unsigned of_key[4] = {key.x, key.y, key.z, key.w}, of_query[4] = {query.x, query.y, query.z, query.w};
+        const float lambda = w.rows.lambda[i / 8 % 64];
+        unsigned sum[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float2 k = dr_group_pair<T>(of_key[e]), q = dr_group_pair<T>(of_query[e]);
+            sum[e] = dr_pack(T(), fmaf(lambda, q.x, k.x), fmaf(lambda, q.y, k.y));
+        }
+        *(uint4 *)(keys + i * 16) = make_uint4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    dr_shared_fence();
+    meet_all<shape::groups>();
+}
+
 /* R S of the group's 64 columns of V is asked for; and S dO, S dY of its 64 channels of K, which are wanted last but wait for
  * nothing else. Each is a group of products. */
-template <typename T, int key_boxes, int value_boxes, bool reads, int only>
+template <typename T, int key_boxes, int value_boxes, int reading, int only>
 static __device__ inline void ask_states(const worker &w, float (&u)[8][4], float (&q)[8][4], float (&r)[8][4]) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     unsigned state[key_boxes];
 #pragma unroll
     for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b);
     const unsigned key = w.base + await_tile(w, shape::key), columns = (unsigned)w.group * BOX;
+    if (reading == READS_SUM) make_sums<T, key_boxes, value_boxes, reading>(w);
     const auto updates = [&](bool add) {
         dr_shared_fence();
         dr_group_begin();
@@ -114,7 +145,7 @@ static __device__ inline void ask_states(const worker &w, float (&u)[8][4], floa
 #pragma unroll
         for (int b = 0; b < value_boxes; b++) {
             chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
-            if (reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
+            if (shape::reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
         }
         dr_group_commit();
     };
@@ -129,40 +160,41 @@ static __device__ inline void ask_states(const worker &w, float (&u)[8][4], floa
             meet_all<shape::groups>();
         };
         replace(true);
-        if (reads && only < value_boxes) updates(false);
+        if (shape::reads && only < value_boxes) updates(false);
         if (only < key_boxes) keys(false);
         dr_group_wait<0>();
         replace(false);
     }
-    if (reads && only < value_boxes) updates(entry);
+    if (shape::reads && only < value_boxes) updates(entry);
     if (only < key_boxes) keys(entry);
 }
 
 /* U of the group's 64 columns to the place of the values; u: R S, asked for. later: groups of products behind it. */
-template <typename T, int key_boxes, int value_boxes, bool reads, int later>
+template <typename T, int key_boxes, int value_boxes, int reading, int later>
 static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned columns = (unsigned)w.group * BOX;
     float inverse[8][4];
-    if (reads) load_inverse(w, inverse);
+    if (shape::reads) load_inverse(w, inverse);
     const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
     put_values<T>(w, w.shared + values, w.shared + d_update);
-    if (reads) dr_group_wait<later>();
+    const float before = shape::reads ? decay_between(w.rows.decay, w.row, false) : 0;
+    if (shape::reads) dr_group_wait<later>();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
-        const float f = w.rows.value[row], c = w.rows.read_gain[row];
+        const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
-            u[n][2 * h] = reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
-            u[n][2 * h + 1] = reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
+            u[n][2 * h] = shape::reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
+            u[n][2 * h + 1] = shape::reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
         }
     }
     unsigned y[4][4];
     meet_group(w); /* the values are read */
-    if (reads) {
+    if (shape::reads) {
         unsigned rest[4][4], high[4][4], low[4][4];
         halves_of<T>(y, rest, u);
         put_box<T>(w.base + values, y);
@@ -189,8 +221,9 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
 
 /* dO U^T (erase: dY U^T) up to the diagonal (below it) times the decays and factors of rows, to a box behind the places. */
-template <typename T, int key_boxes, int value_boxes> static __device__ inline void make_scores(const worker &w, bool erase) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void make_scores(const worker &w, bool erase) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_prepare_small &decay = w.rows.decay;
     const unsigned update = w.base + tile_of(w, shape::value),
@@ -250,9 +283,9 @@ template <typename T, int key_boxes, int value_boxes> static __device__ inline v
 /* ---- the kernel --------------------------------------------------------------------------------------------------------- */
 
 /* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
-template <typename T, int key_boxes, int value_boxes, bool reads, int only>
+template <typename T, int key_boxes, int value_boxes, int reading, int only>
 static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
@@ -269,12 +302,12 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
         float u[8][4], q[8][4], r[8][4];
-        ask_states<T, key_boxes, value_boxes, reads, only>(w, u, q, r);
-        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reads, (only < key_boxes ? 1 : 0)>(w, u);
+        ask_states<T, key_boxes, value_boxes, reading, only>(w, u, q, r);
+        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reading, (only < key_boxes ? 1 : 0)>(w, u);
         meet_all<shape::groups>();
-        if (shape::groups == 1) make_scores<T, key_boxes, value_boxes>(w, false);
-        if (reads || (shape::groups == 2 && group == 0))
-            make_scores<T, key_boxes, value_boxes>(w, shape::groups == 1 || group != 0);
+        if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
+        if (shape::reads || (shape::groups == 2 && group == 0))
+            make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
         if (!direct && group == shape::groups - 1 && thread < 64) {
             float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
             if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
@@ -283,7 +316,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         }
         meet_all<shape::groups>();
         if (only < key_boxes) {
-            make_keys<T, key_boxes, value_boxes, reads>(w, q, r);
+            make_keys<T, key_boxes, value_boxes, reading>(w, q, r);
         } else {
 #pragma unroll
             for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
@@ -303,11 +336,11 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
 
 #endif
 
-template <typename T, int key_boxes, int value_boxes, bool reads>
+template <typename T, int key_boxes, int value_boxes, int reading>
 static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
     gradients(const __grid_constant__ dr_cuda_backward_call call) {
 #ifdef DR_CUDA_WARPGROUPS
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     extern __shared__ __align__(1024) char shared[];
     const unsigned base = dr_shared_address(shared);
     if (threadIdx.x == 0)
@@ -318,36 +351,49 @@ static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? 
     __syncthreads();
     if (threadIdx.x < 128) {
         if (shape::groups == 2) dr_registers_give<40>();
-        copy_chunks<T, key_boxes, value_boxes>(call, shared);
+        copy_chunks<T, key_boxes, value_boxes, reading>(call, shared);
     } else {
         if (shape::groups == 2) dr_registers_take<232>();
         if constexpr (key_boxes == value_boxes)
-            compute_chunks<T, key_boxes, value_boxes, reads, shape::groups == 1 ? 0 : -1>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, shape::groups == 1 ? 0 : -1>(call, shared);
         else if (threadIdx.x < 256)
-            compute_chunks<T, key_boxes, value_boxes, reads, 0>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, 0>(call, shared);
         else
-            compute_chunks<T, key_boxes, value_boxes, reads, 1>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, 1>(call, shared);
     }
 #endif
 }
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, int reading>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan *plan = &call->plan;
-    void (*kernel)(dr_cuda_backward_call) =
-        plan->reads ? gradients<T, key_boxes, value_boxes, true> : gradients<T, key_boxes, value_boxes, false>;
+    const auto kernel = gradients<T, key_boxes, value_boxes, reading>;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
+    const unsigned threads = chunk_shape<key_boxes, value_boxes, reading>::threads;
     DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
-    kernel<<<(unsigned)grid, (unsigned)shape::threads, SHARED_BYTES, stream>>>(*call);
+    kernel<<<(unsigned)grid, threads, SHARED_BYTES, stream>>>(*call);
     DR_CUDA_LAUNCHED("gradients");
     return DR_OK;
 }
 
-dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {
     typedef __nv_bfloat16 T;
-    const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->blocks == 0) return DR_OK;
-    if (plan->key_width == 64) return plan->value_width == 64 ? launch<T, 1, 1>(call, stream) : launch<T, 1, 2>(call, stream);
-    return plan->value_width == 64 ? launch<T, 2, 1>(call, stream) : launch<T, 2, 2>(call, stream);
+    const bool wide = call->plan.value_width == 128;
+    if (call->plan.key_width == 64)
+        return wide ? launch<T, 1, 2, reading>(call, stream) : launch<T, 1, 1, reading>(call, stream);
+    return wide ? launch<T, 2, 2, reading>(call, stream) : launch<T, 2, 1, reading>(call, stream);
+}
+
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (call->plan.blocks == 0) return DR_OK;
+    switch (reading_of(&call->plan)) {
+    case READS_NOTHING:
+        return launch_width<READS_NOTHING>(call, stream);
+    case READS_WRITTEN:
+        return launch_width<READS_WRITTEN>(call, stream);
+    case READS_OTHER:
+        return launch_width<READS_OTHER>(call, stream);
+    default:
+        return launch_width<READS_SUM>(call, stream);
+    }
 }

@@ -16,7 +16,7 @@ typedef struct {
     dr_row_block x;         /* x.block < 0: there are no more */
     bool entry, beyond;     /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
     dr_prepare_small decay; /* head, read, tail, total, near */
-    float gain[64], value[64], read_gain[64];
+    float gain[64], value[64], lambda[64];
     float rest[64]; /* -(c/s) */
 } chunk_rows;
 
@@ -36,11 +36,25 @@ enum {
     SHARED_BYTES = GATES + (PLACES + 2) * 16
 };
 
+/* What rows read: nothing; the key that they write; another one; key + lambda query, which is made in the key's place. */
+enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
+
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
- * coming. Of S and dS' a tile has 64 channels and all columns of V. */
-template <int key_boxes, int value_boxes> struct chunk_shape {
+ * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write. */
+template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
-    enum { state = 0, key = key_boxes, value, d_update, output, query, exit, tiles = exit + key_boxes };
+    enum { reads = reading != READS_NOTHING, apart = reading > READS_WRITTEN };
+    enum {
+        state = 0,
+        key = key_boxes,
+        d_update = key + 1 + apart,
+        output,
+        value,
+        query = apart ? key + 1 : value + 1,
+        write = apart ? value + 1 : key,
+        exit = value + 2,
+        tiles = exit + key_boxes
+    };
 };
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -103,7 +117,7 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
         to.gain[i] = factors.gain;
         to.value[i] = factors.value;
-        to.read_gain[i] = factors.gain * factors.reader;
+        to.lambda[i] = i < x.rows ? dr_input_scalar(call.plan.rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
         to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
     }
     dr_prepare_decays(call.plan.rows, block, to.decay);
@@ -133,9 +147,9 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
     if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
 }
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, int reading>
 static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
-    typedef chunk_shape<key_boxes, value_boxes> shape;
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
@@ -162,8 +176,10 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
                 copy_box<T>(to, states + i * 64, width, value_boxes * 64);
             else if (i >= shape::exit)
                 copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
-            else if (i == shape::key)
+            else if (i == shape::write)
                 copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::key)
+                copy_tokens<T>(to, rows, x, dr_reader_source(rows), x.key_head, key_boxes, rows.key_size);
             else if (i == shape::query)
                 copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
             else if (i == shape::value)
@@ -325,6 +341,15 @@ static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
     if (w.t != 0) return;
     to[w.row] = x.x;
     to[w.row + 8] = x.y;
+}
+
+/* Decay of the blocks of rows before the row's (after: behind it). */
+static __device__ inline float decay_between(const dr_prepare_small &decay, int row, bool after) {
+    float product = 1;
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        if (after ? b > row / 16 : b < row / 16) product *= decay.total[b];
+    return product;
 }
 
 /* ---- states that are given in float ------------------------------------------------------------------------------------- */
