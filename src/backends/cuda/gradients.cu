@@ -290,7 +290,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
-    const bool direct = dr_rows_direct(plan.rows), gains = direct && plan.rows.row[0].gain != DR_GAIN_ONE;
+    const bool direct = dr_rows_direct(plan.rows);
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0;
 #pragma unroll 1
@@ -321,11 +321,6 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
 #pragma unroll
             for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
         }
-        if (plan.rows.scalar_decay || gains) {
-            meet_all<shape::groups>();
-            if (threadIdx.x / 32 == 4 && plan.rows.scalar_decay) put_decays(w, key_boxes);
-            if (threadIdx.x / 32 == 5 && gains) put_gains(w, key_boxes, value_boxes);
-        }
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, shape::tiles);
         at.place = same_in_warp(at.place);
@@ -343,11 +338,12 @@ static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? 
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     extern __shared__ __align__(1024) char shared[];
     const unsigned base = dr_shared_address(shared);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES + 2; i++) {
             dr_gate_open(filled_gate(base, i), 128);
             dr_gate_open(free_gate(base, i), 128 * shape::groups);
         }
+    }
     __syncthreads();
     if (threadIdx.x < 128) {
         if (shape::groups == 2) dr_registers_give<40>();

@@ -13,11 +13,11 @@ enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
 
 /* What the copying warps tell of a chunk. */
 typedef struct {
-    dr_row_block x;         /* x.block < 0: there are no more */
-    bool entry, beyond;     /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
-    dr_prepare_small decay; /* head, read, tail, total, near */
+    dr_prepare_small decay; /* head, read, tail, total, near; first, since pairs of numbers are read */
     float gain[64], value[64], lambda[64];
-    float rest[64]; /* -(c/s) */
+    float rest[64];     /* -(c/s) */
+    dr_row_block x;     /* x.block < 0: there are no more */
+    bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
 } chunk_rows;
 
 /* What a group has of sums over K or V. */
@@ -84,6 +84,80 @@ static __device__ inline unsigned filled_gate(unsigned shared, int place) {
 
 static __device__ inline unsigned free_gate(unsigned shared, int place) {
     return filled_gate(shared, place) + 8;
+}
+
+/* ---- gradients of rows: of decays (decay.cu says of what) and gains
+ * ----------------------------------------------------------------- */
+
+/* By one warp: two rows a lane. groups: that had channels. */
+static __device__ inline void put_decays(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+                                         int groups) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    const int lane = (int)(threadIdx.x % 32);
+    float reader[2] = {}, writer[2] = {}, exit = 0;
+    for (int g = 0; g < groups; g++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = 2 * lane + e;
+            reader[e] += sums.reader[g][i];
+            writer[e] += sums.writer[g][i];
+            if (!dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
+    }
+    exit *= told.decay.total[0] * told.decay.total[1] * told.decay.total[2] * told.decay.total[3];
+    float behind = reader[0] + reader[1], before = writer[0] + writer[1]; /* with the lanes behind, before this one */
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const float right = __shfl_down_sync(0xffffffffu, behind, step), left = __shfl_up_sync(0xffffffffu, before, step);
+        if (lane + step < 32) behind += right;
+        if (lane >= step) before += left;
+    }
+    behind = __shfl_down_sync(0xffffffffu, behind, 1);
+    before = __shfl_up_sync(0xffffffffu, before, 1);
+    if (lane == 31) behind = 0;
+    if (lane == 0) before = 0;
+    const float late = behind + reader[1];
+    const float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int row = 2 * lane + e;
+        if (row >= told.x.rows) continue;
+        const int64_t token = told.x.place.first + row;
+        if (rows.constant_decay)
+            call.back.d_log_decay[token * rows.value_heads + told.x.head] = sum[e];
+        else if (decay.gradient)
+            ((float *)decay.gradient)[dr_input_index(decay, token, 0, told.x.head)] =
+                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, told.x.head) == -INFINITY ? 0 : sum[e];
+    }
+}
+
+/* Of the gains, where rows are their inputs: likewise. */
+static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+                                        int key_groups, int value_groups) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_row &spec = rows.row[0];
+    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
+    if (!input.gradient) return;
+    for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
+        float sum = 0;
+        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
+        for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row];
+        ((float *)input.gradient)[dr_input_index(input, told.x.place.first + row, 0, told.x.head)] = sum;
+    }
+}
+
+/* What is left of a chunk when all computing threads are done with it: a warp each. */
+template <int key_boxes, int value_boxes>
+static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays(call, told, sums, key_boxes);
+    if (threadIdx.x / 32 == 1 && dr_rows_direct(rows) && rows.row[0].gain != DR_GAIN_ONE)
+        put_gains(call, told, sums, key_boxes, value_boxes);
+    __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------ */
@@ -155,17 +229,31 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
     const unsigned base = dr_shared_address(shared);
     const int width = plan.key_width;
     const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
+    chunk_rows *told = (chunk_rows *)(shared + ROWS);
+    const chunk_sums *sums = (const chunk_sums *)(shared + SUMS);
     ring_at at = {0, 1};
     unsigned side = 0, turn = 1;
-    for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
-        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
-        if (x.rows == 0) continue;
-        expect_chunk<T>(call, x, d_o);
+    int over = 0, made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
+#pragma unroll 1
+    for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
+        const bool more = block < plan.blocks;
+        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
+        if (more && x.rows == 0) continue;
+        if (more) expect_chunk<T>(call, x, d_o);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
-        make_rows(call, x, ((chunk_rows *)(shared + ROWS))[side]);
+        if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
+        made += more && made < 2;
+        if (more)
+            make_rows(call, x, told[side]);
+        else if (threadIdx.x == 0)
+            told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));
         turn ^= side;
         side ^= 1;
+        if (!more) {
+            over++;
+            continue;
+        }
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
 #pragma unroll 1
@@ -201,9 +289,6 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
             at = ring_forward(at, 1);
         }
     }
-    dr_gate_wait(free_gate(base, PLACES + side), turn);
-    if (threadIdx.x == 0) ((chunk_rows *)(shared + ROWS))[side].x.block = -1;
-    dr_gate_arrive(filled_gate(base, PLACES + side));
 }
 
 /* ---- computing ---------------------------------------------------------------------------------------------------------- */
@@ -220,11 +305,11 @@ typedef struct {
 } worker;
 
 static __device__ inline void meet_group(const worker &w) {
-    __barrier_sync_count(1 + w.group, 128);
+    __barrier_sync_count(2 + w.group, 128);
 }
 
 template <int groups> static __device__ inline void meet_all() {
-    __barrier_sync_count(1 + groups, 128 * groups);
+    __barrier_sync_count(2 + groups, 128 * groups);
 }
 
 /* The tile that comes as the i-th of the chunk: its bytes from the start of shared memory. */

@@ -1,5 +1,4 @@
-/* The last part of gradients.cu: what queries, read keys and write keys of a chunk get, a group of warps 64 channels of K, and
- * the gradient of the log decays. */
+/* The last part of gradients.cu: what queries, read keys and write keys of a chunk get, a group of warps 64 channels of K. */
 #ifndef DR_CUDA_GRADIENTS_KEYS_CUH
 #define DR_CUDA_GRADIENTS_KEYS_CUH
 
@@ -250,68 +249,6 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     if (shape::apart) leave_tile(w, shape::write);
     leave_tile(w, shape::query);
     put_keys<T, shape::reads>(w, r, k);
-}
-
-/* ---- the gradient of the decays (decay.cu says of what) ----------------------------------------------------------------- */
-
-/* By one warp: two rows a lane. groups: that had channels. */
-static __device__ inline void put_decays(const worker &w, int groups) {
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-    const chunk_sums &sums = w.sums;
-    const int lane = (int)(threadIdx.x % 32);
-    float reader[2] = {}, writer[2] = {}, exit = 0;
-    for (int g = 0; g < groups; g++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int i = 2 * lane + e;
-            reader[e] += sums.reader[g][i];
-            writer[e] += sums.writer[g][i];
-            if (!dr_undecayed(rows, i)) reader[e] -= w.rows.gain[i] * sums.read[g][i];
-            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= w.rows.gain[i + 1] * sums.read[g][i + 1];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
-    }
-    exit *= w.rows.decay.total[0] * w.rows.decay.total[1] * w.rows.decay.total[2] * w.rows.decay.total[3];
-    float behind = reader[0] + reader[1], before = writer[0] + writer[1]; /* with the lanes behind, before this one */
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const float right = __shfl_down_sync(0xffffffffu, behind, step), left = __shfl_up_sync(0xffffffffu, before, step);
-        if (lane + step < 32) behind += right;
-        if (lane >= step) before += left;
-    }
-    behind = __shfl_down_sync(0xffffffffu, behind, 1);
-    before = __shfl_up_sync(0xffffffffu, before, 1);
-    if (lane == 31) behind = 0;
-    if (lane == 0) before = 0;
-    const float late = behind + reader[1];
-    const float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const int row = 2 * lane + e;
-        if (row >= w.rows.x.rows) continue;
-        const int64_t token = w.rows.x.place.first + row;
-        if (rows.constant_decay)
-            w.call.back.d_log_decay[token * rows.value_heads + w.rows.x.head] = sum[e];
-        else if (decay.gradient)
-            ((float *)decay.gradient)[dr_input_index(decay, token, 0, w.rows.x.head)] =
-                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, w.rows.x.head) == -INFINITY ? 0 : sum[e];
-    }
-}
-
-/* Of the gains, where rows are their inputs: likewise. */
-static __device__ inline void put_gains(const worker &w, int key_groups, int value_groups) {
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const dr_row &spec = rows.row[0];
-    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
-    if (!input.gradient) return;
-    for (int row = (int)(threadIdx.x % 32); row < w.rows.x.rows; row += 32) {
-        float sum = 0;
-        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += w.sums.value_dot[g][row];
-        for (int g = 0; g < key_groups; g++) sum -= w.sums.read[g][row];
-        ((float *)input.gradient)[dr_input_index(input, w.rows.x.place.first + row, 0, w.rows.x.head)] = sum;
-    }
 }
 
 #endif
