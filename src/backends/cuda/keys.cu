@@ -409,7 +409,7 @@ template <typename T, bool channel> static dr_status launch(const dr_cuda_backwa
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
-    DR_CUDA(cudaFuncSetAttribute(keys<T, channel>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)keys<T, channel>));
     keys<T, channel><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys");
     return DR_OK;
