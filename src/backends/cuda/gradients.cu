@@ -366,7 +366,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     const auto kernel = gradients<T, key_boxes, value_boxes, reading>;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     const unsigned threads = chunk_shape<key_boxes, value_boxes, reading>::threads;
-    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<(unsigned)grid, threads, SHARED_BYTES, stream>>>(*call);
     DR_CUDA_LAUNCHED("gradients");
     return DR_OK;
