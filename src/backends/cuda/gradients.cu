@@ -184,7 +184,7 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
-        const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
+        const float f = w.rows.value[row], c = w.rows.decay.gain[row] * before * w.rows.decay.read[row];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
@@ -240,7 +240,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
-        factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
+        factor[h] = erase ? dr_score_gain(w.rows.decay.gain[row]) : rows.scale;
         begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
         near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
     }

@@ -13,8 +13,8 @@ enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
 
 /* What the copying warps tell of a chunk. */
 typedef struct {
-    dr_prepare_small decay; /* head, read, tail, total, near; first, since pairs of numbers are read */
-    float gain[64], value[64], lambda[64];
+    dr_prepare_small decay; /* gain, head, read, tail, total, near; first, since pairs of numbers are read */
+    float value[64], lambda[64];
     float rest[64];     /* -(c/s) */
     dr_row_block x;     /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
@@ -23,7 +23,7 @@ typedef struct {
 /* What a group has of sums over K or V. */
 typedef struct {
     float value_dot[2][64], write_dot[2][64];
-    float reader[2][64], read[2][64], writer[2][64];
+    float reader[2][64], read[2][64], writer[2][64], lambda[2][64];
     float exit[2 * 4]; /* of a warp */
 } chunk_sums;
 
@@ -35,6 +35,7 @@ enum {
     GATES = SUMS + 2 * (int)sizeof(chunk_sums), /* filled and free of each place, then of the rows of a chunk */
     SHARED_BYTES = GATES + (PLACES + 2) * 16
 };
+static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
 
 /* What rows read: nothing; the key that they write; another one; key + lambda query, which is made in the key's place. */
 enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
@@ -102,8 +103,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
-            if (!dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
-            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
+            if (!dr_undecayed(rows, i)) reader[e] -= told.decay.gain[i] * sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.decay.gain[i + 1] * sums.read[g][i + 1];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
@@ -135,18 +136,21 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     }
 }
 
-/* Of the gains, where rows are their inputs: likewise. */
+/* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
 static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &spec = rows.row[0];
-    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
-    if (!input.gradient) return;
+    const dr_cuda_input &gain = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN],
+                        &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
-        float sum = 0;
+        const int64_t token = told.x.place.first + row;
+        float sum = 0, of_lambda = 0;
         for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
-        for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row];
-        ((float *)input.gradient)[dr_input_index(input, told.x.place.first + row, 0, told.x.head)] = sum;
+        for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
+        if (spec.gain != DR_GAIN_ONE && gain.gradient)
+            ((float *)gain.gradient)[dr_input_index(gain, token, 0, told.x.head)] = sum;
+        if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
     }
 }
 
@@ -155,8 +159,7 @@ template <int key_boxes, int value_boxes>
 static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && dr_rows_direct(rows) && rows.row[0].gain != DR_GAIN_ONE)
-        put_gains(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 1 && dr_rows_direct(rows)) put_gains(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
@@ -189,7 +192,7 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
     }
     if (i < 64) {
         const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
-        to.gain[i] = factors.gain;
+        to.decay.gain[i] = factors.gain;
         to.value[i] = factors.value;
         to.lambda[i] = i < x.rows ? dr_input_scalar(call.plan.rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
         to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
@@ -233,7 +236,8 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
     const chunk_sums *sums = (const chunk_sums *)(shared + SUMS);
     ring_at at = {0, 1};
     unsigned side = 0, turn = 1;
-    int over = 0, made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
+    int over = 0,
+        made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
 #pragma unroll 1
     for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
         const bool more = block < plan.blocks;

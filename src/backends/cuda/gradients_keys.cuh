@@ -140,7 +140,7 @@ template <typename T, bool reads> static __device__ inline void put_keys(const w
         put_floats(w, call.back.d_write, k);
         return;
     }
-    const float upper = reads ? -w.rows.gain[w.row] : 0, lower = reads ? -w.rows.gain[w.row + 8] : 0;
+    const float upper = reads ? -w.rows.decay.gain[w.row] : 0, lower = reads ? -w.rows.decay.gain[w.row + 8] : 0;
     if (made) {
 #pragma unroll
         for (int n = 0; n < 8; n++)
@@ -157,6 +157,19 @@ template <typename T, bool reads> static __device__ inline void put_keys(const w
     if (key.gradient)
         put_tokens<T>(w, (T *)key.gradient + dr_input_index(key, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
                       key.token, k);
+}
+
+/* Of r = key + lambda query: what the query and lambda get of its gradient. */
+template <typename T>
+static __device__ inline void lead_sum(const worker &w, const char *queries, const float (&r)[8][4], float (&q)[8][4]) {
+    const float2 dot = dots_with<T>(w, r, queries);
+    const float upper = -w.rows.decay.gain[w.row], lower = -w.rows.decay.gain[w.row + 8];
+    put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
+    const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[n][i] = fmaf(factor[i / 2], r[n][i], q[n][i]);
 }
 
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
@@ -209,8 +222,8 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
         const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
         scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
         if (shape::reads)
-            scale_rows(r, dr_score_gain(w.rows.gain[w.row]) * before * decay.read[w.row],
-                       dr_score_gain(w.rows.gain[w.row + 8]) * before * decay.read[w.row + 8]);
+            scale_rows(r, dr_score_gain(w.rows.decay.gain[w.row]) * before * decay.read[w.row],
+                       dr_score_gain(w.rows.decay.gain[w.row + 8]) * before * decay.read[w.row + 8]);
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
@@ -227,8 +240,9 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     dr_group_commit();
     dr_group_wait<1>();
     if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
-    put_query<T>(w, q);
-    if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+    if (reading != READS_SUM) put_query<T>(w, q);
+    if (shape::reads)
+        scale_rows(r, 1 / dr_score_gain(w.rows.decay.gain[w.row]), 1 / dr_score_gain(w.rows.decay.gain[w.row + 8]));
     dr_group_wait<0>();
     if (reading == READS_WRITTEN) {
         dots_with<T>(w, r, k, w.shared + key, read, write);
@@ -247,6 +261,10 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     }
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
+    if (reading == READS_SUM) {
+        if (dr_rows_direct(rows)) lead_sum<T>(w, w.shared + query, r, q);
+        put_query<T>(w, q);
+    }
     leave_tile(w, shape::query);
     put_keys<T, shape::reads>(w, r, k);
 }
