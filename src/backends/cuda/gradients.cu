@@ -1,15 +1,16 @@
-/* gradients: what updates and keys (backward.h) compute, in one kernel of sm_90a, for 16-bit types, K and V up to 128, no or
- * scalar decay and one row a token that reads by the key it writes, or not at all. U, G and M never leave the multiprocessor,
- * and S, dO and dY come once:
+/* gradients: what updates, keys and decay (backward.h) compute, in one kernel of sm_90a, for 16-bit types, K and V up to 128,
+ * no or scalar decay and one row a token. U, G and M never leave the multiprocessor, and S, dO and dY come once:
  *
- *     U = A (Z - diag(c) R~ S)                        a group of four warps 64 columns of V
+ *     S dO, S dY                                      a group of four warps 64 channels of K: asked for first, wanted last
+ *     U = A (Z - diag(c) R~ S)                        a group 64 columns of V
  *     G = scale dO U^T f, M = s dY U^T f              a group one of them
- *     what q~, r and w get, from S, dS', G and M      a group 64 channels of K
+ *     what q~, r and w get                            a group 64 channels of K
  *
  * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy, tile after tile of 16
- * KB into a ring of places, as far ahead as places are free, and make the decays of a chunk; two groups of four compute. A tile
- * is there when its copies have arrived at the first barrier of its place, and done with when all computing threads have at the
- * second. The tiles come in the order in which they are needed, those that are done with first before the others. */
+ * KB into a ring of places, as far ahead as places are free; they make the decays of a chunk and lead the gradients of decays
+ * and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at
+ * the first barrier of its place, and done with when all computing threads have at the second. The tiles come in the order in
+ * which they are needed, those that are done with first before the others. */
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/gradients_keys.cuh"
 
