@@ -185,7 +185,7 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
-        const float f = w.rows.value[row], c = w.rows.decay.gain[row] * before * w.rows.decay.read[row];
+        const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
@@ -226,7 +226,7 @@ template <typename T, int key_boxes, int value_boxes, int reading>
 static __device__ inline void make_scores(const worker &w, bool erase) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_rows &rows = w.call.plan.rows;
-    const dr_prepare_small &decay = w.rows.decay;
+    const chunk_decays &decay = w.rows.decay;
     const unsigned update = w.base + tile_of(w, shape::value),
                    reader = w.base + tile_of(w, erase ? shape::d_update : shape::output);
     const int warp = dr_scan_warp();
@@ -241,7 +241,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
-        factor[h] = erase ? dr_score_gain(w.rows.decay.gain[row]) : rows.scale;
+        factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
         begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
         near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
     }

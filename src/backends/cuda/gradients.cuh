@@ -5,16 +5,25 @@
 
 #include "backends/cuda/backward.h"
 #include "backends/cuda/bulk.cuh"
-#include "backends/cuda/prepare.cuh"
+#include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/row_tiles.cuh"
 #include "backends/cuda/scan_warpgroups.cuh"
 
 enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
 
+/* Products of the decays of a chunk's rows. From after row j to what reader i sees: in blocks of 16 rows head of i * totals
+ * between * tail of j, within one from a table. */
+typedef struct {
+    float head[64], read[64]; /* from the start of its block to after row i, which a query sees; to what a read key sees */
+    float tail[64];           /* from after row i to the end of its block */
+    float total[4];           /* of a block */
+    float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
+} chunk_decays;
+
 /* What the copying warps tell of a chunk. */
 typedef struct {
-    dr_prepare_small decay; /* gain, head, read, tail, total, near; first, since pairs of numbers are read */
-    float value[64], lambda[64];
+    chunk_decays decay; /* first, since pairs of numbers are read */
+    float gain[64], value[64], lambda[64];
     float rest[64];     /* -(c/s) */
     dr_row_block x;     /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
@@ -103,8 +112,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
-            if (!dr_undecayed(rows, i)) reader[e] -= told.decay.gain[i] * sums.read[g][i];
-            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.decay.gain[i + 1] * sums.read[g][i + 1];
+            if (!dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
@@ -182,9 +191,32 @@ static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, co
     dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
 }
 
+/* A block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the block. alpha: of row
+ * lane % 16 of the block. */
+static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, chunk_decays &to) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
+    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+#pragma unroll
+    for (int m = 0; m < 16; m++) {
+        const float other = __shfl_sync(0xffffffffu, alpha, m);
+        before = m <= own ? head : before;
+        head = m <= own ? head * other : head;
+        product = m > own ? product * other : 1.0f;
+        if (lane < 16) to.near[begin + m][own] = product;
+    }
+    if (lane < 16) {
+        to.tail[i] = product;
+        return;
+    }
+    to.head[i] = head;
+    to.read[i] = dr_undecayed(rows, i) ? before : head;
+    if (own == 15) to.total[begin / 16] = head;
+}
+
 static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
-    const int i = (int)threadIdx.x;
-    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, 0, 1};
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
+    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
     if (i == 0) {
         to.x = x;
         to.entry = dr_given_state(call, x, false) != NULL;
@@ -192,12 +224,12 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
     }
     if (i < 64) {
         const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
-        to.decay.gain[i] = factors.gain;
+        to.gain[i] = factors.gain;
         to.value[i] = factors.value;
-        to.lambda[i] = i < x.rows ? dr_input_scalar(call.plan.rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
         to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
+        to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
     }
-    dr_prepare_decays(call.plan.rows, block, to.decay);
+    make_decays(rows, alpha, to.decay);
 }
 
 /* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
@@ -433,7 +465,7 @@ static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
 }
 
 /* Decay of the blocks of rows before the row's (after: behind it). */
-static __device__ inline float decay_between(const dr_prepare_small &decay, int row, bool after) {
+static __device__ inline float decay_between(const chunk_decays &decay, int row, bool after) {
     float product = 1;
 #pragma unroll
     for (int b = 0; b < 4; b++)

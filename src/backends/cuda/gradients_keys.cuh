@@ -140,7 +140,7 @@ template <typename T, bool reads> static __device__ inline void put_keys(const w
         put_floats(w, call.back.d_write, k);
         return;
     }
-    const float upper = reads ? -w.rows.decay.gain[w.row] : 0, lower = reads ? -w.rows.decay.gain[w.row + 8] : 0;
+    const float upper = reads ? -w.rows.gain[w.row] : 0, lower = reads ? -w.rows.gain[w.row + 8] : 0;
     if (made) {
 #pragma unroll
         for (int n = 0; n < 8; n++)
@@ -163,7 +163,7 @@ template <typename T, bool reads> static __device__ inline void put_keys(const w
 template <typename T>
 static __device__ inline void lead_sum(const worker &w, const char *queries, const float (&r)[8][4], float (&q)[8][4]) {
     const float2 dot = dots_with<T>(w, r, queries);
-    const float upper = -w.rows.decay.gain[w.row], lower = -w.rows.decay.gain[w.row + 8];
+    const float upper = -w.rows.gain[w.row], lower = -w.rows.gain[w.row + 8];
     put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
     const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
 #pragma unroll
@@ -183,7 +183,7 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
                    key = tile_of(w, shape::key) + own, query = await_tile(w, shape::query) + own,
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
-    const dr_prepare_small &decay = w.rows.decay;
+    const chunk_decays &decay = w.rows.decay;
     const bool made = dr_rows_made(rows);
     float k[8][4];
     const auto from_exit = [&](bool add) {
@@ -222,8 +222,8 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
         const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
         scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
         if (shape::reads)
-            scale_rows(r, dr_score_gain(w.rows.decay.gain[w.row]) * before * decay.read[w.row],
-                       dr_score_gain(w.rows.decay.gain[w.row + 8]) * before * decay.read[w.row + 8]);
+            scale_rows(r, dr_score_gain(w.rows.gain[w.row]) * before * decay.read[w.row],
+                       dr_score_gain(w.rows.gain[w.row + 8]) * before * decay.read[w.row + 8]);
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
@@ -241,8 +241,7 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     dr_group_wait<1>();
     if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
     if (reading != READS_SUM) put_query<T>(w, q);
-    if (shape::reads)
-        scale_rows(r, 1 / dr_score_gain(w.rows.decay.gain[w.row]), 1 / dr_score_gain(w.rows.decay.gain[w.row + 8]));
+    if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
     dr_group_wait<0>();
     if (reading == READS_WRITTEN) {
         dots_with<T>(w, r, k, w.shared + key, read, write);
