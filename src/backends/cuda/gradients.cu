@@ -34,44 +34,59 @@ bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
 
 /* ---- U ------------------------------------------------------------------------------------------------------------------ */
 
-/* Gradients of values from dZ = dY, 16 bytes a thread, and sums of value . dz. */
+/* Gradients of values from dZ = dY, 16 bytes a thread of four rows, and sums of value . dz. */
 template <typename T> static __device__ inline void put_values(const worker &w, const char *values, const char *d_update) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const int thread = (int)(threadIdx.x % 128), within = thread % 8 * 8, column = w.group * 64 + within;
-    const int left = rows.value_size - column;
-    T *to = (T *)value.gradient;
-    if (to) to += w.rows.x.place.first * value.token + (int64_t)w.rows.x.head * value.head + column;
+    const int thread = (int)(threadIdx.x % 128), lane = thread % 32, first = thread / 8, within = thread % 8 * 8;
+    const int column = w.group * 64 + within, left = rows.value_size - column, alive = w.rows.x.rows;
+    const unsigned at = dr_tile_at<T>(0, 64, first, within);
+    union {
+        uint4 words;
+        unsigned word[4];
+        T x[8];
+    } put[4];
+    float sum[4];
 #pragma unroll
-    for (int row = thread / 8; row < 64; row += 16) {
-        const uint4 v = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within)),
-                    d = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
+    for (int j = 0; j < 4; j++) {
+        const uint4 v = *(const uint4 *)(values + at + j * 16 * 128), d = *(const uint4 *)(d_update + at + j * 16 * 128);
         const unsigned of_v[4] = {v.x, v.y, v.z, v.w}, of_d[4] = {d.x, d.y, d.z, d.w};
-        const float factor = w.rows.value[row];
-        union {
-            uint4 words;
-            unsigned word[4];
-            T x[8];
-        } put;
-        float sum = 0;
+        const float factor = w.rows.value[first + 16 * j];
+        float even = 0, odd = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 a = dr_group_pair<T>(of_v[i]), b = dr_group_pair<T>(of_d[i]);
-            sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
-            put.word[i] = dr_pack(T(), factor * b.x, factor * b.y);
+            const float2 x = dr_group_pair<T>(of_v[i]), y = dr_group_pair<T>(of_d[i]);
+            even = fmaf(x.x, y.x, even);
+            odd = fmaf(x.y, y.y, odd);
+            put[j].word[i] = dr_pack(T(), factor * y.x, factor * y.y);
         }
-#pragma unroll
-        for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (within == 0) w.sums.value_dot[w.group][row] = sum;
-        if (!to || row >= w.rows.x.rows) continue;
+        sum[j] = even + odd;
+    }
+    T *to = (T *)value.gradient;
+    if (to) {
+        to += (w.rows.x.place.first + first) * value.token + (int64_t)w.rows.x.head * value.head + column;
         if (rows.aligned) {
-            if (left > 0) *(uint4 *)(to + row * value.token) = put.words;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (left > 0 && first + 16 * j < alive) *(uint4 *)(to + 16 * j * value.token) = put[j].words;
         } else {
 #pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (e < left) to[row * value.token + e] = put.x[e];
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (e < left && first + 16 * j < alive) to[16 * j * value.token + e] = put[j].x[e];
         }
     }
+    /* over eight lanes: each pair of lanes is left with one of the four rows */
+#pragma unroll
+    for (int step = 4, half = 2; half > 0; step /= 2, half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++) {
+            const float mine = lane & step ? sum[j + half] : sum[j], other = lane & step ? sum[j] : sum[j + half];
+            sum[j] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+        }
+    sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 1);
+    if (lane % 2 == 0) w.sums.value_dot[w.group][first + 16 * (lane / 4 % 2 * 2 + lane / 2 % 2)] = sum[0];
 }
 
 /* The places of operands A of A without its diagonal. */

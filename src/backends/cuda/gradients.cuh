@@ -418,21 +418,27 @@ template <typename T> static __device__ inline float2 pair_at(const char *box, i
     return dr_group_pair<T>(*(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
 }
 
-static __device__ inline float sum_of_four(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float2 sum_of_four(float2 x) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const float left = __shfl_xor_sync(0xffffffffu, x.x, step), right = __shfl_xor_sync(0xffffffffu, x.y, step);
+        x.x += left;
+        x.y += right;
+    }
+    return x;
 }
 
-/* Sums over 64 columns of C times a box, of the thread's two rows. */
+/* Sums over 64 columns of C times a box, of the thread's two rows; in two chains each. */
 template <typename T> static __device__ inline float2 dots_with(const worker &w, const float (&c)[8][4], const char *box) {
-    float2 sum = make_float2(0, 0);
+    float2 even = make_float2(0, 0), odd = even;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
-        sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
-        sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
+        even.x = fmaf(c[n][0], upper.x, even.x), odd.x = fmaf(c[n][1], upper.y, odd.x);
+        even.y = fmaf(c[n][2], lower.x, even.y), odd.y = fmaf(c[n][3], lower.y, odd.y);
     }
-    return make_float2(sum_of_four(sum.x), sum_of_four(sum.y));
+    return sum_of_four(make_float2(even.x + odd.x, even.y + odd.y));
 }
 
 /* The same of two matrices at once. */
@@ -448,8 +454,8 @@ static __device__ inline void dots_with(const worker &w, const float (&c)[8][4],
         d_dot.x = fmaf(d[n][0], upper.x, fmaf(d[n][1], upper.y, d_dot.x));
         d_dot.y = fmaf(d[n][2], lower.x, fmaf(d[n][3], lower.y, d_dot.y));
     }
-    c_dot = make_float2(sum_of_four(c_dot.x), sum_of_four(c_dot.y));
-    d_dot = make_float2(sum_of_four(d_dot.x), sum_of_four(d_dot.y));
+    c_dot = sum_of_four(c_dot);
+    d_dot = sum_of_four(d_dot);
 }
 
 static __device__ inline void scale_rows(float (&c)[8][4], float upper, float lower) {

@@ -44,32 +44,37 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
 /* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
 template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
+    const int left = rows.key_size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
+    union {
+        unsigned word[4];
+        uint4 words;
+        T x[8];
+    } put[2][2]; /* of rows g and g + 8, of columns 8 t and 32 + 8 t */
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = w.row + 8 * h;
+    for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < 8; n += 4) {
-            union {
-                uint4 words;
-                T x[8];
-            } put;
-            unsigned x[4];
+            unsigned(&x)[4] = put[h][n / 4].word;
 #pragma unroll
             for (int i = 0; i < 4; i++) x[i] = dr_pack(T(), c[n + i][2 * h], c[n + i][2 * h + 1]);
             dr_group_exchange(x);
-            put.words = make_uint4(x[0], x[1], x[2], x[3]);
-            const int column = 8 * (n + w.t), left = rows.key_size - w.group * 64 - column;
-            if (row >= w.rows.x.rows) continue;
-            T *at = to + row * stride + column;
-            if (rows.aligned) {
-                if (left > 0) *(uint4 *)at = put.words;
-            } else {
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    if (e < left) at[e] = put.x[e];
-            }
         }
+    to += w.row * stride + 8 * w.t;
+    if (rows.aligned) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                if (32 * n < left && w.row + 8 * h < alive) *(uint4 *)(to + 8 * h * stride + 32 * n) = put[h][n].words;
+        return;
     }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (32 * n + e < left && w.row + 8 * h < alive) to[8 * h * stride + 32 * n + e] = put[h][n].x[e];
 }
 
 /* The rows as floats to [64][Kp]. */
@@ -115,7 +120,7 @@ template <typename T> static __device__ inline float2 squares_of(const worker &w
         sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
         sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
     }
-    return make_float2(sum_of_four(sum.x), sum_of_four(sum.y));
+    return sum_of_four(sum);
 }
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
