@@ -309,6 +309,13 @@ static __device__ inline void load_pairs(const dr_cuda_backward_call &call, cons
                         shared + room.query);
 }
 
+template <typename T>
+static __device__ inline void finish_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                           const keys_room &room, int first) {
+    dr_finish_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                          shared + room.query);
+}
+
 template <typename T, bool channel>
 static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
                                                         : channel      ? 2
@@ -396,6 +403,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     }
     dr_copy_wait<0>();
     __syncthreads();
+    finish_pairs<T>(call, x, shared, room, first);
     if constexpr (!channel)
         finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
     else if (plan.reads)
