@@ -35,12 +35,13 @@ static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, 
             dr_group_begin();
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                dr_group_multiply_tiles(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32));
+                dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), 1);
             dr_group_commit();
         }
         dr_group_begin();
 #pragma unroll
-        for (int k = 0; k < 4; k++) dr_group_multiply_tiles(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32));
+        for (int k = 0; k < 4; k++)
+            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), 1);
         dr_group_commit();
         dr_group_wait<0>();
     }

@@ -155,7 +155,7 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
 #pragma unroll
         for (int k = 0; k < boxes * 4; k++) {
             const unsigned on = (unsigned)(k / 4 * 8192 + k % 4 * 32);
-            dr_group_multiply_tiles(T(), p, dr_group_forward(a, on), dr_group_forward(b, on));
+            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), 1);
         }
         dr_group_commit();
     }
