@@ -1,11 +1,14 @@
-/* The backward of the chunkwise engine on a GPU, after its prepare stage has run again (chunkwise.h):
+/* The backward of the chunkwise engine on a GPU, after what prepare made is there (chunkwise.h):
  *
  *     reverse    chunk after chunk, last first    dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
- *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T, masked and,
- * with scalar decay, decayed      gradients of values keys       every chunk at once              what q~, r and w get: from S,
- * from dS', from the pairs of the chunk decay      every chunk at once              d log decay rows       every token at once
- * gradients of the inputs, summed over the value heads of a key head in order; where the rows are inputs themselves, keys has
- * written most of them already
+ *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T,
+ *                                                 masked and, with scalar decay, decayed      gradients of values
+ *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk
+ *     decay      every chunk at once              d log decay
+ *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order;
+ *                                                 where the rows are inputs themselves, keys has written most of them already
+ *
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits.
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -65,6 +68,9 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t s
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
+/* Updates, keys and decay in one, where that fits. */
+bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

@@ -43,7 +43,7 @@ static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const 
 template <typename T>
 static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows, const float *state, int column, int first) {
 #pragma unroll 4
-    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+    for (int i = dr_copy_thread(); i < 64 * 64; i += BLOCK_THREADS) {
         const float x = dr_state_element(rows, state, first + i / 64, column + i % 64);
         *(T *)(tile + dr_tile_at<T>(0, 64, i % 64, i / 64)) = dr_from_float<T>(x - dr_to_float(dr_from_float<T>(x)));
     }
