@@ -55,7 +55,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
         float even = 0, odd = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 x = dr_group_pair<T>(of_v[i]), y = dr_group_pair<T>(of_d[i]);
+            const float2 x = dr_unpack(T(), of_v[i]), y = dr_unpack(T(), of_d[i]);
             even = fmaf(x.x, y.x, even);
             odd = fmaf(x.y, y.y, odd);
             put[j].word[i] = dr_pack(T(), factor * y.x, factor * y.y);
@@ -127,7 +127,7 @@ template <typename T, int key_boxes, int value_boxes, int reading> static __devi
         unsigned sum[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float2 k = dr_group_pair<T>(of_key[e]), q = dr_group_pair<T>(of_query[e]);
+            const float2 k = dr_unpack(T(), of_key[e]), q = dr_unpack(T(), of_query[e]);
             sum[e] = dr_pack(T(), fmaf(lambda, q.x, k.x), fmaf(lambda, q.y, k.y));
         }
         *(uint4 *)(keys + i * 16) = make_uint4(sum[0], sum[1], sum[2], sum[3]);

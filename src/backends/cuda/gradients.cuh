@@ -406,7 +406,7 @@ template <typename T> static __device__ inline void operands_turned(unsigned (&a
         dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 pair = dr_group_pair<T>(a[k][i]);
+            const float2 pair = dr_unpack(T(), a[k][i]);
             const float *f = factor + k * 16 + i / 2 * 8;
             a[k][i] = dr_pack(T(), f[0] * pair.x, f[1] * pair.y);
         }
@@ -415,7 +415,7 @@ template <typename T> static __device__ inline void operands_turned(unsigned (&a
 
 /* Two neighbours of a box. */
 template <typename T> static __device__ inline float2 pair_at(const char *box, int row, int column) {
-    return dr_group_pair<T>(*(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
+    return dr_unpack(T(), *(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
 }
 
 /* Over the four lanes that share rows of an accumulator. */

@@ -20,7 +20,7 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
             const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const float2 a = dr_group_pair<T>(of_s[e]), b = dr_group_pair<T>(of_d[e]);
+                const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
                 sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
             }
         }
