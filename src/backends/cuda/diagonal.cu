@@ -54,7 +54,7 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     const bool squashes = writes(plan, DR_WRITE_PRECONDITIONED), morrison = writes(plan, DR_WRITE_SHERMAN_MORRISON);
     const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
     gradients->key = (float *)dr_arena_take(arena, bytes);
-    if (dr_rows_made(plan->rows))
+    if (dr_rows_made(&plan->rows))
         gradients->settle = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
     else
         gradients->query = (float *)dr_arena_take(arena, bytes);

@@ -109,8 +109,7 @@ static __device__ inline void decay_parts(const dr_cuda_backward_call &call, con
     call.back.reader_part[at + i] = sum;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- results ------------------------------------------------------------------------------------------------------------- */
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -121,80 +120,120 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
-/* ---- gradients at once -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients at once --------------------------------------------------------------------------------------------------- */
 
-/* Rows of the block, a token each, to tokens of [tokens][..][K] from `to` on, stride elements from one to the next. */
+/* This lane's channels of an accumulator's half h to a vector, `to` its channel `first`; NULL: not wanted. */
 template <typename U>
-static __device__ inline void store_tokens(const dr_cuda_rows &rows, const dr_row_block &x, U *to, int64_t stride, int first,
-                                           const float (&c)[8][4]) {
+static __device__ inline void store_vector(const dr_cuda_rows &rows, U *to, int first, const float (&c)[8][4], int h) {
     if (!to) return;
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const int left = rows.key_size - first - 2 * t;
-    to += first + 2 * t;
+    const int t = (int)(threadIdx.x % 4), left = rows.key_size - first - 2 * t;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h;
-        if (row >= x.rows) continue;
+    for (int n = 0; n < 8; n++) {
+        U *pair = to + 2 * t + 8 * n;
+        if (rows.aligned && 8 * n + 1 < left) {
+            dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
+            continue;
+        }
+        if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
+        if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
+    }
+}
+
+/* r, times -c, to where it leads: to the gradients of the write key and the query beside it, or what stays in r to an input of
+ * its own. Part of lambda's gradient on the way. */
+template <typename T>
+static __device__ inline void lead_read(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                        const keys_room &room, int first, int row, int h, float gain, float (&q)[8][4],
+                                        float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int t = (int)(threadIdx.x % 4), token = dr_row_token(rows, row);
+    const dr_row &spec = dr_rule_row(rows, row - token * rows.steps);
+    const dr_lead lead = dr_row_lead(&spec);
+    const float sign = spec.read == DR_READ_FREE ? gain : -gain;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float &left = r[n][2 * h], &right = r[n][2 * h + 1];
+        left *= sign, right *= sign;
+        if (lead == DR_LEAD_TIED || lead == DR_LEAD_SUM) w[n][2 * h] += left, w[n][2 * h + 1] += right;
+    }
+    if (lead == DR_LEAD_SUM) {
+        const bool there = row < x.rows;
+        const float lambda = there ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head) : 0;
+        float sum = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            U *pair = to + row * stride + 8 * n;
-            if (rows.aligned && 8 * n + 1 < left) {
-                dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
-                continue;
-            }
-            if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
-            if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
+            const float2 query = tile_pair<T>(shared + room.query, row, 8 * n + 2 * t);
+            sum = fmaf(query.x, r[n][2 * h], fmaf(query.y, r[n][2 * h + 1], sum));
+            q[n][2 * h] = fmaf(lambda, r[n][2 * h], q[n][2 * h]);
+            q[n][2 * h + 1] = fmaf(lambda, r[n][2 * h + 1], q[n][2 * h + 1]);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (t == 0) call.back.lambda_part[(x.block * (call.plan.key_width / 64) + first / 64) * 64 + row] = sum;
+    }
+    if (lead == DR_LEAD_GATED && row < x.rows) {
+        const dr_cuda_input &input = rows.input[DR_INPUT_ERASE_GATE];
+        const T *gates = (const T *)input.at + dr_input_index(input, x.place.first + token, 0, x.head) + first + 2 * t;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 key = tile_pair<T>(shared + room.write, row, 8 * n + 2 * t);
+            float gate[2];
+            dr_load_lane<T, 2>(gates + 8 * n, rows.key_size - first - 8 * n - 2 * t, rows.aligned, gate);
+            w[n][2 * h] = fmaf(gate[0], r[n][2 * h], w[n][2 * h]);
+            w[n][2 * h + 1] = fmaf(gate[1], r[n][2 * h + 1], w[n][2 * h + 1]);
+            r[n][2 * h] *= key.x, r[n][2 * h + 1] *= key.y;
         }
     }
 }
 
-/* For rules whose row is its input (dr_rows_direct), or made of it by the scan (made): gradients of query and key, or what the
- * scan's backward needs, and this part of -r . d_read for the gain. */
+/* For rules whose rows lead to inputs (dr_rows_direct). */
 template <typename T>
 static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                           const keys_room &room, int first, bool made, float2 dot, const float (&q)[8][4],
+                                           const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
                                            float (&r)[8][4], float (&w)[8][4]) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
-    const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
-    if (plan.reads && lane % 4 == 0) {
-        call.back.gain_part[at] = -dot.x;
-        call.back.gain_part[at + 8] = -dot.y;
-    }
-    const float upper = plan.reads ? -call.chunk.factors[x.block * 64 + row].gain : 0;
-    const float lower = plan.reads ? -call.chunk.factors[x.block * 64 + row + 8].gain : 0;
+    const dr_cuda_rows &rows = call.plan.rows;
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            r[n][i] = plan.reads ? (i < 2 ? upper : lower) * r[n][i] : 0;
-            if (!made) w[n][i] += r[n][i];
+    for (int h = 0; h < 2; h++) {
+        const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4 + 8 * h;
+        if (call.plan.reads) {
+            lead_read<T>(call, x, shared, room, first, row, h, k.gain[row], q, r, w);
+            store_vector<T>(rows, dr_led_gradient<T>(rows, x, row, first), first, r, h);
         }
-    if (query.gradient)
-        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first,
-                        q);
-    if (!made) {
-        if (key.gradient)
-            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first,
-                            w);
-        return;
+        store_vector<T>(rows, dr_query_gradient<T>(rows, x, row, first), first, q, h);
+        store_vector<T>(rows, dr_written_gradient<T>(rows, x, row, first), first, w, h);
     }
+}
+
+/* For rules whose write key the scan makes (dr_rows_made): the gradient of the query, and what the scan's backward needs. */
+template <typename T>
+static __device__ inline void store_made(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                         const keys_room &room, const keys_rows &k, int first, const float (&q)[8][4],
+                                         float (&r)[8][4], const float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
-    store_tokens<float>(rows, x, call.diagonal.key + from, stride, first, r);
-    store_tokens<float>(rows, x, call.diagonal.squashed + from, stride, first, w);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + 8 * h;
+        const float gain = call.plan.reads ? -k.gain[row] : 0;
+#pragma unroll
+        for (int n = 0; n < 8; n++) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
+        store_vector<T>(rows, dr_query_gradient<T>(rows, x, row, first), first, q, h);
+        if (row >= x.rows) continue;
+        store_vector<float>(rows, call.diagonal.key + from + row * stride + first, first, r, h);
+        store_vector<float>(rows, call.diagonal.squashed + from + row * stride + first, first, w, h);
+    }
     const float2 write = dot_rows<T>(w, shared + room.write), square = square_rows<T>(shared + room.write);
     if (lane % 4 != 0) return;
+    const int64_t at = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + mine;
     call.back.write_part[at] = write.x;
     call.back.write_part[at + 8] = write.y;
     call.back.square_part[at] = square.x;
     call.back.square_part[at + 8] = square.y;
 }
 
-/* ---- the kernel, second half: after the states
- * -------------------------------------------------------------------------------- */
+/* ---- the kernel, second half: after the states ----------------------------------------------------------------------------
+ */
 
 /* No or scalar decay. */
 template <typename T>
@@ -203,7 +242,7 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
                                             float (&r)[8][4], float (&w)[8][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = (int)(threadIdx.x / 32), row = warp * 16 + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared);
     scale_rows(q, k.head_query, rows.scale);
     scale_rows(w, k.tail, 1);
@@ -226,14 +265,21 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         scale_rows(r, k.inverse, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
-    const bool made = dr_rows_made(rows);
+    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
     float2 query = read, write = read;
     if (rows.scalar_decay) {
         query = dot_rows<T>(q, shared + room.query);
         write = dot_rows<T>(w, shared + room.write);
     }
-    if (made || dr_rows_direct(rows)) {
-        store_direct<T>(call, x, shared, room, first, made, read, q, r, w);
+    if (plan.reads && (made || direct) && threadIdx.x % 4 == 0) {
+        float *part = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
+        part[0] = -read.x;
+        part[8] = -read.y;
+    }
+    if (direct) {
+        store_direct<T>(call, x, shared, room, k, first, q, r, w);
+    } else if (made) {
+        store_made<T>(call, x, shared, room, k, first, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
@@ -241,7 +287,6 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         store_rows(call.back.d_write + at, plan.key_width, w);
     }
     if (!rows.scalar_decay) return;
-    const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
     if (apart) {
         drop_pairs<T>(rows, plan.reads, shared, room);
         clear(q), clear(r), clear(w);

@@ -73,4 +73,36 @@ template <typename T> static __device__ inline void set_pair(char *tile, int row
     dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, column)), x.x, x.y);
 }
 
+/* ---- where gradients of rows lead (leads.h) ---------------------------------------------------------------------------------
+ */
+
+/* Channel `first` of the gradient of an input at a row's token, or NULL: there is none, or it is not wanted. Of vectors that
+ * rows of steps lead to, the key alone has an axis of them. */
+template <typename T>
+static __device__ inline T *dr_input_gradient(const dr_cuda_rows &rows, const dr_row_block &x, dr_input i, int row, int first) {
+    if (i == DR_INPUTS || row >= x.rows || !rows.input[i].gradient) return NULL;
+    const dr_cuda_input &input = rows.input[i];
+    const int token = dr_row_token(rows, row), step = i == DR_INPUT_KEY ? dr_step_index(rows, row - token * rows.steps) : 0;
+    return (T *)input.gradient + dr_input_index(input, x.place.first + token, step, x.head) + first;
+}
+
+static __device__ inline const dr_row &dr_row_kind(const dr_cuda_rows &rows, int row) {
+    return dr_rule_row(rows, row - dr_row_token(rows, row) * rows.steps);
+}
+
+template <typename T>
+static __device__ inline T *dr_query_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
+    return dr_input_gradient<T>(rows, x, dr_queries(rows, row) ? DR_INPUT_QUERY : DR_INPUTS, row, first);
+}
+
+template <typename T>
+static __device__ inline T *dr_written_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
+    return dr_input_gradient<T>(rows, x, dr_row_written(&dr_row_kind(rows, row)), row, first);
+}
+
+template <typename T>
+static __device__ inline T *dr_led_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
+    return dr_input_gradient<T>(rows, x, dr_row_led(&dr_row_kind(rows, row)), row, first);
+}
+
 #endif

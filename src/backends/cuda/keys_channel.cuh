@@ -133,17 +133,19 @@ static __device__ inline float2 &own_pair(char *own, int row) {
     return *(float2 *)(own + dr_tile_at<float>(0, 16, row, (int)(threadIdx.x % 32) * 2));
 }
 
-/* Where a lane's gradients of the block's rows go: to the inputs (direct), of keys to the scan's backward (made), or to floats
- * [64][Kp]. */
+/* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
+ * gradients of, once these are read, and leave together (store_tile); the others go to floats, of row 0 and the lane's
+ * channels. */
 typedef struct {
-    bool direct, made, aligned;
-    int left, rows; /* channels of the lane, rows that are there */
-    int width;
-    float *query, *read, *write;                   /* floats, of row 0 */
-    char *to_query, *to_key;                       /* inputs, of token 0; NULL: not wanted */
-    float *scan_key, *scan_write;                  /* the scan's floats, likewise */
-    int64_t query_stride, key_stride, scan_stride; /* bytes, of the scan elements */
-    float *to_gain, *to_write, *to_square;         /* [64] */
+    float *query, *read, *write; /* floats; NULL: to the tile */
+    int64_t stride;              /* from row to row */
+    int rows, left;              /* rows and channels that are there */
+    bool aligned, made, padded;  /* floats have all 64 rows and channels */
+    float sign[2];     /* by row % 2: times what a read key's gradient is to an input of its own; 0: it joins the write
+                          key's */
+    const char *gates; /* of token 0 */
+    int64_t gate_stride;
+    float *gain, *write_dot, *square; /* [64] sums; NULL: not wanted */
 } channel_results;
 
 template <typename T>
@@ -152,66 +154,92 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int channel = first + (int)(threadIdx.x % 32) * 2;
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
+    const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
+    const bool direct = dr_rows_direct(&rows);
     channel_results to = {};
-    to.made = dr_rows_made(rows);
-    to.direct = to.made || dr_rows_direct(rows);
+    to.made = dr_rows_made(&rows);
     to.aligned = rows.aligned;
     to.left = rows.key_size - channel;
     to.rows = x.rows;
-    to.width = plan.key_width;
-    if (!to.direct) {
+    if ((direct || to.made) && plan.reads) to.gain = call.back.gain_part + part;
+    if (to.made) {
+        to.stride = (int64_t)rows.key_heads * rows.key_size;
+        const int64_t from = x.place.first * to.stride + x.key_head * rows.key_size + channel;
+        to.read = call.diagonal.key + from;
+        to.write = call.diagonal.squashed + from;
+        to.write_dot = call.back.write_part + part;
+        to.square = call.back.square_part + part;
+    } else if (!direct) {
         const int64_t at = x.block * 64 * plan.key_width + channel;
+        to.stride = plan.key_width;
+        to.padded = true;
         to.query = call.back.d_query + at;
-        to.read = call.back.d_read + at;
+        to.read = plan.reads ? call.back.d_read + at : NULL;
         to.write = call.back.d_write + at;
-        return to;
     }
-    if (query.gradient)
-        to.to_query = (char *)((T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head) + channel);
-    if (key.gradient && !to.made)
-        to.to_key = (char *)((T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head) + channel);
-    to.query_stride = query.token * (int64_t)sizeof(T);
-    to.key_stride = key.token * (int64_t)sizeof(T);
-    const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
-    to.to_gain = call.back.gain_part + part;
-    if (!to.made) return to;
-    to.scan_stride = (int64_t)rows.key_heads * rows.key_size;
-    const int64_t from = x.place.first * to.scan_stride + x.key_head * rows.key_size + channel;
-    to.scan_key = call.diagonal.key + from;
-    to.scan_write = call.diagonal.squashed + from;
-    to.to_write = call.back.write_part + part;
-    to.to_square = call.back.square_part + part;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const dr_row &row = dr_rule_row(rows, i < rows.steps ? i : 0);
+        const bool apart = row.read != DR_READ_NONE && dr_row_lead(&row) == DR_LEAD_APART;
+        to.sign[i] = !apart ? 0 : row.read == DR_READ_FREE ? -1 : 1;
+    }
+    const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
+    to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
+    to.gate_stride = gate.token * (int64_t)sizeof(T);
     return to;
 }
 
-template <typename T>
-static __device__ inline void put_input(const channel_results &to, char *at, int64_t stride, int row, float2 x) {
-    if (!at || row >= to.rows) return;
-    T *pair = (T *)(at + row * stride);
-    if (to.aligned && to.left > 1) {
-        dr_store_pair<T>(pair, x.x, x.y);
-    } else {
-        if (to.left > 0) pair[0] = dr_from_float<T>(x.x);
-        if (to.left > 1) pair[1] = dr_from_float<T>(x.y);
-    }
-}
-
-static __device__ inline void put_scan(const channel_results &to, float *at, int row, float2 x) {
-    if (row >= to.rows) return;
-    at += row * to.scan_stride;
-    if (to.aligned && to.left > 1) {
+static __device__ inline void put_floats(const channel_results &to, float *at, int row, float2 x) {
+    at += row * to.stride;
+    if (to.padded || (row < to.rows && to.aligned && to.left > 1)) {
         *(float2 *)at = x;
-    } else {
+    } else if (row < to.rows) {
         if (to.left > 0) at[0] = x.x;
         if (to.left > 1) at[1] = x.y;
     }
 }
 
+/* The warp's rows of a tile, 64 channels from `first` on, to vectors: at(row) is channel `first` of a row's, or NULL. */
+template <typename T, typename At>
+static __device__ inline void store_tile(const dr_cuda_rows &rows, const char *tile, int first, const At &at) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16, within = lane % units * unit;
+    const int left = rows.key_size - first - within;
+#pragma unroll
+    for (int j = 0; j < 16; j += 32 / units) {
+        const int row = mine + j + lane / units;
+        T *to = at(row);
+        if (!to) continue;
+        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
+        if (rows.aligned && left > 0) {
+            *(uint4 *)(to + within) = *(const uint4 *)from;
+        } else {
+#pragma unroll
+            for (int e = 0; e < unit; e++)
+                if (e < left) to[within + e] = from[e];
+        }
+    }
+}
+
+/* What rows_near and rows_far left in the tiles, to the inputs. */
+template <typename T>
+static __device__ inline void store_tiles(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                          const keys_room &room, int first, const channel_results &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    if (to.query) return;
+    __syncwarp();
+    store_tile<T>(rows, shared + room.query, first, [&](int row) { return dr_query_gradient<T>(rows, x, row, first); });
+    if (to.write) return;
+    store_tile<T>(rows, shared + room.write, first, [&](int row) { return dr_written_gradient<T>(rows, x, row, first); });
+    if (room.read != room.write)
+        store_tile<T>(rows, shared + room.read, first, [&](int row) { return dr_led_gradient<T>(rows, x, row, first); });
+}
+
 /* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
- * d_near without the decays from or to the border of the half; out, e (what goes into the suffix sum over rows) and what w has
- * got so far, with a direct row that of the key. Returns what an undecayed read of the first row adds to the row before. */
-template <typename T, bool reads, bool undecayed>
+ * d_near without the decays from or to the border of the half; out, e (what goes into the suffix sum over rows) and what the
+ * write key has got so far, of its read key too where that leads to it. Returns what an undecayed read of the first row adds to
+ * the row before. */
+template <typename T, bool reads, bool undecayed, bool gated>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                           char *own, const channel_results &to) {
     const int mine = (int)(threadIdx.x / 32) * 16, lane = (int)(threadIdx.x % 32), d = lane * 2;
@@ -272,25 +300,33 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 } else {
                     e = make_float2(e.x + read.x, e.y + read.y);
                 }
-                if (to.made)
-                    put_scan(to, to.scan_key, row, erased);
-                else if (to.direct)
+                const float sign = to.sign[i % 2];
+                if (to.read) {
+                    put_floats(to, to.read, row, to.made ? erased : d_r);
+                } else if (gated) {
+                    float gate[2] = {};
+                    if (row < to.rows)
+                        dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
+                    all = plus(make_float2(gate[0], gate[1]), erased, all);
+                    set_pair<T>(shared + room.read, row, d, times(w, erased));
+                } else if (sign != 0) {
+                    set_pair<T>(shared + room.read, row, d, make_float2(sign * erased.x, sign * erased.y));
+                } else {
                     all = make_float2(all.x + erased.x, all.y + erased.y);
-                else
-                    *(float2 *)(to.read + row * to.width) = d_r;
-            } else if (to.made) {
-                put_scan(to, to.scan_key, row, none);
+                }
+            } else if (to.read) {
+                put_floats(to, to.read, row, none);
             }
             own_pair(own, at) = e;
             own_pair(own + OWN_BYTES, at) = all;
-            if (to.direct)
-                put_input<T>(to, to.to_query, to.query_stride, row, d_q);
+            if (to.query)
+                put_floats(to, to.query, row, d_q);
             else
-                *(float2 *)(to.query + row * to.width) = d_q;
+                set_pair<T>(shared + room.query, row, d, d_q);
         }
-        if (reads && to.direct) {
+        if (reads && to.gain) {
             dr_warp_sums<8>(gains);
-            if (lane % 4 == 0) to.to_gain[mine + half + lane / 4] = gains[0];
+            if (lane % 4 == 0) to.gain[mine + half + lane / 4] = gains[0];
         }
         float2 tail = one;
 #pragma unroll
@@ -327,13 +363,11 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
             const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, at)), near = own_pair(own + OWN_BYTES, at);
             const float2 all = make_float2(near.x + far.x, near.y + far.y);
             tail = times(tail, alpha_pair(alpha, row, d));
-            if (to.made)
-                put_scan(to, to.scan_write, row, all);
-            else if (to.direct)
-                put_input<T>(to, to.to_key, to.key_stride, row, all);
-            else
-                *(float2 *)(to.write + row * to.width) = all;
             const float2 e = own_pair(own, at), write = tile_pair<T>(shared + room.write, row, d), f = times(far, write);
+            if (to.write)
+                put_floats(to, to.write, row, all);
+            else
+                set_pair<T>(shared + room.write, row, d, all);
             writes[i] = fmaf(write.x, all.x, write.y * all.y);
             squares[i] = fmaf(write.x, write.x, write.y * write.y);
             suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
@@ -346,8 +380,8 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
             dr_warp_sums<8>(writes);
             dr_warp_sums<8>(squares);
             if (lane % 4 == 0) {
-                to.to_write[mine + half + lane / 4] = writes[0];
-                to.to_square[mine + half + lane / 4] = squares[0];
+                to.write_dot[mine + half + lane / 4] = writes[0];
+                to.square[mine + half + lane / 4] = squares[0];
             }
         }
     }
@@ -443,13 +477,16 @@ static __device__ inline void finish_channel(const dr_cuda_backward_call &call, 
     __syncwarp();
     float2 before_first;
     if (reads && rows.row[0].undecayed)
-        before_first = rows_near<T, reads, true>(rows, shared, room, k, own, to);
+        before_first = rows_near<T, reads, true, false>(rows, shared, room, k, own, to);
+    else if (reads && rows.row[0].read == DR_READ_GATED_KEY)
+        before_first = rows_near<T, reads, false, true>(rows, shared, room, k, own, to);
     else
-        before_first = rows_near<T, reads, false>(rows, shared, room, k, own, to);
+        before_first = rows_near<T, reads, false, false>(rows, shared, room, k, own, to);
     __syncwarp();
     put_own(own + 2 * OWN_BYTES, w);
     __syncwarp();
     rows_far<T>(call, x, shared, room, k, own, first, before_first, to);
+    store_tiles<T>(call, x, shared, room, first, to);
 }
 
 #endif
