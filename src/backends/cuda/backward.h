@@ -68,6 +68,7 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t s
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

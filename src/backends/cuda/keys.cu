@@ -1,18 +1,17 @@
-/* keys: what queries, read keys and write keys get, for every chunk, value head and 64 channels of K.
+/* keys: what queries, read keys and write keys get, for every chunk, value head and 64 channels of K, with no or scalar decay.
  *
  *     d_query_i = scale f(at_i, 0) (S dO_i) + sum_j G_ij f w_j           d_read_i = f(at_i, 0) (S dY_i) + sum_j M_ij f w_j / s
  *     d_far_j   = f(N, j+1) (dS' U_j)                                   d_near_j = sum_i f (G_ij q_i - c_i M_ij r_i / s)
  *
- * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel:
- * keys_channel.cuh.
+ * f is in G and M already, the factors from entry and to exit scale rows. With a decay of each channel: keys_channel.cu.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
-#include "backends/cuda/keys_channel.cuh"
+#include "backends/cuda/keys.cuh"
 
-/* ---- no or scalar decay -------------------------------------------------------------------------------------------------- */
+/* ---- factors and sums of rows -------------------------------------------------------------------------------------------- */
 
-static __device__ inline void scalar_fades(const dr_cuda_rows &rows, const keys_rows &k) {
+static __device__ inline void fades(const dr_cuda_rows &rows, const keys_rows &k) {
     const int i = (int)threadIdx.x;
     if (i >= 64) return;
     float head = 1, tail = 1;
@@ -235,20 +234,19 @@ static __device__ inline void store_made(const dr_cuda_backward_call &call, cons
 /* ---- the kernel, second half: after the states ----------------------------------------------------------------------------
  */
 
-/* No or scalar decay. */
 template <typename T>
-static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                            const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
-                                            float (&r)[8][4], float (&w)[8][4]) {
+static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                     const keys_room &room, const keys_rows &k, int first, float (&q)[8][4], float (&r)[8][4],
+                                     float (&w)[8][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int warp = (int)(threadIdx.x / 32), row = warp * 16 + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared);
-    scale_rows(q, k.head_query, rows.scale);
-    scale_rows(w, k.tail, 1);
+    scale_rows(q, k.head_query, row, rows.scale);
+    scale_rows(w, k.tail, row, 1);
     if (plan.reads) {
-        scale_rows(r, k.head_read, 1);
-        scale_rows(r, k.split, 1);
+        scale_rows(r, k.head_read, row, 1);
+        scale_rows(r, k.split, row, 1);
     }
     constexpr bool apart = sizeof(T) == 4;
     float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
@@ -262,7 +260,7 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-        scale_rows(r, k.inverse, 1);
+        scale_rows(r, k.inverse, row, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
     const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
@@ -308,56 +306,8 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     decay_parts(call, x, k.total, k.total + 64, reader, read, far);
 }
 
-/* exit += S . dS' of two channels a lane, over the warp's 16 of the 64 columns of V in the stages; of states that are given in
- * float, from those. */
 template <typename T>
-static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *shared, const keys_room &room, const float *entry,
-                                        const float *beyond, int first, int column, float2 &exit) {
-    const int d = (int)(threadIdx.x % 32) * 2, start = (int)(threadIdx.x / 32) * 16;
-    const bool given = entry || beyond;
-#pragma unroll 8
-    for (int v = start; v < start + 16 && !given; v++) {
-        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
-        exit.x = fmaf(s.x, d_s.x, exit.x);
-        exit.y = fmaf(s.y, d_s.y, exit.y);
-    }
-    for (int i = 0; i < 32 && given; i++) {
-        const int v = start + i / 2, channel = d + i % 2;
-        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
-        const float before = entry ? dr_state_element(rows, entry, first + channel, column + v) : i % 2 ? s.y : s.x;
-        const float after = beyond ? dr_state_element(rows, beyond, first + channel, column + v) : i % 2 ? d_s.y : d_s.x;
-        (i % 2 ? exit.y : exit.x) = fmaf(before, after, i % 2 ? exit.y : exit.x);
-    }
-}
-
-/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
-template <typename T>
-static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
-                                          const keys_room &room, int first, int column) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
-    dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
-    if (plan.reads)
-        dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
-    dr_load_columns<T>(stage + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
-    dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
-    dr_load_columns<T>(stage + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
-}
-
-/* Asks for G, M, and the keys of 64 channels. */
-template <typename T>
-static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                         const keys_room &room, int first) {
-    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
-    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                        shared + room.query);
-}
-
-template <typename T, bool channel>
-static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
-                                                        : channel      ? 2
-                                                                       : 3)
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -365,71 +315,50 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
-    keys_room room = lay_room(sizeof(T), channel);
+    keys_room room = lay_room(sizeof(T), false);
     if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;
     const unsigned base = dr_shared_address(shared);
+    put_gains(call, x, k);
     if (thread < 64) {
-        const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
-        k.split[thread] = split;
-        k.inverse[thread] = 1 / split;
-        k.gain[thread] = gain;
-        k.rest[thread] = -gain / split;
-        const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
+        const bool decays = thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
     }
     __syncthreads();
-    if (!channel) scalar_fades(rows, k);
+    fades(rows, k);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
     const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[8][4] = {}, r[8][4] = {}, w[8][4] = {};
     float2 exit = make_float2(0, 0);
-    /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
-    const int V = plan.value_width;
-    bool asked = false;
-    load_states<T>(call, x, shared, room, first, 0);
-    if constexpr (channel) load_decays(rows, x, first, shared + room.alpha);
+    load_states<T>(call, x, shared, room, first, 0, COPY_ALL);
     dr_copy_commit();
-    if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
-    dr_copy_commit(); /* with nothing in it, too: the waits count groups */
 #pragma unroll 1
-    for (int column = 0; column < V; column += 64) {
-        const int place = column % 128 ? room.ahead : 0;
-        const unsigned at = base + (unsigned)place;
-        if (room.ahead)
-            dr_copy_wait<1>();
-        else
-            dr_copy_wait<0>();
+    for (int column = 0; column < plan.value_width; column += 64) {
+        dr_copy_wait<0>();
         __syncthreads();
-        dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
-        if (plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
-        dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
-        exit_part<T>(rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        exit_part<T, 16>(rows, shared, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
         if (narrow && (entry || beyond)) {
             __syncthreads();
-            if (entry) dr_load_rest<T>(shared + place + room.stage[3], rows, entry, column, first);
-            if (beyond) dr_load_rest<T>(shared + place + room.stage[4], rows, beyond, column, first);
+            if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
+            if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
             __syncthreads();
-            if (entry) dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
-            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
-            if (beyond) dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+            if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+            if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
         }
-        const int next = column + (room.ahead ? 128 : 64);
-        if (next < V) {
-            __syncthreads(); /* the stage is read */
-            load_states<T>(call, x, shared + place, room, first, next);
-            dr_copy_commit();
-        } else if (place == 0 && !asked) {
-            __syncthreads();
-            load_pairs<T>(call, x, shared, room, first); /* one group */
-            asked = true;
-        } else {
-            dr_copy_commit();
-        }
+        __syncthreads(); /* the stage is read */
+        if (column + 64 < plan.value_width)
+            load_states<T>(call, x, shared, room, first, column + 64, COPY_ALL);
+        else
+            load_pairs<T>(call, x, shared, room, first, COPY_ALL); /* one group */
+        dr_copy_commit();
     }
     *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
     __syncthreads();
@@ -441,29 +370,23 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (!channel)
-        finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
-    else if (plan.reads)
-        finish_channel<T, true>(call, x, shared, room, k, first, q, r, w);
-    else
-        finish_channel<T, false>(call, x, shared, room, k, first, q, r, w);
+    finish<T>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, bool channel> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const int bytes = lay_room(sizeof(T), channel).bytes;
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T), false).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
-    DR_CUDA(cudaFuncSetAttribute(keys<T, channel>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    keys<T, channel><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA(cudaFuncSetAttribute(keys<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    keys<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys");
     return DR_OK;
 }
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
-        return call->plan.rows.channel_decay ? launch<T, true>(call, stream) : launch<T, false>(call, stream);
-    });
+    if (call->plan.rows.channel_decay) return dr_cuda_backward_keys_channel(call, stream);
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }

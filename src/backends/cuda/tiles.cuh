@@ -108,7 +108,7 @@ static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes
     constexpr int units = 64 * (int)sizeof(T) / 16;
     if (spacing == 1) return;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < tile_rows * boxes * units; i += (int)blockDim.x)
+    for (int i = dr_copy_thread(); i < tile_rows * boxes * units; i += DR_COPY_THREADS)
         if ((i / units % tile_rows + spacing - first) % spacing != 0) *(uint4 *)(tile + i * 16) = make_uint4(0, 0, 0, 0);
 }
 
