@@ -152,10 +152,11 @@ static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, uns
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
 /* q, r, w: S dO, S dY, dS' U of a block's rows. */
-template <typename T, bool reads>
+template <typename T, int form>
 static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                      const keys_room &room, const keys_rows &k, int first, float (&q)[4][4], float (&r)[4][4],
                                      float (&w)[4][4]) {
+    constexpr bool reads = form & READS;
     const dr_cuda_rows &rows = call.plan.rows;
     const int block = (int)(threadIdx.x / 64), column = (int)(threadIdx.x / 32) % 2 * 32, mine = block * 16;
     const int row = mine + (int)(threadIdx.x % 32) / 4;
@@ -201,37 +202,26 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, k.rest, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
-    const channel_results to = channel_results_of<T>(call, x, first);
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
     __syncthreads(); /* all products are made: the place of the scaled keys is free */
     put_own(own, column, q);
     if (reads) put_own(own + OWN_BYTES, column, r);
     put_own(own + 2 * OWN_BYTES, column, near);
     __syncthreads();
-    float2 before_first;
-    if (reads && rows.row[0].undecayed)
-        before_first = rows_near<T, reads, true, false>(rows, shared, room, k, own, to);
-    else if (reads && rows.row[0].read == DR_READ_GATED_KEY)
-        before_first = rows_near<T, reads, false, true>(rows, shared, room, k, own, to);
-    else
-        before_first = rows_near<T, reads, false, false>(rows, shared, room, k, own, to);
-    __syncthreads();
-    put_own(own + 2 * OWN_BYTES, column, w);
-    __syncthreads();
-    rows_far<T>(call, x, shared, room, k, own, first, before_first, to);
-    store_tiles<T>(call, x, shared, room, first, to);
+    finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
-template <typename T>
+template <typename T, int form>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     keys_channel(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
+    constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), true);
-    if (!plan.reads || dr_rows_tied(plan.rows)) room.read = room.write;
+    if (!reads || dr_rows_tied(plan.rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
@@ -246,40 +236,34 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
     bool asked = false;
-    load_states<T>(call, x, shared, room, first, 0, half);
-    if (half == COPY_SECOND) load_decays(plan.rows, x, first, shared + room.alpha);
-    dr_copy_commit();
-    if (V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64, half);
-    dr_copy_commit(); /* with nothing in it, too: the waits count groups */
 #pragma unroll 1
-    for (int column = 0; column < V; column += 64) {
-        const int place = column % 128 ? room.ahead : 0;
+    for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
+        const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
-        dr_copy_wait<1>();
-        __syncthreads();
-        multiply_states<T>(room, at, plan.reads, true, true, row, side, q, r, w);
-        exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column,
-                                 exit);
-        if (column == 0) make_alphas(shared + room.alpha);
-        if (narrow && (entry || beyond)) {
+        if (column >= 0) {
+            dr_copy_wait<1>();
             __syncthreads();
-            if (entry) dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
-            if (beyond) dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
-            __syncthreads();
-            multiply_states<T>(room, at, plan.reads, entry, beyond, row, side, q, r, w);
-        }
-        const int next = column + 128;
-        if (next < V) {
+            multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
+            exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first,
+                                     column, exit);
+            if (column == 0) make_alphas(shared + room.alpha);
+            if (narrow && (entry || beyond)) {
+                __syncthreads();
+                if (entry) dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
+                if (beyond) dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
+                __syncthreads();
+                multiply_states<T>(room, at, reads, entry, beyond, row, side, q, r, w);
+            }
             __syncthreads(); /* the stage is read */
-            load_states<T>(call, x, shared + place, room, first, next, half);
-            dr_copy_commit();
-        } else if (place == 0 && !asked) {
-            __syncthreads();
+        }
+        if (column >= 0 && next >= V && place == 0 && !asked) {
             load_pairs<T>(call, x, shared, room, first, half); /* one group */
             asked = true;
-        } else {
-            dr_copy_commit();
+            continue;
         }
+        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
+        if (next == 0 && half == COPY_SECOND) load_decays(plan.rows, x, first, shared + room.alpha);
+        dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;
     __syncthreads();
@@ -290,24 +274,31 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if (plan.reads)
-        finish<T, true>(call, x, shared, room, k, first, q, r, w);
-    else
-        finish<T, false>(call, x, shared, room, k, first, q, r, w);
+    finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const int bytes = lay_room(sizeof(T), true).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys_channel", &grid));
-    DR_CUDA(cudaFuncSetAttribute(keys_channel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    keys_channel<T><<<grid, THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA(cudaFuncSetAttribute(keys_channel<T, form>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    keys_channel<T, form><<<grid, THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys_channel");
     return DR_OK;
 }
 
+template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_rows *rows = &call->plan.rows;
+    const bool direct = dr_rows_direct(rows), undecayed = rows->row[0].undecayed;
+    if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
+    if (!direct)
+        return undecayed ? launch<T, READS | UNDECAYED | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
+    if (undecayed) return launch<T, READS | UNDECAYED>(call, stream);
+    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED>(call, stream) : launch<T, READS>(call, stream);
+}
+
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch_form<T>(call, stream));
     return DR_OK;
 }

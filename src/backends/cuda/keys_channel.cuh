@@ -10,6 +10,9 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32, HALF = 8 }; /* rows of a half block, a warp's */
 
+/* What a rule's rows need; a kernel of its own for each form keeps the code short that a warp runs through. */
+enum { READS = 1, UNDECAYED = 2, GATED = 4, FLOATS = 8 }; /* FLOATS: gradients do not all lead to inputs */
+
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
     return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
 }
@@ -51,7 +54,7 @@ static __device__ inline float2 &own_pair(char *own, int i) {
  * gradients of, once these are read, and leave together (store_tile); the others go to floats, of row 0 and the lane's
  * channels. */
 typedef struct {
-    float *query, *read, *write; /* floats; NULL: to the tile */
+    float *query, *read, *write; /* floats; NULL: to the tile, or nowhere */
     int64_t stride;              /* from row to row */
     int rows, left;              /* rows and channels that are there */
     bool aligned, made, padded;  /* floats have all 64 rows and channels */
@@ -153,9 +156,10 @@ static __device__ inline void store_tiles(const dr_cuda_backward_call &call, con
  * d_near without the decays from or to the border of the half; out, e (what goes into the suffix sum over rows) and what the
  * write key has got so far, of its read key too where that leads to it. Returns what an undecayed read of the first row adds to
  * the row before. */
-template <typename T, bool reads, bool undecayed, bool gated>
+template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                           char *own, const channel_results &to) {
+    constexpr bool reads = form & READS, undecayed = form & UNDECAYED, gated = form & GATED, floats = form & FLOATS;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
@@ -212,7 +216,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else {
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
-            if (to.read) {
+            if (floats) {
                 put_floats(to, to.read, row, to.made ? erased : d_r);
             } else if (gated) {
                 float gate[2] = {};
@@ -224,12 +228,12 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else {
                 all = make_float2(all.x + erased.x, all.y + erased.y);
             }
-        } else if (to.read) {
+        } else if (floats && to.read) {
             put_floats(to, to.read, row, none);
         }
         own_pair(own, i) = e;
         own_pair(own + OWN_BYTES, i) = all;
-        if (to.query)
+        if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
             set_pair<T>(shared + room.query, row, d, d_q);
@@ -253,7 +257,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
 
 /* The rest of w's gradients, and those of the log decays. own: e, what w has got, and d_far without the decays to the border.
  */
-template <typename T>
+template <typename T, bool floats>
 static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                        const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
                                        const channel_results &to) {
@@ -269,7 +273,7 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
         const float2 all = make_float2(near.x + far.x, near.y + far.y);
         tail = times(tail, alpha_pair(alpha, row, d));
         const float2 e = own_pair(own, i), write = tile_pair<T>(shared + room.write, row, d), f = times(far, write);
-        if (to.write)
+        if (floats)
             put_floats(to, to.write, row, all);
         else
             set_pair<T>(shared + room.write, row, d, all);
@@ -280,7 +284,7 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
         own_pair(own, i) = suffix;
         own_pair(own + 2 * OWN_BYTES, i) = f;
     }
-    if (to.made) {
+    if (floats && to.made) {
         dr_warp_sums<HALF>(writes);
         dr_warp_sums<HALF>(squares);
         if (lane % 4 == 0) {
@@ -319,6 +323,20 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
             if (to.left > 1) pair[1] = sum.y;
         }
     }
+}
+
+/* All of it; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+template <typename T, int form>
+static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room, const keys_rows &k, char *own, int first, int column,
+                                          const float (&w)[4][4]) {
+    const channel_results to = channel_results_of<T>(call, x, first);
+    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
+    __syncthreads();
+    put_own(own + 2 * OWN_BYTES, column, w);
+    __syncthreads();
+    rows_far<T, (form & FLOATS) != 0>(call, x, shared, room, k, own, first, before_first, to);
+    store_tiles<T>(call, x, shared, room, first, to);
 }
 
 #endif
