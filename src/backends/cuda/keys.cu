@@ -196,10 +196,10 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
         const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4 + 8 * h;
         if (call.plan.reads) {
             lead_read<T>(call, x, shared, room, first, row, h, k.gain[row], q, r, w);
-            store_vector<T>(rows, dr_led_gradient<T>(rows, x, row, first), first, r, h);
+            store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_READ, row), first, r, h);
         }
-        store_vector<T>(rows, dr_query_gradient<T>(rows, x, row, first), first, q, h);
-        store_vector<T>(rows, dr_written_gradient<T>(rows, x, row, first), first, w, h);
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_WRITE, row), first, w, h);
     }
 }
 
@@ -217,7 +217,7 @@ static __device__ inline void store_made(const dr_cuda_backward_call &call, cons
         const float gain = call.plan.reads ? -k.gain[row] : 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
-        store_vector<T>(rows, dr_query_gradient<T>(rows, x, row, first), first, q, h);
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
         if (row >= x.rows) continue;
         store_vector<float>(rows, call.diagonal.key + from + row * stride + first, first, r, h);
         store_vector<float>(rows, call.diagonal.squashed + from + row * stride + first, first, w, h);
@@ -322,6 +322,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     const int64_t block = x.block;
     const unsigned base = dr_shared_address(shared);
     put_gains(call, x, k);
+    put_leads<T>(rows, x, first, k.leads);
     if (thread < 64) {
         const bool decays = thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;

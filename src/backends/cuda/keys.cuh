@@ -12,6 +12,13 @@ typedef struct {
     int small, bytes;
 } keys_room;
 
+/* Where the rows of a tile lead: `at` that of the first token, a stride of elements to the next. */
+enum { LEADS_QUERY, LEADS_WRITE, LEADS_READ, LEADS = 2 * (LEADS_READ + 1) };
+typedef struct {
+    void *at;
+    int64_t stride;
+} lead;
+
 static __host__ __device__ inline keys_room lay_room(int element, bool channel) {
     const int tile = 64 * 64 * element, floats = 64 * 64 * (int)sizeof(float);
     keys_room room;
@@ -25,7 +32,7 @@ static __host__ __device__ inline keys_room lay_room(int element, bool channel) 
     room.ahead = channel ? 5 * tile : 0;
     room.alpha = 11 * tile;
     room.small = channel ? 11 * tile + floats : 5 * tile;
-    room.bytes = room.small + (13 + (channel ? 16 : 0)) * 64 * (int)sizeof(float);
+    room.bytes = room.small + (13 + (channel ? 16 : 0)) * 64 * (int)sizeof(float) + LEADS * (int)sizeof(lead);
     return room;
 }
 
@@ -37,6 +44,7 @@ typedef struct {
     float *exit;  /* [64] D (S . dS') of every channel */
     float *total; /* [4][64] factors by block and channel; before that, parts of exit */
     float *half;  /* decay by channel: [8][64] factors of half blocks; before and after that, sums of theirs, [2][8][64] */
+    lead *leads;  /* [LEADS] */
 } keys_rows;
 
 static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room) {
@@ -52,7 +60,8 @@ static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room)
     rows.exit = at + 448;
     rows.total = at + 512;
     rows.inverse = at + 768;
-    rows.half = at + 832;
+    rows.leads = (lead *)(at + 832);
+    rows.half = at + 832 + LEADS * (int)(sizeof(lead) / sizeof(float));
     return rows;
 }
 
@@ -143,33 +152,36 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
 /* ---- where gradients of rows lead (leads.h) ---------------------------------------------------------------------------------
  */
 
-/* Channel `first` of the gradient of an input at a row's token, or NULL: there is none, or it is not wanted. Of vectors that
- * rows of steps lead to, the key alone has an axis of them. */
+/* By tile and row of a token: the gradient of the input that the tile's rows lead to; made once, since where it lies takes many
+ * steps to find. Six threads. */
 template <typename T>
-static __device__ inline T *dr_input_gradient(const dr_cuda_rows &rows, const dr_row_block &x, dr_input i, int row, int first) {
-    if (i == DR_INPUTS || row >= x.rows || !rows.input[i].gradient) return NULL;
-    const dr_cuda_input &input = rows.input[i];
-    const int token = dr_row_token(rows, row), step = i == DR_INPUT_KEY ? dr_step_index(rows, row - token * rows.steps) : 0;
-    return (T *)input.gradient + dr_input_index(input, x.place.first + token, step, x.head) + first;
+static __device__ inline void put_leads(const dr_cuda_rows &rows, const dr_row_block &x, int first, lead *leads) {
+    const int tile = (int)threadIdx.x / 2, kind = (int)threadIdx.x % 2;
+    if (tile > LEADS_READ) return;
+    dr_input i = DR_INPUTS;
+    if (kind < dr_rows_kinds(&rows)) {
+        const dr_row &row = rows.row[kind];
+        if (tile == LEADS_QUERY && kind == dr_rows_kinds(&rows) - 1) i = DR_INPUT_QUERY;
+        if (tile == LEADS_WRITE) i = dr_row_written(&row);
+        if (tile == LEADS_READ) i = dr_row_led(&row);
+    }
+    lead to = {NULL, 0};
+    if (i != DR_INPUTS && rows.input[i].gradient) {
+        const dr_cuda_input &input = rows.input[i];
+        to.at = (T *)input.gradient + dr_input_index(input, x.place.first, 0, x.head) + first;
+        to.stride = rows.step_axis && i == DR_INPUT_KEY ? input.step : input.token;
+    }
+    leads[threadIdx.x] = to;
 }
 
-static __device__ inline const dr_row &dr_row_kind(const dr_cuda_rows &rows, int row) {
-    return dr_rule_row(rows, row - dr_row_token(rows, row) * rows.steps);
-}
-
+/* Where row `row` of a tile leads, its channel `first`; NULL: nowhere. Of vectors, only keys have an axis of steps. */
 template <typename T>
-static __device__ inline T *dr_query_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
-    return dr_input_gradient<T>(rows, x, dr_queries(rows, row) ? DR_INPUT_QUERY : DR_INPUTS, row, first);
-}
-
-template <typename T>
-static __device__ inline T *dr_written_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
-    return dr_input_gradient<T>(rows, x, dr_row_written(&dr_row_kind(rows, row)), row, first);
-}
-
-template <typename T>
-static __device__ inline T *dr_led_gradient(const dr_cuda_rows &rows, const dr_row_block &x, int row, int first) {
-    return dr_input_gradient<T>(rows, x, dr_row_led(&dr_row_kind(rows, row)), row, first);
+static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row) {
+    if (row >= x.rows) return NULL;
+    const int token = dr_row_token(rows, row), step = row - token * rows.steps;
+    if (rows.step_axis && tile == LEADS_QUERY && step != rows.steps - 1) return NULL;
+    const lead to = leads[2 * tile + (rows.step_axis ? 0 : step)];
+    return to.at ? (T *)to.at + (rows.step_axis && tile != LEADS_QUERY ? row : token) * to.stride : NULL;
 }
 
 #endif

@@ -48,7 +48,7 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
 #pragma unroll
     for (int i = 0; i < HALF; i++) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
     const float2 first = second ? other : one, last = second ? one : other;
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
         const float2 before = product;
@@ -64,7 +64,7 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
     *(float2 *)(k.half + warp * 64 + d) = product;
     if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
     product = one;
-#pragma unroll
+#pragma unroll 2
     for (int i = HALF - 1; i >= 0; i--) {
         const int row = start + i;
         const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
@@ -107,7 +107,7 @@ static __device__ inline void join_halves(float (&c)[4][4], const float (&more)[
 template <typename T>
 static __device__ inline void multiply_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
                                               int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < 4; k++) {
         if (entry) {
             dr_operand_a<T> d_o, d_u;
@@ -227,6 +227,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
     put_gains(call, x, k);
+    put_leads<T>(plan.rows, x, first, k.leads);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
@@ -249,8 +250,10 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             if (column == 0) make_alphas(shared + room.alpha);
             if (narrow && (entry || beyond)) {
                 __syncthreads();
-                if (entry) dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
-                if (beyond) dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
+                if (entry && half == COPY_FIRST)
+                    dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
+                if (beyond && half == COPY_SECOND)
+                    dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
                 __syncthreads();
                 multiply_states<T>(room, at, reads, entry, beyond, row, side, q, r, w);
             }

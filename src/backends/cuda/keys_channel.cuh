@@ -116,24 +116,24 @@ static __device__ inline void put_floats(const channel_results &to, float *at, i
     }
 }
 
-/* The warp's rows of a tile, 64 channels from `first` on, to vectors: at(row) is channel `first` of a row's, or NULL. */
-template <typename T, typename At>
-static __device__ inline void store_tile(const dr_cuda_rows &rows, const char *tile, int first, const At &at) {
+/* The warp's rows of a tile to where they lead. */
+template <typename T>
+static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_block &x, const char *tile, const lead *leads,
+                                         int index, int first) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
     const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * HALF, within = lane % units * unit;
     const int left = rows.key_size - first - within;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < HALF; j += 32 / units) {
         const int row = mine + j + lane / units;
-        T *to = at(row);
+        T *to = lead_of<T>(rows, x, leads, index, row);
         if (!to) continue;
         const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
         if (rows.aligned && left > 0) {
             *(uint4 *)(to + within) = *(const uint4 *)from;
         } else {
-#pragma unroll
-            for (int e = 0; e < unit; e++)
-                if (e < left) to[within + e] = from[e];
+#pragma unroll 1
+            for (int e = 0; e < unit && e < left; e++) to[within + e] = from[e];
         }
     }
 }
@@ -141,15 +141,15 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const char *t
 /* What rows_near and rows_far left in the tiles, to the inputs. */
 template <typename T>
 static __device__ inline void store_tiles(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, int first, const channel_results &to) {
+                                          const keys_room &room, const keys_rows &k, int first, const channel_results &to) {
     const dr_cuda_rows &rows = call.plan.rows;
+    const int tiles[] = {room.query, room.write, room.read};
     if (to.query) return;
     __syncwarp();
-    store_tile<T>(rows, shared + room.query, first, [&](int row) { return dr_query_gradient<T>(rows, x, row, first); });
-    if (to.write) return;
-    store_tile<T>(rows, shared + room.write, first, [&](int row) { return dr_written_gradient<T>(rows, x, row, first); });
-    if (room.read != room.write)
-        store_tile<T>(rows, shared + room.read, first, [&](int row) { return dr_led_gradient<T>(rows, x, row, first); });
+#pragma unroll
+    for (int i = 0; i <= LEADS_READ; i++)
+        if ((i == LEADS_QUERY || !to.write) && (i != LEADS_READ || room.read != room.write))
+            store_tile<T>(rows, x, shared + tiles[i], k.leads, i, first);
 }
 
 /* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
@@ -165,13 +165,17 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
     float2 head = one, before_first = none;
-    float gains[HALF];
 #pragma unroll
+    for (int j = 0; j < HALF; j++) x[j] = fade[j] = near[j] = none;
+        /* A turn a row, and in it all writers, those that are still to come as zeros: unrolled rows would be so long a code
+         * that warps wait for it more than for anything else. */
+#pragma unroll 1
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
         const bool late = undecayed && dr_undecayed(rows, row);
         const float2 a = alpha_pair(alpha, row, d), before = head;
         const float2 q = tile_pair<T>(shared + room.query, row, d), w = tile_pair<T>(shared + room.write, row, d);
+        const float itself = dr_to_float(*(const T *)(shared + room.score + dr_tile_at<T>(0, 64, row, row)));
         float score[HALF], erase[HALF];
         dr_take_eight<T>(shared + room.score, 64, row, start, score);
         head = times(head, a);
@@ -183,7 +187,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
 #pragma unroll
-        for (int j = 0; j < i; j++) {
+        for (int j = 0; j < HALF; j++) {
             const float2 fade_before = fade[j], x_before = x[j];
             fade[j] = times(fade[j], a);
             x[j] = times(x[j], a);
@@ -197,16 +201,17 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                     more = plus(erase[j], rest, more);
             }
             near[j] = plus(fade[j], more, near[j]);
+            if (j == i) x[j] = w, fade[j] = one;
         }
-        x[i] = w;
-        fade[i] = one;
-        near[i] = none;
-        float2 e = times(q, d_q), all = times(make_float2(score[i], score[i]), q);
-        d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
+        float2 e = times(q, d_q), all = times(make_float2(itself, itself), q);
+        d_q = plus(itself, w, d_q); /* no decay lies between a row and itself */
         if (reads) {
-            const float inverse = k.inverse[row], gain = k.gain[row], sign = to.sign[i % 2];
+            const float inverse = k.inverse[row], gain = k.gain[row], sign = i % 2 ? to.sign[1] : to.sign[0];
             d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
-            gains[i] = -(r.x * d_r.x + r.y * d_r.y);
+            if (to.gain) {
+                const float sum = dr_warp_sum(r.x * d_r.x + r.y * d_r.y);
+                if (lane == 0) to.gain[row] = -sum;
+            }
             const float2 erased = make_float2(-gain * d_r.x, -gain * d_r.y), read = times(r, erased);
             if (late && i > 0) {
                 float2 &last = own_pair(own, i - 1);
@@ -238,10 +243,6 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         else
             set_pair<T>(shared + room.query, row, d, d_q);
     }
-    if (reads && to.gain) {
-        dr_warp_sums<HALF>(gains);
-        if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
-    }
     float2 tail = one;
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
@@ -265,8 +266,7 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const char *alpha = shared + room.alpha;
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-    float writes[HALF], squares[HALF];
-#pragma unroll
+#pragma unroll 2
     for (int i = HALF - 1; i >= 0; i--) {
         const int row = start + i;
         const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i)), near = own_pair(own + OWN_BYTES, i);
@@ -277,20 +277,15 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
             put_floats(to, to.write, row, all);
         else
             set_pair<T>(shared + room.write, row, d, all);
-        writes[i] = fmaf(write.x, all.x, write.y * all.y);
-        squares[i] = fmaf(write.x, write.x, write.y * write.y);
+        if (floats && to.made) {
+            const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
+            const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
+            if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
+        }
         suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
         own_pair(own, i) = suffix;
         own_pair(own + 2 * OWN_BYTES, i) = f;
-    }
-    if (floats && to.made) {
-        dr_warp_sums<HALF>(writes);
-        dr_warp_sums<HALF>(squares);
-        if (lane % 4 == 0) {
-            to.write_dot[start + lane / 4] = writes[0];
-            to.square[start + lane / 4] = squares[0];
-        }
     }
     /* the factors of halves are read: their place is free for the sums of warps */
     *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
@@ -308,7 +303,7 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = 0; i < HALF; i++) {
         const int row = start + i, token = dr_row_token(rows, row);
         const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
@@ -336,7 +331,7 @@ static __device__ inline void finish_rows(const dr_cuda_backward_call &call, con
     put_own(own + 2 * OWN_BYTES, column, w);
     __syncthreads();
     rows_far<T, (form & FLOATS) != 0>(call, x, shared, room, k, own, first, before_first, to);
-    store_tiles<T>(call, x, shared, room, first, to);
+    store_tiles<T>(call, x, shared, room, k, first, to);
 }
 
 #endif
