@@ -28,13 +28,9 @@ template <typename T> static __device__ inline float2 dot_rows(const float (&c)[
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const T *upper = (const T *)(tile + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
-        const T *lower = (const T *)(tile + dr_tile_at<T>(0, 64, row + 8, 8 * n + 2 * t));
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            sum.x = fmaf(c[n][e], dr_to_float(upper[e]), sum.x);
-            sum.y = fmaf(c[n][2 + e], dr_to_float(lower[e]), sum.y);
-        }
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
+        sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
     }
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {

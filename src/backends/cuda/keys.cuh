@@ -74,8 +74,9 @@ template <int tiles> static __device__ inline void scale_rows(float (&c)[tiles][
 
 /* Two neighbouring channels of a tile as floats, and back. */
 template <typename T> static __device__ inline float2 tile_pair(const char *tile, int row, int column) {
-    const T *at = (const T *)(tile + dr_tile_at<T>(0, 64, row, column));
-    return make_float2(dr_to_float(at[0]), dr_to_float(at[1]));
+    float pair[2];
+    dr_load_lane<T, 2>((const T *)(tile + dr_tile_at<T>(0, 64, row, column)), 2, true, pair);
+    return make_float2(pair[0], pair[1]);
 }
 
 template <typename T> static __device__ inline void set_pair(char *tile, int row, int column, float2 x) {
