@@ -29,7 +29,8 @@ enum {
     DR_CUDA_CHUNK_ROWS = 64,
     DR_CUDA_TILE = 16,
     DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
-    DR_CUDA_PART_CHUNKS = 16
+    DR_CUDA_PART_TOKENS = 1024,
+    DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
 };
 
 typedef struct {
@@ -52,7 +53,7 @@ typedef struct {
     int64_t slots;  /* of chunks */
     int64_t blocks; /* slots * HV */
     /* A long sequence of few heads is cut into parts that the scan takes at once: as many as `parts_wanted`, but none shorter
-     * than DR_CUDA_PART_CHUNKS, and none if fewer than three came of it. */
+     * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* of the sequence that has most */
 } dr_cuda_chunk_plan;
@@ -88,7 +89,7 @@ __host__ __device__
 #endif
     static inline int32_t
     dr_cuda_parts(const dr_cuda_chunk_plan *plan, int64_t chunks, int32_t *length) {
-    int64_t parts = chunks / DR_CUDA_PART_CHUNKS;
+    int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
     if (parts > plan->parts_wanted) parts = plan->parts_wanted;
     if (parts < 3) parts = 1;
     const int64_t each = chunks > 0 ? (chunks + parts - 1) / parts : 0;

@@ -18,7 +18,9 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const bool channel = plan->rows.channel_decay;
     const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
                               : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
-    void (*kernel)(dr_prepare_call) = channel ? prepare_channel<T> : prepare<T>;
+    void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
+                                      : plan->rows.steps == 2 ? prepare_channel<T, true>
+                                                              : prepare_channel<T, false>;
     const int64_t sizes[] = {plan->slots, plan->value_heads};
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "prepare", &blocks));

@@ -367,6 +367,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     }
     dr_copy_wait<0>();
     __syncthreads();
+    finish_pairs<T>(call, x, shared, room, first);
     finish<T>(call, x, shared, room, k, first, q, r, w);
 }
 

@@ -200,15 +200,15 @@ static __device__ inline void dr_prepare_combine(const float *matrix, int warp, 
         }
 }
 
-/* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. */
-template <typename T>
+/* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
+template <typename T, bool pairs>
 static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, int warp, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = plan.rows;
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h, token = dr_row_token(rows, i);
-        if (token >= plan.chunk || i - token * rows.steps != rows.steps - 1) continue;
+        const int i = warp * 16 + g + 8 * h, token = pairs ? warp * 8 + g : dr_row_token(rows, i);
+        if (token >= plan.chunk || (pairs ? h > 0 : i - token * rows.steps != rows.steps - 1)) continue;
         T *row = to + token * 64 + 2 * t;
 #pragma unroll
         for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
@@ -338,6 +338,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_copy_wait<0>();
     dr_shared_fence();
     __syncthreads();
+    dr_finish_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4] = {}, p[8][4] = {};
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
@@ -386,10 +387,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     if (!plan.reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
-            dr_group_put_score<T>(plan, (char *)matrix, warp, p, score);
+            dr_group_put_score<T, false>(plan, (char *)matrix, warp, p, score);
         else
 #endif
-            dr_prepare_put_score<T>(plan, score, warp, p);
+            dr_prepare_put_score<T, false>(plan, score, warp, p);
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }
@@ -397,13 +398,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
         return;
     }
 #endif
     float c[8][4] = {};
     dr_prepare_combine<precise>(matrix, warp, p, c);
-    dr_prepare_put_score<T>(plan, score, warp, c);
+    dr_prepare_put_score<T, false>(plan, score, warp, c);
     dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
 }
 

@@ -11,7 +11,10 @@
  *               and q as far as the start of their block, to w as far as the end of its own
  *     leave     r, q from the start of the chunk to memory, w to its end to a tile
  *
- * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8. */
+ * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8.
+ *
+ * With two rows a token (pairs) only the first of them decays and only the second has a query: half the exponentials, and the
+ * eight queries of a block are the upper rows of their operand, whose lower ones are zero. */
 #ifndef DR_CUDA_PREPARE_CHANNEL_CUH
 #define DR_CUDA_PREPARE_CHANNEL_CUH
 
@@ -109,12 +112,28 @@ template <typename T> static __device__ inline float dr_slice_lift() {
     return sizeof(T) == 4 ? 1.0f : 1.000345f;
 }
 
+/* Whether row i of a quarter may have a query, or a decay. */
+template <bool pairs> static __device__ constexpr bool dr_quarter_asks(int i) {
+    return !pairs || i % 2 == 1;
+}
+
+template <bool pairs> static __device__ constexpr bool dr_quarter_decays_at(int i) {
+    return !pairs || i % 2 == 0;
+}
+
+/* Where the query of a row of the chunk stands among those of the table. */
+template <bool pairs> static __device__ inline int dr_query_row(int row) {
+    return pairs ? row / 2 : row;
+}
+
 /* Log decays of the quarter's rows, four channels of `from`, of which `left` exist; 0 where a row does not decay. */
+template <bool pairs>
 static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const float *from, int left, bool aligned,
                                              float (&g)[4][4]) {
     if (aligned) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+            if (!dr_quarter_decays_at<pairs>(i)) continue;
             float4 all = make_float4(0, 0, 0, 0);
             if (at.decay[i] >= 0 && left > 0) all = __ldg((const float4 *)(from + at.decay[i]));
             g[i][0] = all.x, g[i][1] = all.y, g[i][2] = all.z, g[i][3] = all.w;
@@ -148,45 +167,33 @@ static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
-template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
-    union {
-        T element[4];
-        uint2 pair;
-        uint4 all;
-    } pack;
-#pragma unroll
-    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
-    if constexpr (sizeof(T) == 4)
-        *(uint4 *)to = pack.all;
-    else
-        *(uint2 *)to = pack.pair;
-}
-
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
-template <typename T>
+template <typename T, bool pairs>
 static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
                                                dr_quarter_sums &sums, dr_quarter_keys &x, float (&total)[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        float alpha[4], f[4]; /* f: w of row j times its decay up to the row at hand */
+        float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
 #pragma unroll
-        for (int i = 0; i < 4; i++) alpha[i] = sizeof(T) == 4 ? expf(g[i][e]) : __expf(g[i][e]);
+        for (int i = 0; i < 4; i++)
+            alpha[i] = !dr_quarter_decays_at<pairs>(i) ? 1.0f : sizeof(T) == 4 ? expf(g[i][e]) : __expf(g[i][e]);
         float head = dr_slice_lift<T>(), tail = head;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            f[i] = x.writer[i][e];
+            const int first = i * (i + 1) / 2;
+            const float read = x.reader[i][e] * (at.undecayed[i] ? 1.0f : alpha[i]), asked = x.query[i][e] * alpha[i];
 #pragma unroll
-            for (int j = 0; j <= i; j++) {
-                const float before = f[j];
-                if (j < i) f[j] *= alpha[i];
-                const int place = i * (i + 1) / 2 + j;
-                sums.asked[place] = fmaf(x.query[i][e], f[j], sums.asked[place]);
-                if (reads) sums.read[place] = fmaf(x.reader[i][e], at.undecayed[i] ? before : f[j], sums.read[place]);
+            for (int j = 0; j < i; j++) {
+                if (dr_quarter_asks<pairs>(i)) sums.asked[first + j] = fmaf(asked, f[j], sums.asked[first + j]);
+                if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
+                f[j] *= alpha[i];
             }
-            const float start = head;
+            f[i] = x.writer[i][e]; /* no decay lies between a row and itself */
+            if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(x.query[i][e], f[i], sums.asked[first + i]);
+            if (reads) sums.read[first + i] = fmaf(x.reader[i][e], f[i], sums.read[first + i]);
+            x.query[i][e] = asked * head;
+            x.reader[i][e] = read * head;
             head *= alpha[i];
-            x.query[i][e] *= head;
-            x.reader[i][e] *= at.undecayed[i] ? start : head;
         }
 #pragma unroll
         for (int i = 3; i >= 0; i--) {
@@ -198,23 +205,24 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
 }
 
 /* All tables of a slice. */
-template <typename T>
+template <typename T, bool pairs>
 static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
                                                 const char *reader, const char *query, int slice, bool reads,
                                                 const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
     float total[4];
-    dr_quarter_keys x;
+    dr_quarter_keys x = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
-        dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
+        if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
         dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
     }
-    dr_quarter_scale<T>(at, reads, g, sums, x, total);
+    dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         dr_put_four<float>(&tables.writer[at.row + i][at.channel], x.writer[i]);
-        dr_put_four<float>(&tables.query[at.row + i][at.channel], x.query[i]);
+        if (dr_quarter_asks<pairs>(i))
+            dr_put_four<float>(&tables.query[dr_query_row<pairs>(at.row + i)][at.channel], x.query[i]);
         if (reads) dr_put_four<float>(&tables.reader[at.row + i][at.channel], x.reader[i]);
     }
     dr_put_four<float>(&tables.quarter[at.row / 4][at.channel], total);
@@ -241,13 +249,13 @@ template <bool precise> static __device__ inline void dr_slice_cut(float x, unsi
     }
 }
 
-/* 16 rows, 8 channels of a table, as an operand A without a type. */
-static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
+/* count rows, 16 or 8, and 8 channels of a table, as an operand A without a type; behind 8 rows zeros. */
+template <int count> static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
     const int lane = (int)(threadIdx.x % 32);
     unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(rows + (lane % 16) * SLICE_PITCH + lane / 16 * 4));
+    dr_load_matrices(x, dr_shared_address(rows + (lane % count) * SLICE_PITCH + lane / 16 * 4));
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __uint_as_float(x[i]);
+    for (int i = 0; i < 4; i++) a[i] = count == 16 || i % 2 == 0 ? __uint_as_float(x[i]) : 0.0f;
 }
 
 /* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
@@ -285,7 +293,7 @@ static __device__ inline void dr_slice_multiply(float (&l)[4], float (&p)[4], bo
  * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
  * quarter
  * 1. What else is in those products is not used. */
-template <bool precise>
+template <bool precise, bool pairs>
 static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
                                               float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
@@ -294,8 +302,8 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 #pragma unroll 1
     for (int k = 0; k < SLICE; k += 8) {
         dr_slice_rows rows = {};
-        if (reads) dr_slice_load_a(rows.reader, &tables.reader[block * 16][k]);
-        dr_slice_load_a(rows.query, &tables.query[block * 16][k]);
+        if (reads) dr_slice_load_a<16>(rows.reader, &tables.reader[block * 16][k]);
+        dr_slice_load_a<pairs ? 8 : 16>(rows.query, &tables.query[dr_query_row<pairs>(block * 16)][k]);
         float decay[3][2], w[2][2], v[2];
 #pragma unroll
         for (int q = 0; q < 3; q++)
@@ -310,13 +318,17 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         for (int i = 0; i < 2; i++) v[i] *= decay[2][i];
         dr_slice_multiply<precise>(own_l[1], own_p[1], reads, rows, v);
         if (block == 0) continue;
-            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones */
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; of pairs' queries all
+             * four in the upper rows */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
-            const float lower = second ? half * decay[2][i] : half;
+            const float last = half * decay[2][i], lower = second ? last : half;
             rows.reader[2 * i] *= upper, rows.reader[2 * i + 1] *= lower;
-            rows.query[2 * i] *= upper, rows.query[2 * i + 1] *= lower;
+            if (pairs)
+                rows.query[2 * i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
+            else
+                rows.query[2 * i] *= upper, rows.query[2 * i + 1] *= lower;
         }
 #pragma unroll
         for (int b = 2; b >= 0; b--)
@@ -332,7 +344,8 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         const float total = tables.total[b][k + i / 2 * 4 + t];
-                        rows.reader[i] *= total, rows.query[i] *= total;
+                        rows.reader[i] *= total;
+                        if (!pairs || i % 2 == 0) rows.query[i] *= total;
                     }
             }
     }
@@ -355,6 +368,23 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[3][4]
         }
 }
 
+/* The same for the queries of pairs, two of each quarter in the upper rows. */
+static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&scores)[8][4]) {
+    const int quarter = (int)(threadIdx.x % 32 / 8);
+    float first[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const bool here = n == 2 * block;
+            const float left = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[1][e];
+            scores[n][e] = here ? left : scores[n][e];
+            scores[n + 1][e] = here ? own[2][e] : scores[n + 1][e];
+        }
+}
+
 /* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
 template <typename T>
 static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
@@ -373,7 +403,7 @@ static __device__ inline void dr_leaving_put(char *leaving, int width, int row, 
 }
 
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
-template <typename T>
+template <typename T, bool pairs>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
                                              const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
                                              int slice, T *reader_to, T *query_to, T *exit_to) {
@@ -404,8 +434,8 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_put_four<T>(reader_to + row * plan.key_width + column, y);
         }
-        if (at.query[i] >= 0) {
-            dr_take_four(&tables.query[row][at.channel], x);
+        if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
+            dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_put_four<T>(query_to + at.query[i] + column, y);
@@ -423,6 +453,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
 }
 
 /* The sums of all threads of a quarter, to results. */
+template <bool pairs>
 static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
                                              dr_slice_results &results) {
 #pragma unroll
@@ -433,21 +464,22 @@ static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const d
 #pragma unroll
             for (int step = 4; step > 0; step /= 2) {
                 read += __shfl_xor_sync(0xffffffffu, read, step);
-                asked += __shfl_xor_sync(0xffffffffu, asked, step);
+                if (dr_quarter_asks<pairs>(i)) asked += __shfl_xor_sync(0xffffffffu, asked, step);
             }
             if (at.channel != 0) continue;
             results.near_read[at.row + i][i - j] = read;
-            results.near_query[at.row + i][i - j] = asked;
+            if (dr_quarter_asks<pairs>(i)) results.near_query[at.row + i][i - j] = asked;
         }
 }
 
 /* Masks, gains and scale; what is within a quarter comes from its table. */
+template <bool pairs>
 static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
                                               float (&l)[8][4], float (&p)[8][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h;
+        const int i = warp * 16 + g + 8 * h, asker = pairs ? warp * 16 + 2 * g + 1 : i;
         const float gain = gains[i];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -455,19 +487,18 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
             for (int e = 0; e < 2; e++) {
                 const int j = n * 8 + 2 * t + e;
                 float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
-                if (i / 4 == j / 4 && j <= i) {
-                    score = results.near_query[i][i - j];
-                    lower = results.near_read[i][i - j];
-                }
-                score = j <= i ? rows.scale * score : 0.0f;
+                if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
                 lower = j < i ? gain * lower : 0.0f;
+                if (pairs && h > 0) continue;
+                if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
+                score = j <= asker ? rows.scale * score : 0.0f;
             }
             *(float2 *)&results.matrix[i][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
         }
     }
 }
 
-template <typename T>
+template <typename T, bool pairs>
 static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
@@ -488,33 +519,37 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     const dr_quarter_place at = dr_quarter_find(plan, x);
     const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
     const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
-    float g[4][4];
-    dr_slice_fetch(at, decay, rows.key_size - at.channel, rows.aligned, g);
+    float g[4][4] = {};
+    dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     __syncthreads();
+    dr_finish_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
 #pragma unroll 1
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
         dr_quarter_decays between;
-        dr_slice_tabulate<T>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
+        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
         decay += SLICE;
-        dr_slice_fetch(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
+        dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         __syncthreads();
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_leave<T>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
-                          (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
-        dr_slice_scores<precise>(tables, at.block, plan.reads, l, p, own_l, own_p);
+        dr_slice_leave<T, pairs>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
+                                 (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
+        dr_slice_scores<precise, pairs>(tables, at.block, plan.reads, l, p, own_l, own_p);
         __syncthreads();
     }
     dr_slice_place(at.block, own_l, l);
-    dr_slice_place(at.block, own_p, p);
-    dr_quarter_put(at, sums, results);
+    if (pairs)
+        dr_slice_place_pairs(at.block, own_p, p);
+    else
+        dr_slice_place(at.block, own_p, p);
+    dr_quarter_put<pairs>(at, sums, results);
     __syncthreads();
     if (i < 64) {
         dr_cuda_row_factors factors =
@@ -525,7 +560,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
         tensors.factors[x.block * 64 + i] = factors;
     }
     __syncthreads();
-    dr_channel_mask(rows, results, gain, at.block, l, p);
+    dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);
     __syncthreads();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
@@ -533,24 +568,24 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(con
     if (!plan.reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
-            dr_group_put_score<T>(plan, (char *)matrix, at.block, p, score);
+            dr_group_put_score<T, pairs>(plan, (char *)matrix, at.block, p, score);
         else
 #endif
-            dr_prepare_put_score<T>(plan, score, at.block, p);
+            dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
         return;
     }
     dr_triangle_invert<precise>(matrix);
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, true>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving), score,
-                                   exit);
+        dr_prepare_finish<T, true, pairs>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
+                                          score, exit);
         return;
     }
 #endif
     float c[8][4] = {};
     dr_prepare_combine<precise>(matrix, at.block, p, c);
-    dr_prepare_put_score<T>(plan, score, at.block, c);
+    dr_prepare_put_score<T, pairs>(plan, score, at.block, c);
     dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
 }
 

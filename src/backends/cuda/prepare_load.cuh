@@ -1,8 +1,9 @@
 /* The load stage of prepare and of keys.cu: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
  *
- * Keys that stand in a tensor as they are come by asynchronous copies; the others are made of two tensors, eight channels at
- * a time, a warp-uniform switch for each tile. A query stands in the last row of its token, other rows of its tile are zero: so
- * scores of erase rows and of queries have the same decay factors and the same shape. */
+ * All that can comes by asynchronous copies. Keys that are made of two tensors are made in place once these have come
+ * (dr_finish_rows) if the other one has a tile as well; what is left is made from memory, eight channels at a time. A query
+ * stands in the last row of its token, other rows of its tile are zero: so scores of erase rows and of queries have the same
+ * decay factors and the same shape. */
 #ifndef DR_CUDA_PREPARE_LOAD_CUH
 #define DR_CUDA_PREPARE_LOAD_CUH
 
@@ -10,6 +11,7 @@
 #include "backends/cuda/places.cuh"
 #include "backends/cuda/rows.cuh"
 #include "backends/cuda/tiles.cuh"
+#include "backends/cuda/warpgroup.cuh"
 
 enum { PREPARE_THREADS = 128 };
 
@@ -77,56 +79,70 @@ static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, co
     return to;
 }
 
-/* Read keys of the rows first, first + spacing, .. of the chunk. */
+/* How the read keys of a row are made of tiles that have come: of their own, which holds a gate or the negative, of that of
+ * the write keys, where these are the key itself, and of that of plain queries. DR_FORM_COPY: not at all. */
+static __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_row &row) {
+    if (row.read == DR_READ_FREE) return DR_FORM_NEGATIVE;
+    if (row.write != DR_WRITE_KEY) return DR_FORM_COPY;
+    if (row.read == DR_READ_GATED_KEY) return DR_FORM_TIMES;
+    return row.read == DR_READ_KEY_PLUS_QUERY && rows.query == DR_QUERY_PLAIN ? DR_FORM_PLUS : DR_FORM_COPY;
+}
+
+/* lambda of the chunk's tokens. */
+static __device__ inline dr_form_factor dr_lambda_factor(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+    const dr_form_factor factor = {(const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head, lambda.token,
+                                   1.0f};
+    return factor;
+}
+
+/* Read keys of the rows first, first + spacing, .. of the chunk, or what they will be made of. */
 template <typename T>
 static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
                                             const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
     const int boxes = x.boxes, size = rows.key_size - x.channel;
-    const dr_strided<T> none = {NULL, 0, 0};
-    dr_strided<T> a = none, b = none;
+    const dr_form late = dr_late_reads(rows, row);
+    const dr_strided<T> key = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+    dr_strided<T> from = {NULL, 0, 0};
     dr_form form = DR_FORM_COPY;
-    const float *factor = NULL;
+    dr_form_factor factor = {NULL, 0, 1.0f};
     switch (row.read) {
     case DR_READ_NONE:
         break;
     case DR_READ_KEY:
+        from = key;
+        break;
     case DR_READ_GATED_KEY:
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_GATE], true, false);
+        if (late != DR_FORM_TIMES) form = DR_FORM_TIMES;
+        break;
     case DR_READ_KEY_PLUS_QUERY:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+        if (late == DR_FORM_PLUS) return;
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+        factor = dr_lambda_factor(rows, x);
+        form = DR_FORM_PLUS;
         break;
     case DR_READ_ERASE_KEY:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
         break;
     case DR_READ_FEEDBACK:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FEEDBACK_KEY], false, false);
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FEEDBACK_KEY], false, false);
         break;
     case DR_READ_FREE:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_READ], false, false);
-        form = DR_FORM_NEGATIVE;
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_READ], false, false);
         break;
     }
-    if (row.read == DR_READ_GATED_KEY) {
-        b = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_GATE], true, false);
-        form = DR_FORM_TIMES;
-    }
-    if (row.read == DR_READ_KEY_PLUS_QUERY) {
-        b = dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
-        form = DR_FORM_PLUS;
-        const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
-        factor = (const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head;
-    }
     if (form == DR_FORM_COPY)
-        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, from);
     else
-        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, a, b, NULL, factor,
-                        rows.input[DR_INPUT_LAMBDA].token, 1.0f);
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, key, from, factor);
 }
 
-/* Write keys of those rows; reader: their read keys, which the thread put there itself (rate_read). */
+/* Write keys of those rows, or the rates that they will be made of. */
 template <typename T>
-static __device__ inline void dr_load_writes(char *tile, const char *reader, const dr_cuda_chunk_plan &plan,
-                                             const dr_prepare_block &x, const dr_row &row, int count, int first, int spacing) {
+static __device__ inline void dr_load_writes(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
+                                             const dr_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
     const int boxes = x.boxes, size = rows.key_size - x.channel;
     dr_strided<T> a;
@@ -143,12 +159,9 @@ static __device__ inline void dr_load_writes(char *tile, const char *reader, con
     case DR_WRITE_FREE:
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_WRITE], false, false);
         break;
-    case DR_WRITE_RATE_READ: {
-        const dr_strided<T> none = {NULL, 0, 0};
+    case DR_WRITE_RATE_READ:
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
-        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, DR_FORM_TIMES, a, none, reader, NULL, 0, 1.0f);
-        return;
-    }
+        break;
     default:
         a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
     }
@@ -163,16 +176,12 @@ static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_pl
     const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
                                                          : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
+    const dr_form_factor correction = {(const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f};
     if (rows.query == DR_QUERY_CORRECTED)
         dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
-                        dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), NULL,
-                        (const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f);
+                        dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), correction);
     else
         dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
-}
-
-static __device__ inline bool dr_rows_have_rate(const dr_cuda_rows &rows) {
-    return rows.row[0].write == DR_WRITE_RATE_READ || (rows.steps == 2 && rows.row[1].write == DR_WRITE_RATE_READ);
 }
 
 /* Where write keys, and queries, stand in a tensor as they are; else NULL at `at`. */
@@ -239,14 +248,38 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     }
     const int parts = rows.step_axis ? 1 : rows.steps;
     for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
-    if (reader && dr_rows_have_rate(rows)) {
-        dr_copy_commit();
-        dr_copy_wait<0>();
-        __syncthreads();
-    }
-    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
     dr_load_queries<T>(query, plan, x);
     dr_copy_commit();
+}
+
+/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. */
+template <typename T>
+static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
+                                             char *reader, const char *query) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int parts = rows.step_axis ? 1 : rows.steps, count = 64 / parts;
+    bool made = false;
+#pragma unroll 1
+    for (int i = 0; i < 2 * parts && reader; i++) { /* what is read, then what is written, of each row */
+        const dr_row &row = dr_rule_row(rows, i / 2);
+        dr_form form = dr_late_reads(rows, row);
+        if (i % 2) form = row.write == DR_WRITE_RATE_READ ? DR_FORM_TIMES : DR_FORM_COPY;
+        if (form == DR_FORM_COPY) continue;
+        const bool sum = form == DR_FORM_PLUS;
+        dr_form_factor factor = {NULL, 0, 1.0f};
+        if (sum) factor = dr_lambda_factor(rows, x);
+        char *tile = i % 2 ? writer : reader;
+        dr_form_tiles<T>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
+                         sum              ? query
+                         : tile == reader ? writer
+                                          : reader,
+                         sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
+        made = true;
+    }
+    if (!made) return;
+    dr_shared_fence();
+    __syncthreads();
 }
 
 /* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.

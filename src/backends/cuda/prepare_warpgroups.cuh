@@ -143,12 +143,13 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
     }
 }
 
-/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. */
-template <typename T>
+/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 block ... */
+template <typename T, bool pairs>
 static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
                                                  T *score) {
     const dr_cuda_rows &rows = plan.rows;
     dr_group_put_rows<T>(stage, c, [&](int row) {
+        if (pairs) return row < 8 && block * 8 + row < plan.chunk ? score + (block * 8 + row) * 64 : (T *)NULL;
         row += block * 16;
         const int token = dr_row_token(rows, row);
         return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
@@ -159,7 +160,7 @@ static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan,
 
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
  * overwritten. */
-template <typename T, bool rest>
+template <typename T, bool rest, bool pairs>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
     unsigned high[4][4], low[4][4];
@@ -170,7 +171,7 @@ static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, 
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));
-        dr_group_put_score<T>(plan, (char *)matrix, block, c, score);
+        dr_group_put_score<T, pairs>(plan, (char *)matrix, block, c, score);
     }
     dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
 }

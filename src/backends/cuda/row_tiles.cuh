@@ -93,13 +93,24 @@ template <typename T> static __device__ inline void dr_put_pair(char *tile, int 
     dr_store_pair<T>((T *)(tile + dr_tile_at<T>(0, 64, row, column)), left, right);
 }
 
-/* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for and a barrier
- * is passed. read NULL: not wanted, or the write keys serve. */
+static __device__ inline dr_prepare_block dr_row_keys_block(const dr_row_block &x, int first) {
+    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1};
+    return block;
+}
+
+/* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for, a barrier is
+ * passed and they are finished. read NULL: not wanted, or the write keys serve. */
 template <typename T>
 static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
                                                char *write, char *query) {
-    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1};
-    dr_load_rows<T>(plan, block, write, read, query);
+    dr_load_rows<T>(plan, dr_row_keys_block(x, first), write, read, query);
+}
+
+/* Not inlined: accumulators are held meanwhile, and few rules have anything to do here. A barrier follows what is done. */
+template <typename T>
+static __device__ __noinline__ void dr_finish_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first,
+                                                       char *read, char *write, const char *query) {
+    dr_finish_rows<T>(plan, dr_row_keys_block(x, first), write, read, query);
 }
 
 /* The gain that goes into M, and what is left of the gain beside it. */

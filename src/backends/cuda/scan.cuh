@@ -91,17 +91,14 @@ static __device__ inline void dr_scan_load_reader(const dr_scan_block &x, const 
     }
 }
 
-/* A tensor of V's: value or write gate. Rows without a value are zeros. */
+/* 64 columns of a tensor of V's, value or write gate, to a tile of a chunk's rows. Rows without a value are zeros. */
 template <typename T>
-static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const dr_chunk_place &place, dr_input input,
-                                                  int offset) {
-    const dr_cuda_rows &rows = x.call.plan.rows;
+static __device__ inline void dr_load_values(char *tile, const dr_cuda_rows &rows, const dr_chunk_place &place, int head,
+                                             int column, dr_input input) {
     const dr_source source = dr_source_of(rows.input[input]);
-    char *tile = x.shared + offset;
-    dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.head * source.head + x.columns, source.token,
+    dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
                           place.tokens};
-    const int size = rows.value_size - x.columns;
-    if (x.unit) from.at = NULL;
+    const int size = rows.value_size - column;
     if (rows.step_axis || rows.steps == 1) {
         if (rows.step_axis) from.stride = source.step, from.alive *= rows.steps;
         dr_copy_rows<T>(tile, 64, 1, size, rows.aligned, 64, 0, 1, from);
@@ -113,6 +110,17 @@ static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const 
         if (rows.row[i].value == DR_VALUE_NONE) row.at = NULL;
         dr_copy_rows<T>(tile, 64, 1, size, rows.aligned, 32, i, 2, row);
     }
+}
+
+template <typename T>
+static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const dr_chunk_place &place, dr_input input,
+                                                  int offset) {
+    char *tile = x.shared + offset;
+    const dr_strided<T> none = {NULL, 0, 0};
+    if (x.unit)
+        dr_copy_rows<T>(tile, 64, 1, 64, true, 64, 0, 1, none);
+    else
+        dr_load_values<T>(tile, x.call.plan.rows, place, x.head, x.columns, input);
 }
 
 static __device__ inline void dr_scan_load_factors(const dr_scan_block &x, int64_t block) {

@@ -32,15 +32,15 @@ static __host__ __device__ inline bool dr_group_scan_sums(const dr_scan_call &ca
 /* A stage; every tile begins at a multiple of 1024 bytes. */
 static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
     const dr_cuda_chunk_plan &plan = scan.plan;
-    const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2;
+    const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
     dr_group_scan_call call = {scan, 0, 0, 0};
     const bool sums = dr_group_scan_sums(scan);
     dr_scan_room &room = call.call.room;
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o || sums ? keys : 0;
-    room.score = end, end += scan.o ? 64 * 64 * 2 : 0;
+    room.query = end, end += scan.o || sums ? queries : 0;
+    room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);

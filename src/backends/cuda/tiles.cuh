@@ -71,12 +71,13 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
     const char *at = (const char *)(from.at + row * from.stride + within * unit);
     const int64_t source_step = from.stride * (step * (int)sizeof(T));
-    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+    if (rows % step == 0 && alive >= rows && size >= boxes * 64) { /* nothing to ask: two additions a copy */
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
+                if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
@@ -106,14 +107,33 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
     constexpr int units = 64 * (int)sizeof(T) / 16;
+    const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
     if (spacing == 1) return;
 #pragma unroll 1
-    for (int i = dr_copy_thread(); i < tile_rows * boxes * units; i += DR_COPY_THREADS)
-        if ((i / units % tile_rows + spacing - first) % spacing != 0) *(uint4 *)(tile + i * 16) = make_uint4(0, 0, 0, 0);
+    for (int row = thread / units; row < tile_rows; row += step) {
+        if ((row + spacing - first) % spacing == 0) continue;
+        for (int box = 0; box < boxes; box++)
+            *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
+    }
 }
 
-/* What a row of a tile is made of where it stands in no tensor: a, b at the same row and column, s a number of the row. */
+/* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
 typedef enum { DR_FORM_COPY, DR_FORM_NEGATIVE, DR_FORM_TIMES, DR_FORM_PLUS } dr_form;
+
+static __device__ inline float dr_form_of(dr_form form, float s, float x, float y) {
+    return form == DR_FORM_TIMES ? x * y : form == DR_FORM_PLUS ? fmaf(s, y, x) : form == DR_FORM_NEGATIVE ? -x : x;
+}
+
+/* s of a row: floats at a stride, times `sign`; at NULL: sign alone. */
+typedef struct {
+    const float *at;
+    int64_t stride;
+    float sign;
+} dr_form_factor;
+
+static __device__ inline float dr_form_factor_of(const dr_form_factor &factor, int row, int alive) {
+    return factor.at && row < alive ? factor.sign * factor.at[row * factor.stride] : factor.sign;
+}
 
 /* Eight channels of row `row`, from `column` on, as floats. */
 template <typename T>
@@ -152,6 +172,32 @@ static __device__ inline void dr_take_eight(const char *tile, int rows, int row,
     }
 }
 
+/* Two neighbours, the first at an even place: one load. */
+template <typename T> static __device__ inline float2 dr_load_pair(const void *at) {
+    if constexpr (sizeof(T) == 4) {
+        return *(const float2 *)at;
+    } else {
+        const unsigned word = *(const unsigned *)at;
+        const T *pair = (const T *)&word;
+        return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
+    }
+}
+
+/* Four, the first at a multiple of four. */
+template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+#pragma unroll
+    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
+    if constexpr (sizeof(T) == 4)
+        *(uint4 *)to = pack.all;
+    else
+        *(uint2 *)to = pack.pair;
+}
+
 template <typename T>
 static __device__ inline void dr_put_eight(char *tile, int rows, int row, int column, const float (&x)[8]) {
     constexpr int unit = 16 / (int)sizeof(T);
@@ -167,27 +213,46 @@ static __device__ inline void dr_put_eight(char *tile, int rows, int row, int co
     }
 }
 
-/* The same rows made of a and b: b from memory or, if it is not there, from the tile `other`. factor: s of a row, floats at a
- * stride, or NULL: 1; it is multiplied by `sign`. */
+/* Rows of a tile made of rows of two tensors, eight channels at a time. */
 template <typename T>
 static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool aligned, int rows, int first, int spacing,
-                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b, const char *other,
-                                           const float *factor, int64_t factor_stride, float sign) {
+                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b,
+                                           const dr_form_factor &factor) {
     const int lanes = boxes * 8;
-#pragma unroll 2
-    for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
-        const int row = i / lanes, column = i % lanes * 8, place = first + spacing * row;
-        float x[8], y[8] = {};
+#pragma unroll 1
+    for (int i = dr_copy_thread(); i < rows * lanes; i += DR_COPY_THREADS) {
+        const int row = i / lanes, column = i % lanes * 8;
+        float x[8], y[8];
         dr_fetch_eight<T>(a, row, column, size, aligned, x);
-        if (b.at)
-            dr_fetch_eight<T>(b, row, column, size, aligned, y);
-        else if (other)
-            dr_take_eight<T>(other, 64, place, column, y);
-        const float s = factor && row < a.alive ? sign * factor[row * factor_stride] : sign;
+        dr_fetch_eight<T>(b, row, column, size, aligned, y);
+        const float s = dr_form_factor_of(factor, row, a.alive);
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[e] = form == DR_FORM_TIMES ? x[e] * y[e] : form == DR_FORM_PLUS ? fmaf(s, y[e], x[e]) : -x[e];
-        dr_put_eight<T>(tile, 64, place, column, x);
+        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+        dr_put_eight<T>(tile, 64, first + spacing * row, column, x);
+    }
+}
+
+/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y), whose row lies
+ * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. A thread stays in one column. */
+template <typename T>
+static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
+                                            const char *left, const char *right, int behind, const dr_form_factor &factor,
+                                            int alive) {
+    const int step = (int)blockDim.x / 8;
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const int column = box * 64 + (int)threadIdx.x % 8 * 8;
+#pragma unroll 1
+        for (int row = (int)threadIdx.x / 8; row < rows; row += step) {
+            const int place = first + spacing * row;
+            float x[8], y[8];
+            dr_take_eight<T>(left, 64, place, column, x);
+            dr_take_eight<T>(right, 64, place + behind, column, y);
+            const float s = dr_form_factor_of(factor, row, alive);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+            dr_put_eight<T>(tile, 64, place, column, x);
+        }
     }
 }
 

@@ -48,69 +48,74 @@ static __device__ inline void load_readers(const dr_cuda_backward_call &call, co
     dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
 }
 
-/* Values as they are, to a tile of T: where every row has one of its own. */
-template <typename T>
-static __device__ inline void load_plain_values(const dr_cuda_rows &rows, const dr_row_block &x, int column, char *tile) {
-    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
-    const dr_strided<T> from = {(const T *)value.at + x.place.first * value.token + (int64_t)x.head * value.head + column,
-                                rows.step_axis ? value.step : value.token, x.rows};
-    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64, 0, 1, from);
-}
-
-/* Gradients of plain values from dZ = dY, 16 bytes a thread; dots[row] += value . dz. */
-template <typename T>
-static __device__ inline void plain_gradients(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
-                                              const char *values, const char *d_update, float *dots) {
+/* Gradients of values and write gates of 64 columns from dZ = dY, 16 bytes a thread; dots[row] += (gate) value . dz. A thread
+ * takes all rows of a token that share its value, `share` of them. gates: a tile of write gates, where rows have any. */
+template <typename T, int share, bool gates_there>
+static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
+                                              const char *values, const char *gates, const char *d_update, float *dots) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
-    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
+    union pack {
+        uint4 words;
+        T x[unit];
+    };
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
     const int within = (int)threadIdx.x % units * unit, left = rows.value_size - column - within;
+    const int vectors = rows.step_axis ? x.rows : x.place.tokens;
     const int64_t stride = rows.step_axis ? value.step : value.token;
-    T *to = (T *)value.gradient;
+    T *to = (T *)value.gradient, *to_gate = gates_there ? (T *)gate.gradient : NULL;
     if (to) to += x.place.first * value.token + (int64_t)x.head * value.head + column + within;
+    if (to_gate) to_gate += x.place.first * gate.token + (int64_t)x.head * gate.head + column + within;
 #pragma unroll
-    for (int row = (int)threadIdx.x / units; row < 64; row += BLOCK_THREADS / units) {
-        union {
-            uint4 words;
-            T x[unit];
-        } v, d;
-        v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
-        d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
-        float sum = 0;
+    for (int at = (int)threadIdx.x / units; at < 64 / share; at += BLOCK_THREADS / units) {
+        float d_value[unit] = {}, d_gate[unit] = {};
 #pragma unroll
-        for (int e = 0; e < unit; e++) {
-            const float d_z = dr_to_float(d.x[e]);
-            sum = fmaf(dr_to_float(v.x[e]), d_z, sum);
-            d.x[e] = dr_from_float<T>(factor[row] * d_z);
+        for (int i = 0; i < share; i++) {
+            const int row = at * share + i;
+            const dr_value kind = rows.row[i].value;
+            if (share > 1 && kind == DR_VALUE_NONE) continue;
+            const bool gated = gates_there && kind == DR_VALUE_GATED;
+            pack v, d, w;
+            v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
+            d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
+            if (gated) w.words = *(const uint4 *)(gates + dr_tile_at<T>(0, 64, row, within));
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < unit; e++) {
+                const float d_z = dr_to_float(d.x[e]), open = gated ? dr_to_float(w.x[e]) : 1.0f;
+                const float z = dr_to_float(v.x[e]);
+                sum = fmaf(open * z, d_z, sum);
+                d_value[e] = fmaf(factor[row] * open, d_z, d_value[e]);
+                if (gated) d_gate[e] = fmaf(factor[row] * z, d_z, d_gate[e]);
+            }
+#pragma unroll
+            for (int step = 1; step < units; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if (within == 0) dots[row] += sum;
         }
-#pragma unroll
-        for (int step = 1; step < units; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (within == 0) dots[row] += sum;
-        if (!to || row >= x.rows) continue;
-        if (rows.aligned && left > 0) {
-            *(uint4 *)(to + row * stride) = d.words;
-        } else {
-#pragma unroll
-            for (int e = 0; e < unit; e++)
-                if (e < left) to[row * stride + e] = d.x[e];
-        }
+        if (at >= vectors) continue;
+        if (to) dr_store_lane<T, unit>(to + at * stride, left, rows.aligned, d_value);
+        if (to_gate) dr_store_lane<T, unit>(to_gate + at * gate.token, left, rows.aligned, d_gate);
     }
 }
 
-/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those. Z: plain values
- * times factor, or (factor NULL) floats as they are. */
-template <typename Z>
-static __device__ inline void take_rest(const char *values, const float *factor, const float *gain, const float (&read)[8][4],
-                                        float (&u)[8][4]) {
+/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those; Z: factor times the
+ * value and, of the rows that have one, the write gate. */
+template <typename T, bool gates_there>
+static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *values, const char *gates, const float *factor,
+                                        const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].value == DR_VALUE_GATED;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = mine + g + 8 * h;
-        const float f = factor ? factor[row] : 1, c = gain[row];
+        const float f = factor[row], c = gain[row];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const Z *z = (const Z *)(values + dr_tile_at<Z>(0, 64, row, 8 * n + 2 * t));
-            u[n][2 * h] = f * dr_to_float(z[0]) - c * read[n][2 * h];
-            u[n][2 * h + 1] = f * dr_to_float(z[1]) - c * read[n][2 * h + 1];
+            const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
+            const float2 z = dr_load_pair<T>(values + at);
+            float2 factors = make_float2(f, f);
+            if (gated) factors = dr_load_pair<T>(gates + at), factors.x *= f, factors.y *= f;
+            u[n][2 * h] = factors.x * z.x - c * read[n][2 * h];
+            u[n][2 * h + 1] = factors.y * z.y - c * read[n][2 * h + 1];
         }
     }
 }
@@ -153,83 +158,29 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
         }
 }
 
-/* Values, as floats, to the tile `rest`: a warp its own rows. */
-template <typename T>
-static __device__ inline void load_values(const dr_cuda_rows &rows, const dr_row_block &x, const dr_cuda_row_factors *factors,
-                                          int column, char *rest) {
-    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16;
-#pragma unroll 4
-    for (int row = mine; row < mine + 16; row++) {
-        const int token = rows.steps == 1 ? row : row / rows.steps, step = row - token * rows.steps;
-        float z[2] = {};
-        if (row < x.rows) {
-            const float factor = factors[row].value;
-            const dr_row_gains gains = {factor, factor, factor};
-            dr_row_value<T, 2>(rows, x.place.first + token, step, x.head, gains, column + 2 * lane, z);
-        }
-        *(float2 *)(rest + dr_tile_at<float>(0, 64, row, 2 * lane)) = make_float2(z[0], z[1]);
-    }
-}
-
-/* Gradients of the values and write gates of 64 columns from dZ = dY; dots[row] += (gate) value dz, of which gain and factor
- * get theirs. A warp takes whole tokens: two rows of one may have the same value. */
-template <typename T>
-static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr_row_block &x,
-                                              const dr_cuda_row_factors *factors, int column, const char *d_update,
-                                              float *dots) {
-    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
-    const int lane = (int)(threadIdx.x % 32), first = column + 2 * lane, left = rows.value_size - first;
-    for (int token = (int)(threadIdx.x / 32); token < x.place.tokens; token += BLOCK_THREADS / 32) {
-        float d_value[2] = {}, d_gate[2] = {};
-        for (int step = 0; step < rows.steps; step++) {
-            const int row = token * rows.steps + step;
-            const dr_row &spec = dr_rule_row(rows, step);
-            if (spec.value != DR_VALUE_NONE) {
-                const T *d_z = (const T *)(d_update + dr_tile_at<T>(0, 64, row, 2 * lane));
-                const float factor = factors[row].value;
-                float v[2], w[2] = {1, 1}, sum = 0;
-                dr_load_lane<T, 2>((const T *)value.at + first +
-                                       dr_input_index(value, x.place.first + token, dr_step_index(rows, step), x.head),
-                                   left, rows.aligned, v);
-                if (spec.value == DR_VALUE_GATED)
-                    dr_load_lane<T, 2>((const T *)gate.at + first + dr_input_index(gate, x.place.first + token, 0, x.head),
-                                       left, rows.aligned, w);
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float d = dr_to_float(d_z[e]);
-                    sum = fmaf(w[e] * v[e], d, sum);
-                    d_value[e] = fmaf(factor * w[e], d, d_value[e]);
-                    if (spec.value == DR_VALUE_GATED) d_gate[e] = fmaf(factor * v[e], d, d_gate[e]);
-                }
-                sum = dr_warp_sum(sum);
-                if (lane == 0) dots[row] += sum;
-            }
-            if (value.gradient && (rows.step_axis || step == rows.steps - 1)) {
-                T *to = (T *)value.gradient + first +
-                        dr_input_index(value, x.place.first + token, dr_step_index(rows, step), x.head);
-                dr_store_lane<T, 2>(to, left, rows.aligned, d_value);
-                d_value[0] = d_value[1] = 0;
-            }
-        }
-        if (gate.at && gate.gradient)
-            dr_store_lane<T, 2>((T *)gate.gradient + first + dr_input_index(gate, x.place.first + token, 0, x.head), left,
-                                rows.aligned, d_gate);
-    }
-}
-
 /* Over the four lanes that share rows of an accumulator. */
 static __device__ inline float sum_of_four(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* The inverse without its diagonal. */
+/* The inverse without its diagonal, fine. A thread stays in four columns, its rows are eight apart. */
 template <typename T> static __device__ inline void load_inverse(char *tile, const float *from) {
-#pragma unroll 8
-    for (int i = (int)threadIdx.x; i < 64 * 32; i += BLOCK_THREADS) {
-        const int row = i / 32, column = i % 32 * 2;
-        const float2 x = *(const float2 *)(from + row * 64 + column);
-        put_fine<T>(tile, row, column, column < row ? x.x : 0, column + 1 < row ? x.y : 0);
+    const int first = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16 * 4;
+    from += first * 64 + column;
+    tile += dr_tile_at<T>(0, 64, first, column);
+#pragma unroll
+    for (int j = 0; j < 64; j += 8) {
+        const float4 all = *(const float4 *)(from + j * 64);
+        float x[4] = {all.x, all.y, all.z, all.w}, rest[4];
+        T *to = (T *)(tile + j * 64 * (int)sizeof(T));
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            x[e] = column + e < first + j ? x[e] : 0;
+            rest[e] = x[e] - dr_to_float(dr_from_float<T>(x[e]));
+        }
+        dr_put_four<T>(to, x);
+        if constexpr (sizeof(T) == 2) dr_put_four<T>(to + 64 * 64, rest);
     }
 }
 
@@ -262,7 +213,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
     float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
           *value = read_gain + 64;
-    const bool plain = !rows.input[DR_INPUT_WRITE_GATE].at && (rows.steps == 1 || rows.step_axis);
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, pairs = rows.steps == 2 && !rows.step_axis;
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
         value[thread] = factors[thread].value;
@@ -289,7 +240,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             if (k == 0) {
                 dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
                 dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
-                if (plain) load_plain_values<T>(rows, x, column, shared + room.update);
+                dr_load_values<T>(shared + room.update, rows, x.place, x.head, column, DR_INPUT_VALUE);
             }
             if (plan.reads) {
                 load_readers<T>(call, x, k, shared + room.reader);
@@ -313,15 +264,25 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
             if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
         }
-        if (plain) {
-            take_rest<T>(shared + room.update, value, read_gain, read, u);
-            plain_gradients<T>(rows, x, column, value, shared + room.update, shared + room.d_update, dots);
+        const char *gates = shared + room.reader, *values = shared + room.update, *d_update = shared + room.d_update;
+        if (gated) {
+            __syncthreads(); /* readers are read */
+            dr_load_values<T>(shared + room.reader, rows, x.place, x.head, column, DR_INPUT_WRITE_GATE);
+            dr_copy_commit();
+            dr_copy_wait<0>();
+            __syncthreads();
+            take_rest<T, true>(rows, values, gates, value, read_gain, read, u);
         } else {
-            __syncthreads(); /* others may still read what came to the place of Y */
-            load_values<T>(rows, x, factors, column, shared + room.rest);
-            __syncwarp();
-            take_rest<float>(shared + room.rest, NULL, read_gain, read, u);
+            take_rest<T, false>(rows, values, gates, value, read_gain, read, u);
         }
+        if (pairs && gated)
+            value_gradients<T, 2, true>(rows, x, column, value, values, gates, d_update, dots);
+        else if (pairs)
+            value_gradients<T, 2, false>(rows, x, column, value, values, gates, d_update, dots);
+        else if (gated)
+            value_gradients<T, 1, true>(rows, x, column, value, values, gates, d_update, dots);
+        else
+            value_gradients<T, 1, false>(rows, x, column, value, values, gates, d_update, dots);
         if (plan.reads) {
             __syncthreads(); /* the values are read */
 #pragma unroll
@@ -339,16 +300,15 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
-                const T *d_z = (const T *)(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
-                write_dots[h] = fmaf(u[n][2 * h], dr_to_float(d_z[0]), write_dots[h]);
-                write_dots[h] = fmaf(u[n][2 * h + 1], dr_to_float(d_z[1]), write_dots[h]);
+                const float2 d_z = dr_load_pair<T>(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
+                write_dots[h] = fmaf(u[n][2 * h], d_z.x, write_dots[h]);
+                write_dots[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dots[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
             }
         __syncthreads();
         dr_store_columns<T>((T *)call.back.update + rows_at, plan.value_width, column, shared + room.update);
         dr_multiply_scores<T>(scores, base + room.output, base + room.update);
         if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
-        if (!plain) value_gradients<T>(rows, x, factors, column, shared + room.d_update, dots);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
