@@ -354,7 +354,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
         if (column + 64 < plan.value_width)
             load_states<T>(call, x, shared, room, first, column + 64, COPY_ALL);
         else
-            load_pairs<T>(call, x, shared, room, first, COPY_ALL); /* one group */
+            load_pairs<T>(call, x, shared, room, first, COPY_ALL);
         dr_copy_commit();
     }
     *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;

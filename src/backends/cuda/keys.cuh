@@ -74,9 +74,7 @@ template <int tiles> static __device__ inline void scale_rows(float (&c)[tiles][
 
 /* Two neighbouring channels of a tile as floats, and back. */
 template <typename T> static __device__ inline float2 tile_pair(const char *tile, int row, int column) {
-    float pair[2];
-    dr_load_lane<T, 2>((const T *)(tile + dr_tile_at<T>(0, 64, row, column)), 2, true, pair);
-    return make_float2(pair[0], pair[1]);
+    return dr_load_pair<T>(tile + dr_tile_at<T>(0, 64, row, column));
 }
 
 template <typename T> static __device__ inline void set_pair(char *tile, int row, int column, float2 x) {
@@ -128,15 +126,27 @@ static __device__ inline void load_states(const dr_cuda_backward_call &call, con
     }
 }
 
-/* Asks for G, M, and the keys of 64 channels. */
+/* Asks for G, M, and the keys of 64 channels, as a group. */
 template <typename T>
 static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int first, int parts) {
-    if (parts & COPY_FIRST) dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
-    if (parts & COPY_SECOND && call.plan.reads)
-        dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                        shared + room.query);
+    if (parts & COPY_FIRST) {
+        dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
+        if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
+    }
+    if (parts & COPY_SECOND)
+        dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                            shared + room.query); /* ends the group */
+    else
+        dr_copy_commit();
+}
+
+/* Makes of the keys, once they have come, those that stand in no tensor: all threads. */
+template <typename T>
+static __device__ inline void finish_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                           const keys_room &room, int first) {
+    dr_finish_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
+                          shared + room.query);
 }
 
 /* Gains of the rows and what G and M are to be divided by; a thread a row. */

@@ -260,7 +260,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             __syncthreads(); /* the stage is read */
         }
         if (column >= 0 && next >= V && place == 0 && !asked) {
-            load_pairs<T>(call, x, shared, room, first, half); /* one group */
+            load_pairs<T>(call, x, shared, room, first, half);
             asked = true;
             continue;
         }
@@ -277,6 +277,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
+    finish_pairs<T>(call, x, shared, room, first);
     finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 
