@@ -226,8 +226,6 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
-    put_gains(call, x, k);
-    put_leads<T>(plan.rows, x, first, k.leads);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
@@ -241,6 +239,11 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
+        if (column == 0) { /* while the first tiles are under way */
+            put_gains(call, x, k);
+            put_leads<T>(plan.rows, x, first, k.leads);
+            if (thread < 64) k.exit[thread] = call.chunk.keep[x.block * plan.key_width + first + thread];
+        }
         if (column >= 0) {
             dr_copy_wait<1>();
             __syncthreads();
@@ -273,7 +276,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     if (thread < 64) {
         float sum = 0;
         for (int i = 0; i < WARPS; i++) sum += k.half[i * 64 + thread];
-        k.exit[thread] = call.chunk.keep[x.block * plan.key_width + first + thread] * sum;
+        k.exit[thread] *= sum;
     }
     dr_copy_wait<0>();
     __syncthreads();

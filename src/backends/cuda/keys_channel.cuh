@@ -165,17 +165,13 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
     float2 head = one, before_first = none;
+    float gains[HALF];
 #pragma unroll
-    for (int j = 0; j < HALF; j++) x[j] = fade[j] = near[j] = none;
-        /* A turn a row, and in it all writers, those that are still to come as zeros: unrolled rows would be so long a code
-         * that warps wait for it more than for anything else. */
-#pragma unroll 1
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
         const bool late = undecayed && dr_undecayed(rows, row);
         const float2 a = alpha_pair(alpha, row, d), before = head;
         const float2 q = tile_pair<T>(shared + room.query, row, d), w = tile_pair<T>(shared + room.write, row, d);
-        const float itself = dr_to_float(*(const T *)(shared + room.score + dr_tile_at<T>(0, 64, row, row)));
         float score[HALF], erase[HALF];
         dr_take_eight<T>(shared + room.score, 64, row, start, score);
         head = times(head, a);
@@ -187,7 +183,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
 #pragma unroll
-        for (int j = 0; j < HALF; j++) {
+        for (int j = 0; j < i; j++) {
             const float2 fade_before = fade[j], x_before = x[j];
             fade[j] = times(fade[j], a);
             x[j] = times(x[j], a);
@@ -201,17 +197,16 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                     more = plus(erase[j], rest, more);
             }
             near[j] = plus(fade[j], more, near[j]);
-            if (j == i) x[j] = w, fade[j] = one;
         }
-        float2 e = times(q, d_q), all = times(make_float2(itself, itself), q);
-        d_q = plus(itself, w, d_q); /* no decay lies between a row and itself */
+        x[i] = w;
+        fade[i] = one;
+        near[i] = none;
+        float2 e = times(q, d_q), all = times(make_float2(score[i], score[i]), q);
+        d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
         if (reads) {
-            const float inverse = k.inverse[row], gain = k.gain[row], sign = i % 2 ? to.sign[1] : to.sign[0];
+            const float inverse = k.inverse[row], gain = k.gain[row], sign = to.sign[i % 2];
             d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
-            if (to.gain) {
-                const float sum = dr_warp_sum(r.x * d_r.x + r.y * d_r.y);
-                if (lane == 0) to.gain[row] = -sum;
-            }
+            gains[i] = -(r.x * d_r.x + r.y * d_r.y);
             const float2 erased = make_float2(-gain * d_r.x, -gain * d_r.y), read = times(r, erased);
             if (late && i > 0) {
                 float2 &last = own_pair(own, i - 1);
@@ -242,6 +237,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             put_floats(to, to.query, row, d_q);
         else
             set_pair<T>(shared + room.query, row, d, d_q);
+    }
+    if (reads && to.gain) {
+        dr_warp_sums<HALF>(gains);
+        if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
     }
     float2 tail = one;
 #pragma unroll

@@ -28,10 +28,11 @@ static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &
  * 16-bit types the tensors between the stages hold them rounded. */
 static __device__ inline const float *dr_given_state(const dr_cuda_backward_call &call, const dr_row_block &x, bool exit) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
     const float *states = exit ? call.d_final : call.initial;
+    if (!states) return NULL;
+    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
     const int64_t size = (int64_t)plan.rows.key_size * plan.rows.value_size;
-    return there && states ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
+    return there ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
 }
 
 static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
