@@ -192,7 +192,7 @@ class Case:
 
 
 def peers():
-    """Functions of other packages by rule: name, and a call on the tensors of a case shaped [B, T, H, D]."""
+    """Functions of other packages by rule: name, and a call on the tensors of a case shaped [B, T, H, D] that gives the output."""
     found, missing = {}, []
 
     def add(package, module, rules):
@@ -205,28 +205,48 @@ def peers():
             if hasattr(loaded, function):
                 found.setdefault(rule, []).append((package, getattr(loaded, function), call))
 
-    add("fla", "fla.ops.gated_delta_rule", {"gdn": ("chunk_gated_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
-    add("fla", "fla.ops.kda", {"kda": ("chunk_kda", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
-    add("fla", "fla.ops.delta_rule", {"delta_net": ("chunk_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["beta"])[0])})
-    add("fla", "fla.ops.gla", {"gla": ("chunk_gla", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"])[0])})
-    add("fla", "fla.ops.simple_gla", {"mamba2": ("chunk_simple_gla", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"])[0])})
+    def fla(rule, module, function, *names, **options):
+        add("fla", f"fla.ops.{module}", {rule: (function, lambda f, x: f(*(x[name] for name in ("query", "key", "value", *names)),
+                                                                         **{name: x.get(of, of) for name, of in options.items()})[0])})
+
+    fla("gdn", "gated_delta_rule", "chunk_gated_delta_rule", "log_decay", "beta")
+    fla("kda", "kda", "chunk_kda", "log_decay", "beta")
+    fla("delta_net", "delta_rule", "chunk_delta_rule", "beta")
+    fla("gla", "gla", "chunk_gla", "log_decay")
+    fla("mamba2", "simple_gla", "chunk_simple_gla", "log_decay")
+    fla("gdn2", "gdn2", "chunk_gdn2", "log_decay", "erase_gate", "write_gate")
+    fla("pgdn", "precond_gated_delta_rule", "chunk_precond_gated_delta_rule", "scan_log_decay", "log_decay", "scan_gain", "beta",
+        use_qk_l2norm_in_kernel=False, log_atk_scale="scan_centre")
+    fla("pkda", "precond_kda", "chunk_precond_kda", "log_decay", "scan_log_decay", "scan_gain", "beta", log_atk_scale="scan_centre")
     add("flashqla", "flash_qla", {"gdn": ("chunk_gated_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
     return found, missing
 
 
 def run_peer(function, call, case, shape, size, repeats):
+    """Milliseconds of the forward, of both (a sentence where it refuses), and how far its output is from ours, relative to it."""
     sequences, tokens, heads = shape
-    shaped = {name: x.detach().reshape(sequences, tokens, heads, -1).squeeze(-1).requires_grad_() for name, x in case.tensors.items()}
+    shaped = {}
+    for name, x in case.tensors.items():
+        x = x.detach()
+        if x.shape[0] == sequences * tokens:
+            x = x.reshape(sequences, tokens, heads, -1).squeeze(-1)
+        shaped[name] = x.requires_grad_()
     d_o = case.d_o.reshape(sequences, tokens, heads, size)
+    case.forward()
+    ours = case.o.reshape(d_o.shape).float()
     with torch.no_grad():
-        forward = median_ms(lambda: call(function, shaped), repeats)
+        difference = ((call(function, shaped).float() - ours).norm() / ours.norm()).item()
+        forward = median_ms(lambda: call(function, shaped), repeats)[0]
 
     def both():
         for x in shaped.values():
             x.grad = None
         call(function, shaped).backward(d_o)
 
-    return forward, median_ms(both, repeats)
+    try:
+        return forward, median_ms(both, repeats)[0], difference
+    except RuntimeError as reason:
+        return forward, str(reason).splitlines()[0], difference
 
 
 # ---- recorded times --------------------------------------------------------------------------------------------------
@@ -353,8 +373,10 @@ def beside(wanted):
                 except Exception as reason:  # what a peer cannot do is told, not hidden
                     text += f"  {package}: {type(reason).__name__}"
                     continue
-                line[package] = [ms for ms, _ in theirs]
-                text += f"  {package} {theirs[0][0] / ours[0][0]:.2f}x {theirs[1][0] / ours[1][0]:.2f}x"
+                line[package] = theirs[:2]
+                text += f"  {package} {theirs[0]:.3f} ms {theirs[0] / ours[0][0]:.2f}x, both "
+                text += theirs[1] if isinstance(theirs[1], str) else f"{theirs[1]:.3f} ms {theirs[1] / ours[1][0]:.2f}x"
+                text += f", outputs {100 * theirs[2]:.2g}% apart"
             print(text, flush=True)
             lines.append(line)
             del case

@@ -112,10 +112,10 @@ static void check_rule(const dr_rule *rule, int64_t value_size, const char *isa,
 
 static void test_calls_round_once(void **state) {
     (void)state;
-    static const int64_t value_sizes[] = {2, 24, 72, 130};
+    static const int64_t value_sizes[] = {2, 24, 72, 130, 256, 530};
     dr_random random = dr_random_start(11, 0);
     for (int i = 0; i < dr_rule_count(); i++)
-        for (int isa = 0; isa < isa_count(); isa++) check_rule(dr_rule_at(i), value_sizes[i % 4], isas[isa], &random);
+        for (int isa = 0; isa < isa_count(); isa++) check_rule(dr_rule_at(i), value_sizes[i % 6], isas[isa], &random);
 }
 
 /* NaN stays NaN, the largest numbers become infinite, ties go to even: through a token that changes nothing. */

@@ -335,7 +335,11 @@ static dr_status conv_backward(const call *c, dr_backend *b, void *const at[]) {
 static void test_conv(void **state) {
     (void)state;
     for (int draw = 0; draw < 4 * DRAWS; draw++, numbers_release()) {
-        dr_conv conv = {.layout = layout_drawn(draw % 4 ? 9 : 150), .channels = size_drawn(100), .activation = draw % 3};
+        const int64_t tokens = number_between(1, 40); /* one of each sequence */
+        dr_conv conv = {.layout =
+                            draw % 5 == 1 ? (dr_layout){.sequences = tokens, .rows = tokens} : layout_drawn(draw % 4 ? 9 : 150),
+                        .channels = (draw % 7 == 1 ? 1000 : 0) + size_drawn(100),
+                        .activation = draw % 3};
         conv.width = number_flip() ? 4 : number_between(1, 7);
         int64_t count = conv.layout.rows * conv.channels, taps = conv.channels * conv.width;
         int64_t kept = conv.layout.sequences * (conv.width - 1) * conv.channels;

@@ -177,16 +177,18 @@ static void test_threads(void **state) {
     }
 }
 
-/* More threads than sequences and heads share out the columns of the values. */
+/* More threads than sequences and heads share out the columns of the values, and in a backward then the segments. */
 static void test_value_blocks(void **state) {
     (void)state;
-    static const int64_t cu_seqlens[] = {0, 70};
+    static const int64_t one_sequence[] = {0, 70}, some[] = {0, 0, 330};
     dr_random random = dr_random_start(seed(), 11);
     for (int i = 0; i < 16; i++) {
         dr_rule drawn = draw_rule(&random);
         int64_t unused[MOST_SEQUENCES + 1];
         dr_recurrence sizes = draw_sizes(&random, &drawn, unused);
-        sizes.layout = (dr_layout){.sequences = 1, .rows = 70, .cu_seqlens = cu_seqlens};
+        const bool packed = i % 3 == 2;
+        sizes.layout = packed ? (dr_layout){.sequences = 2, .rows = 330, .cu_seqlens = some}
+                              : (dr_layout){.sequences = 1, .rows = 70, .cu_seqlens = one_sequence};
         sizes.key_heads = 1;
         sizes.value_heads = drawn.tied_scan ? 1 : between(&random, 1, 2);
         sizes.value_size = i % 4 == 0 ? 128 : 2 * between(&random, 17, 90);
@@ -206,6 +208,40 @@ static void test_value_blocks(void **state) {
         }
         problem_free(p);
     }
+}
+
+/* Wide states are read in bands of rows, and by strips of several widths. */
+static void test_wide_decode(void **state) {
+    (void)state;
+    static const char *const rules[] = {"gdn", "linear_attention", "eda", "delta_product", "pkda", "rwkv7"};
+    static const int64_t value_sizes[] = {200, 256, 300, 523};
+    dr_random random = dr_random_start(seed(), 12);
+    dr_backend *reference = open_backend("reference", NULL, 1);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (size_t j = 0; j < sizeof value_sizes / sizeof *value_sizes; j++) {
+            const dr_recurrence sizes = {.rule = dr_rule_find(rules[i]),
+                                         .key_heads = 1,
+                                         .value_heads = 1,
+                                         .key_size = 37,
+                                         .value_size = value_sizes[j],
+                                         .layout = {.sequences = 2, .rows = 6}};
+            problem *p = problem_create(sizes.rule, &sizes, false, &random);
+            standard s;
+            fault what;
+            if (!standard_create(reference, p, &random, &s, &what)) fail_msg("%s", what.text);
+            for (int isa = 0; isa < isa_count(); isa++) {
+                dr_backend *cpu = open_cpu(isas[isa], 2);
+                result got;
+                if (!problem_decode(cpu, p, &got, &what) ||
+                    !results_near(rules[i], p, &got, &s, false, DR_PATH_RECURRENT, &worst_error, &what))
+                    fail_msg("%s, %lld columns: %s", isas[isa], (long long)value_sizes[j], what.text);
+                result_free(&got);
+                dr_backend_close(cpu);
+            }
+            standard_free(&s);
+            problem_free(p);
+        }
+    dr_backend_close(reference);
 }
 
 static void test_packed_is_separate(void **state) {
@@ -418,17 +454,12 @@ static void test_kernel_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rules),
-        cmocka_unit_test(test_compositions),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_value_blocks),
-        cmocka_unit_test(test_packed_is_separate),
-        cmocka_unit_test(test_split_is_whole),
-        cmocka_unit_test(test_no_decay_is_zero_decay),
-        cmocka_unit_test(test_linear_in_values),
-        cmocka_unit_test(test_nan_survives),
-        cmocka_unit_test(test_missing_operands),
-        cmocka_unit_test(test_kernel_names),
+        cmocka_unit_test(test_named_rules),      cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_wide_decode),
+        cmocka_unit_test(test_value_blocks),     cmocka_unit_test(test_packed_is_separate),
+        cmocka_unit_test(test_split_is_whole),   cmocka_unit_test(test_no_decay_is_zero_decay),
+        cmocka_unit_test(test_linear_in_values), cmocka_unit_test(test_nan_survives),
+        cmocka_unit_test(test_missing_operands), cmocka_unit_test(test_kernel_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  *     cuda_tests --suite NAME          one of them
  *     cuda_tests --seeds A..B          random compositions only, these
  *     cuda_tests --device N            another GPU
+ *     cuda_tests --threads N           so many random compositions at once (one a processor, up to 16)
  *
  * Exit status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
 #include "suites.h"
@@ -12,9 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static int usage(const char *wrong) {
-    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--suite NAME | --seeds A..B] [--device N]\n", wrong);
+    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--suite NAME | --seeds A..B] [--device N] [--threads N]\n", wrong);
     return 2;
 }
 
@@ -46,14 +48,18 @@ int main(int argc, char **argv) {
                   {"shapes", suite_shapes},
                   {"large", suite_large},
                   {"trials", suite_trials}};
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     gpu g = {.first = 1, .last = 240};
-    uint64_t device = 0;
+    uint64_t device = 0, threads = processors < 1 ? 1 : processors < 16 ? (uint64_t)processors : 16;
     const char *only = NULL;
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         char *end;
         if (strcmp(argv[i], "--device") == 0) {
             if (!read_number(value, &end, &device) || *end || device > 1023) return usage("--device takes a number");
+        } else if (strcmp(argv[i], "--threads") == 0) {
+            if (!read_number(value, &end, &threads) || *end || threads < 1 || threads > MOST_WORKERS)
+                return usage("--threads takes a number from 1 to 64");
         } else if (strcmp(argv[i], "--seeds") == 0) {
             if (!read_number(value, &end, &g.first) || strncmp(end, "..", 2) != 0 || !read_number(end + 2, &end, &g.last) ||
                 *end || g.last < g.first)
@@ -66,6 +72,8 @@ int main(int argc, char **argv) {
         }
     }
     static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
+    g.device = (int)device;
+    g.threads = (int)threads;
     for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = (int)device});
     g.reference = opened("reference", NULL);
     g.cpu = opened("cpu", NULL);

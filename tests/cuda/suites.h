@@ -5,13 +5,22 @@
 
 #include "../recurrence/trial.h"
 
+enum { MOST_WORKERS = 64 };
+
 typedef struct {
     dr_backend *reference, *cpu;
-    dr_backend *cuda[3];  /* float32, bf16, fp16 */
+    dr_backend *cuda[3]; /* float32, bf16, fp16 */
+    void *stream;        /* theirs; NULL: the device's own */
+    int device;
+    int threads;          /* that take random compositions, each one at a time */
     uint64_t first, last; /* seeds of random compositions */
     long checks, refused; /* refused: compositions that no engine of the GPU takes */
     double worst[3];      /* error over what is allowed, by type */
 } gpu;
+
+/* The backends of g->device, on a stream of their own. Closing takes what was opened, also where opening failed. */
+bool gpu_open(gpu *g, fault *what);
+void gpu_close(gpu *g);
 
 /* Random compositions and shapes. float32, against the reference: token by token, chunkwise with its own chunk and another,
  * decoding; a second run gives the same bits, as does each sequence alone, and resuming from a state between chunks. 16 bits:

@@ -4,6 +4,8 @@
 #include "ops/operations.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,17 +236,82 @@ static bool trial_is_right(gpu *g, const trial *t, fault *what) {
     return holds;
 }
 
-bool suite_trials(gpu *g, fault *what) {
-    for (uint64_t seed = g->first; seed <= g->last; seed++) {
-        const trial t = trial_draw(seed);
-        if (!is_taken(&t.rule)) {
-            g->refused++;
-            continue;
-        }
-        if (trial_is_right(g, &t, what)) continue;
-        printf("seed %llu:\n", (unsigned long long)seed);
-        trial_print(&t, stdout);
-        return false;
+/* Seeds are taken in order. The first that fails is found whatever the number of threads: all below it have been taken, and
+ * a thread finishes what it took. */
+typedef struct {
+    atomic_uint_fast64_t next;
+    uint64_t last;
+    pthread_mutex_t lock; /* of what follows */
+    uint64_t failed;      /* the lowest seed that failed; above last: none */
+    fault what;
+} seed_queue;
+
+typedef struct {
+    pthread_t thread;
+    seed_queue *queue;
+    gpu g;
+} worker;
+
+static void note_failure(seed_queue *queue, uint64_t seed, const fault *what) {
+    pthread_mutex_lock(&queue->lock);
+    if (seed < queue->failed) {
+        queue->failed = seed;
+        queue->what = *what;
     }
-    return true;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static bool is_wanted(seed_queue *queue, uint64_t seed) {
+    pthread_mutex_lock(&queue->lock);
+    const bool wanted = seed <= queue->last && seed < queue->failed;
+    pthread_mutex_unlock(&queue->lock);
+    return wanted;
+}
+
+static void *take_seeds(void *context) {
+    worker *w = context;
+    for (;;) {
+        const uint64_t seed = atomic_fetch_add(&w->queue->next, 1);
+        if (!is_wanted(w->queue, seed)) return NULL;
+        const trial t = trial_draw(seed);
+        fault what = {""};
+        if (!is_taken(&t.rule))
+            w->g.refused++;
+        else if (!trial_is_right(&w->g, &t, &what))
+            note_failure(w->queue, seed, &what);
+    }
+}
+
+static void add_counts(gpu *sum, const gpu *g) {
+    sum->checks += g->checks;
+    sum->refused += g->refused;
+    for (int i = 0; i < 3; i++) sum->worst[i] = fmax(sum->worst[i], g->worst[i]);
+}
+
+bool suite_trials(gpu *g, fault *what) {
+    worker workers[MOST_WORKERS] = {0};
+    seed_queue queue = {.next = g->first, .last = g->last, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT64_MAX};
+    int opened = 0, started = 0;
+    bool holds = true;
+    for (; opened < g->threads && holds; opened++) {
+        workers[opened] = (worker){.queue = &queue, .g = {.reference = g->reference, .device = g->device}};
+        holds = gpu_open(&workers[opened].g, what);
+    }
+    trial_draw(g->first); /* counts the options of all axes, which threads then read */
+    while (started < opened && holds)
+        if (pthread_create(&workers[started].thread, NULL, take_seeds, &workers[started]) == 0)
+            started++;
+        else
+            holds = fault_is(what, "no thread could be started");
+    for (int i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < opened; i++) {
+        add_counts(g, &workers[i].g);
+        gpu_close(&workers[i].g);
+    }
+    if (!holds || queue.failed == UINT64_MAX) return holds;
+    *what = queue.what;
+    const trial t = trial_draw(queue.failed);
+    printf("seed %llu:\n", (unsigned long long)queue.failed);
+    trial_print(&t, stdout);
+    return false;
 }

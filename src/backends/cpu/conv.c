@@ -1,12 +1,14 @@
 /* Depthwise causal convolution. Threads share out the tokens, each part going through its sequences; in the backward there are
- * DR_CPU_PARTS of them, each with sums of the gradients of taps and bias of its own. */
+ * DR_CPU_PARTS of them, each with sums of the gradients of taps and bias of its own. Where every sequence has one token, they
+ * share out the channels instead, so that taps are read once for all sequences. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 #include "base/error.h"
+#include "ops/shapes.h"
 
 #include <string.h>
 
-enum { FORWARD_ROWS = 128 }; /* tokens of a part of the forward */
+enum { FORWARD_ROWS = 128, STEP_CHANNELS = 512 }; /* tokens of a part of the forward; channels of one of a single token */
 
 static dr_status check_width(const dr_conv *conv) {
     if (conv->width >= 1 && conv->width <= DR_CPU_MAX_CONV_WIDTH) return DR_OK;
@@ -54,9 +56,27 @@ static dr_cpu_conv part_of(const dr_conv *conv, int64_t i, int64_t row, int64_t 
                          .last = conv->channels};
 }
 
+static void forward_step(const dr_backend *backend, const dr_conv *conv, const float *x, const float *weight, const float *bias,
+                         const float *initial, float *y, float *final) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    const int64_t channels = conv->channels, parts = (channels + STEP_CHANNELS - 1) / STEP_CHANNELS;
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, conv->layout.rows *channels))
+    for (int64_t p = 0; p < parts; p++) {
+        dr_cpu_conv part = {
+            .conv = conv, .x = x, .weight = weight, .bias = bias, .initial = initial, .end = conv->layout.sequences};
+        part.first = p * STEP_CHANNELS;
+        part.last = part.first + STEP_CHANNELS < channels ? part.first + STEP_CHANNELS : channels;
+        kernels->conv_step(&part, y, final);
+    }
+}
+
 dr_status dr_cpu_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final) {
     DR_TRY(check_width(conv));
+    if (conv->layout.rows == conv->layout.sequences && dr_layout_longest(&conv->layout) == 1) {
+        forward_step(backend, conv, x, weight, bias, initial, y, final);
+        return DR_OK;
+    }
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t rows = conv->layout.rows, parts = (rows + FORWARD_ROWS - 1) / FORWARD_ROWS;
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, rows * conv->channels))

@@ -8,28 +8,33 @@
 #include <math.h>
 #include <string.h>
 
-enum { JOINED_COLUMNS = 128 };
+enum { JOINED_COLUMNS = 128, STAGGER = 80 };
 
 static int64_t join_of(int64_t columns) {
     return columns < JOINED_COLUMNS ? JOINED_COLUMNS / columns : 1;
 }
 
-/* The gate over joined rows, with rates and biases written to table [2, join * columns]. */
+/* Floats from one table or sum over columns to the next: where rows are pages long, those at the same place of a page would
+ * drive each other out of the first-level cache. */
+static int64_t pitch_of(int64_t columns) {
+    return columns + STAGGER;
+}
+
+/* The gate over joined rows, with rates and shifts written to table [2, pitch]. */
 static dr_cpu_gate joined_gate(const dr_gate *gate, const float *a_log, const float *bias, int64_t join, float *table) {
     int64_t columns = gate->heads * gate->dim;
-    float *rates = table, *biases = table + join * columns;
+    float *rates = table, *shifts = table + pitch_of(join * columns);
     for (int64_t c = 0; c < join * columns; c++) {
         int64_t channel = c % columns;
-        if (a_log) rates[c] = (float)exp((double)a_log[gate->a_log_per_channel ? channel : channel / gate->dim]);
-        if (bias) biases[c] = bias[channel];
+        rates[c] = a_log ? (float)exp((double)a_log[gate->a_log_per_channel ? channel : channel / gate->dim]) : 1.0f;
+        shifts[c] = (float)(gate->shift + (bias ? (double)bias[channel] : 0));
     }
     return (dr_cpu_gate){.kind = gate->kind,
                          .columns = join * columns,
                          .multiplier = (float)gate->multiplier,
-                         .shift = (float)gate->shift,
                          .lower_bound = (float)gate->lower_bound,
-                         .rate = a_log ? rates : NULL,
-                         .bias = bias ? biases : NULL};
+                         .rate = rates,
+                         .shift = shifts};
 }
 
 /* The rows [begin, end) of a part, which are whole joined rows but for those left over at the very end. */
@@ -44,7 +49,7 @@ dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const vo
     const float *x = x_;
     float *y = y_;
     void *table = NULL;
-    DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * join * columns) * sizeof(float), &table));
+    DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * pitch_of(join * columns)) * sizeof(float), &table));
     dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, table);
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
@@ -59,28 +64,29 @@ dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const vo
     return DR_OK;
 }
 
-/* d_sum [count] += the columns of sums [DR_CPU_PARTS, join, columns], count of them: columns, or fewer that share */
+/* d_sum [count] += the columns of sums [DR_CPU_PARTS, pitch], count of the columns: all, or fewer that share */
 static void add_joined(const float *sums, int64_t join, int64_t columns, int64_t count, float *d_sum) {
-    for (int64_t i = 0; i < DR_CPU_PARTS * join; i++)
-        for (int64_t c = 0; c < columns; c++) d_sum[c / (columns / count)] += sums[i * columns + c];
+    for (int part = 0; part < DR_CPU_PARTS; part++, sums += 2 * pitch_of(join * columns))
+        for (int64_t i = 0; i < join; i++)
+            for (int64_t c = 0; c < columns; c++) d_sum[c / (columns / count)] += sums[i * columns + c];
 }
 
 dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log, const void *bias,
                                const void *d_y_, void *d_x_, bool accumulate, void *d_a_log, void *d_bias) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    int64_t columns = gate->heads * gate->dim, join = join_of(columns), width = join * columns;
+    int64_t columns = gate->heads * gate->dim, join = join_of(columns), pitch = pitch_of(join * columns);
     const float *x = x_, *d_y = d_y_;
     float *d_x = d_x_;
     void *scratch = NULL;
-    DR_TRY(dr_cpu_scratch(backend, (size_t)((2 + 2 * DR_CPU_PARTS) * width) * sizeof(float), &scratch));
+    DR_TRY(dr_cpu_scratch(backend, (size_t)((2 + 2 * DR_CPU_PARTS) * pitch) * sizeof(float), &scratch));
     dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, scratch);
-    float *rate_sums = (float *)scratch + 2 * width, *bias_sums = rate_sums + DR_CPU_PARTS * width; /* [parts, join, columns] */
-    memset(rate_sums, 0, (size_t)(2 * DR_CPU_PARTS * width) * sizeof(float));
+    float *sums = (float *)scratch + 2 * pitch; /* [parts, 2, pitch] of rates and shifts */
+    memset(sums, 0, (size_t)(2 * DR_CPU_PARTS * pitch) * sizeof(float));
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
         int64_t whole = (end - begin) / join, left = begin + whole * join;
-        float *d_rate = d_a_log ? rate_sums + part * width : NULL, *d_shift = d_bias ? bias_sums + part * width : NULL;
+        float *own = sums + 2 * part * pitch, *d_rate = d_a_log ? own : NULL, *d_shift = d_bias ? own + pitch : NULL;
         kernels->gate_backward(&joined, whole, x + begin * columns, d_y + begin * columns, d_x ? d_x + begin * columns : NULL,
                                accumulate, d_rate, d_shift);
         if (left == end) continue;
@@ -89,7 +95,7 @@ dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const v
         kernels->gate_backward(&rest, 1, x + left * columns, d_y + left * columns, d_x ? d_x + left * columns : NULL,
                                accumulate, d_rate, d_shift);
     }
-    if (d_a_log) add_joined(rate_sums, join, columns, gate->a_log_per_channel ? columns : gate->heads, d_a_log);
-    if (d_bias) add_joined(bias_sums, join, columns, columns, d_bias);
+    if (d_a_log) add_joined(sums, join, columns, gate->a_log_per_channel ? columns : gate->heads, d_a_log);
+    if (d_bias) add_joined(sums + pitch, join, columns, columns, d_bias);
     return DR_OK;
 }

@@ -29,13 +29,13 @@ typedef struct {
     bool accumulate;   /* C is added to */
 } dr_cpu_product;
 
-/* A projection seen as rows of `columns` channels, with the coefficient exp(A_log) and the bias of each. */
+/* A projection seen as rows of `columns` channels, with what is added to each and, of a decay, its rate. */
 typedef struct {
     dr_gate_kind kind;
     int64_t columns;
-    float multiplier, shift, lower_bound;
-    const float *rate; /* [columns] exp(A_log), or NULL: 1 */
-    const float *bias; /* [columns], or NULL: 0 */
+    float multiplier, lower_bound;
+    const float *rate;  /* [columns] exp(A_log), 1 without */
+    const float *shift; /* [columns] shift + bias */
 } dr_cpu_gate;
 
 /* A part of a convolution: the tokens [begin, end) of one sequence of `length`, and the channels [first, last). */
@@ -61,8 +61,10 @@ typedef struct {
     void (*l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y);
     void (*l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x);
 
-    /* conv.c. y, d_y, d_x as x; d_weight, d_bias as weight, bias, added to. */
+    /* conv.c. y, d_y, d_x as x; d_weight, d_bias as weight, bias, added to. step: one token of each of the sequences [begin,
+     * end), x and initial being the first one's; final as initial, or NULL, and may be it. */
     void (*conv_forward)(const dr_cpu_conv *part, float *y);
+    void (*conv_step)(const dr_cpu_conv *part, float *y, float *final);
     void (*conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias);
 
     /* gate.c: rows rows. d_rate_log, d_bias [columns] are added to; either, and d_x, may be NULL. */

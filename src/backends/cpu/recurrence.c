@@ -3,8 +3,9 @@
  * A task is one sequence and one key head; it takes the value heads of that key head in order, so that the gradients of a key
  * have one owner. Tasks share nothing, and parameters are summed from one partial sum a sequence in order: results are the same
  * bits for any number of threads, and a packed sequence gives the bits of a separate one. A forward on more threads than that
- * has a task for each of some blocks of value columns, which makes what belongs to the keys again for each. Decoding, which
- * only streams states, has a task for each value head instead. */
+ * has a task for each of some blocks of value columns, which makes what belongs to the keys again for each. A backward sums
+ * over the columns; there the gradient of the state goes ahead through all chunks by blocks of columns, and then each segment
+ * is a task. Decoding, which only streams states, has a task for each value head instead. */
 #include "backends/cpu/recurrence.h"
 #include "backends/cpu/recurrence_plan.h"
 #include <math.h>
@@ -19,6 +20,38 @@ static const dr_cpu_recurrence_kernels *kernels_of(const dr_backend *backend) {
     if (!strcmp(backend->isa, "avx512")) return &dr_cpu_recurrence_kernels_avx512;
     if (!strcmp(backend->isa, "avx2")) return &dr_cpu_recurrence_kernels_avx2;
     return &dr_cpu_recurrence_kernels_portable;
+}
+
+static int threads_for(const dr_backend *backend, int64_t tasks) {
+    return tasks < backend->threads ? (int)(tasks > 1 ? tasks : 1) : backend->threads;
+}
+
+static int64_t tasks_of(const dr_cpu_plan *plan) {
+    return plan->layout.sequences * plan->key_heads;
+}
+
+/* Time of a task for each of so many blocks of value columns of each task, against one for all of them on a thread of its own:
+ * a quarter of the work is the keys' and is done for each block. */
+static double block_time(const dr_backend *backend, const dr_cpu_plan *plan, int64_t blocks) {
+    const int64_t rounds = (tasks_of(plan) * blocks + backend->threads - 1) / backend->threads;
+    return (double)rounds * (0.25 + 0.75 / (double)blocks);
+}
+
+/* The number of blocks that ends first. */
+static int64_t best_blocks(const dr_backend *backend, const dr_cpu_plan *plan) {
+    int64_t best = 1;
+    for (int64_t blocks = 2; blocks <= dr_cpu_most_blocks(plan); blocks++)
+        if (block_time(backend, plan, blocks) < block_time(backend, plan, best)) best = blocks;
+    return best;
+}
+
+/* Blocks of value columns of each task of a forward, where there are more threads than tasks. A matrix scan is too dear for
+ * that, and a diagonal scan that is carried in place must not be made twice. */
+static int64_t forward_blocks(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call) {
+    const void *scan = call->initial ? call->initial->at[DR_STATE_A] : NULL;
+    const bool in_place = scan && call->final && call->final->at[DR_STATE_A] == scan;
+    if (tasks_of(plan) >= backend->threads || plan->matrix || in_place) return 1;
+    return best_blocks(backend, plan);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -67,6 +100,31 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
     if (plan->chunkwise && plan->erases) call->saved_updates = dr_arena_take(arena, updates * sizeof(float));
 }
 
+/* Whether a backward may go in two passes: nothing but the state is carried from chunk to chunk, and no parameter's gradient,
+ * whose sum goes through the sequence in order. */
+static bool passes_twice(const dr_cpu_plan *plan) {
+    if (!plan->chunkwise || plan->rule->scan != DR_SCAN_NONE) return false;
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (is_parameter(&plan->input[i])) return false;
+    return true;
+}
+
+static void lay_kept_states(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *call) {
+    const size_t rows = (size_t)(slots_of(plan) * plan->value_heads) * (size_t)plan->values;
+    call->kept_states = dr_arena_take(arena, rows * (size_t)plan->key_pitch * sizeof(float));
+}
+
+/* Blocks of value columns of the first pass of a backward, 0: it has one pass only. The first is some 0.45 of the work of the
+ * second, whose tasks are segments. */
+static int64_t backward_blocks(const dr_backend *backend, const dr_cpu_plan *plan) {
+    const int64_t tasks = tasks_of(plan);
+    if (tasks == 0 || tasks >= backend->threads || !passes_twice(plan)) return 0;
+    const int64_t segments = slots_of(plan) / plan->layout.sequences;
+    if (segments < 2) return 0;
+    const int64_t blocks = best_blocks(backend, plan), rounds = (tasks * segments + backend->threads - 1) / backend->threads;
+    return 0.45 * block_time(backend, plan, blocks) + (double)rounds / (double)segments < 1 ? blocks : 0;
+}
+
 dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
     dr_cpu_plan plan;
     dr_cpu_recurrence_make_plan(recurrence, false, &plan);
@@ -74,6 +132,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
     dr_cpu_call call = {0};
     lay_saved(&plan, &saved, &call);
     lay_partial_sums(&plan, NULL, &sums, &call);
+    if (backward_blocks(backend, &plan) > 0) lay_kept_states(&plan, &sums, &call);
     size_t threads = (size_t)backend->threads;
     *memory = (dr_recurrence_memory){
         .forward = threads * chunk_bytes(&plan, DR_CHUNK_FORWARD),
@@ -87,30 +146,6 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
 
 /* ---- calls ----------------------------------------------------------------------------------------------------------- */
 
-static int threads_for(const dr_backend *backend, int64_t tasks) {
-    return tasks < backend->threads ? (int)(tasks > 1 ? tasks : 1) : backend->threads;
-}
-
-/* Blocks of value columns of each task of a forward, where there are more threads than tasks: the number that ends first, if a
- * quarter of the work is the keys' and is done for each block. A matrix scan is too dear for that, and a diagonal scan that is
- * carried in place must not be made twice. */
-static int64_t blocks_of(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call) {
-    const int64_t tasks = plan->layout.sequences * plan->key_heads, threads = backend->threads;
-    const void *scan = call->initial ? call->initial->at[DR_STATE_A] : NULL;
-    const bool in_place = scan && call->final && call->final->at[DR_STATE_A] == scan;
-    if (tasks >= threads || plan->matrix || in_place) return 1;
-    int64_t best = 1;
-    double least = 1;
-    for (int64_t blocks = 2; blocks <= dr_cpu_most_blocks(plan); blocks++) {
-        const int64_t rounds = (tasks * blocks + threads - 1) / threads;
-        const double time = (double)rounds * (0.25 + 0.75 / (double)blocks);
-        if (time >= least) continue;
-        least = time;
-        best = blocks;
-    }
-    return best;
-}
-
 dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                     const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
                                     void *workspace) {
@@ -119,7 +154,7 @@ dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *re
     dr_cpu_call call = {.inputs = inputs, .initial = initial, .o = o, .final = final};
     if (saved) lay_saved(&plan, &(dr_arena){.block = saved}, &call);
     const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    const int64_t blocks = blocks_of(backend, &plan, &call), tasks = plan.layout.sequences * plan.key_heads;
+    const int64_t blocks = forward_blocks(backend, &plan, &call), tasks = tasks_of(&plan);
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_FORWARD);
 #pragma omp parallel for schedule(static) num_threads(threads_for(backend, tasks *blocks))
     for (int64_t i = 0; i < tasks * blocks; i++) {
@@ -148,6 +183,44 @@ static void sum_parameters(const dr_cpu_plan *plan, const dr_cpu_call *call) {
     }
 }
 
+/* The sequence that has a slot among its own. */
+static int64_t sequence_of(const dr_cpu_plan *plan, int64_t slot) {
+    int64_t low = 0, high = plan->layout.sequences - 1;
+    while (low < high) {
+        const int64_t middle = low + (high - low + 1) / 2;
+        if (dr_cpu_first_slot(plan, middle) > slot)
+            high = middle - 1;
+        else
+            low = middle;
+    }
+    return low;
+}
+
+static void backward_twice(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t blocks,
+                           void *workspace, size_t bytes) {
+    const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
+    const int64_t heads = plan->key_heads, carried = tasks_of(plan) * blocks, segments = slots_of(plan) * heads;
+    dr_cpu_call carrying = *call;
+    carrying.d_inputs = NULL; /* which it does not write */
+#pragma omp parallel num_threads(backend->threads)
+    {
+        dr_cpu_chunk chunk;
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < carried; i++) {
+            dr_cpu_plan block;
+            dr_cpu_plan_block(plan, blocks, i % blocks, &block);
+            lay_own_chunk(&block, DR_CHUNK_BACKWARD, workspace, bytes, &chunk);
+            kernels->carry(&block, &carrying, &chunk, i / blocks / heads, i / blocks % heads);
+        }
+        lay_own_chunk(plan, DR_CHUNK_BACKWARD, workspace, bytes, &chunk);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < segments; i++) {
+            const int64_t slot = i / heads, sequence = sequence_of(plan, slot);
+            kernels->backward_slot(plan, call, &chunk, sequence, i % heads, slot - dr_cpu_first_slot(plan, sequence));
+        }
+    }
+}
+
 dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                      const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
@@ -159,8 +232,14 @@ dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *r
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_BACKWARD);
     dr_arena sums = {.block = (char *)workspace + (size_t)backend->threads * bytes};
     lay_partial_sums(&plan, d_inputs, &sums, &call);
+    const int64_t blocks = backward_blocks(backend, &plan);
+    if (blocks > 0) {
+        lay_kept_states(&plan, &sums, &call);
+        backward_twice(backend, &plan, &call, blocks, workspace, bytes);
+        return DR_OK;
+    }
     const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    int64_t tasks = plan.layout.sequences * plan.key_heads;
+    const int64_t tasks = tasks_of(&plan);
 #pragma omp parallel num_threads(threads_for(backend, tasks))
     {
         dr_cpu_chunk chunk;

@@ -147,12 +147,17 @@ typedef struct {
     const dr_states *d_final;
     const dr_input_gradients *d_inputs;
     const dr_mutable_states *d_initial;
+    float *kept_states;             /* [slots][HV][V][Kp] backward in two passes: gradients of the states after each segment */
     double *d_parameter[DR_INPUTS]; /* [sequences][heads][width] partial sums, NULL where not wanted */
 } dr_cpu_call;
 
 typedef struct {
     void (*forward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
     void (*backward)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+    /* the same in two passes: kept_states, by blocks of values; then each segment from them, of a sequence that has it */
+    void (*carry)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+    void (*backward_slot)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head,
+                          int64_t segment);
     /* one token: isa/recurrence_stages.h */
     void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
     void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);

@@ -34,6 +34,17 @@ dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsi
     return DR_OK;
 }
 
+dr_status dr_cuda_allow_shared(const void *kernel) {
+    struct cudaFuncAttributes attributes;
+    int device, most;
+    DR_CUDA(cudaGetDevice(&device));
+    DR_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    DR_CUDA(cudaFuncGetAttributes(&attributes, kernel));
+    DR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 most - (int)attributes.sharedSizeBytes));
+    return DR_OK;
+}
+
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
 /* A call whose failure means that this machine has no GPU for us. */

@@ -7,11 +7,6 @@
 #include "backends/cuda/scan.cuh"
 #include "backends/cuda/scan_warpgroups.cuh"
 
-template <typename F> static dr_status dr_allow_shared(F kernel, int bytes) {
-    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    return DR_OK;
-}
-
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
@@ -25,7 +20,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "prepare", &blocks));
     if (blocks == 0) return DR_OK;
-    DR_TRY(dr_allow_shared(kernel, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<blocks, PREPARE_THREADS, bytes, stream>>>(call);
     DR_CUDA_LAUNCHED("prepare");
     return DR_OK;
@@ -38,7 +33,7 @@ template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call 
     const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS + units};
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 4, "scan", &blocks));
-    DR_TRY(dr_allow_shared(kernel, call->room.bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<blocks, SCAN_THREADS, call->room.bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("scan");
     return DR_OK;
@@ -77,7 +72,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const int bytes = dr_group_scan_bytes(group_call);
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
-    DR_TRY(dr_allow_shared(kernel, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<blocks, 128 + 128 * groups, bytes, stream>>>(group_call);
     DR_CUDA_LAUNCHED("scan_warpgroups");
     return DR_OK;

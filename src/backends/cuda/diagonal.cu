@@ -636,7 +636,7 @@ static dr_status replay_back(const dr_cuda_chunk_plan *plan, const int64_t *cu, 
     unsigned grid;
     DR_TRY(chunk_grid(plan, 1, "scan_replay_back", &grid));
     const int bytes = plan->chunk * W * (32 * E + 2) * (int)sizeof(float);
-    DR_CUDA(cudaFuncSetAttribute(scan_replay_back<T, E, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)scan_replay_back<T, E, W>));
     scan_replay_back<T, E, W><<<grid, 32 * W, (size_t)bytes, stream>>>(*plan, cu, *tensors, *gradients);
     DR_CUDA_LAUNCHED("scan_replay_back");
     return DR_OK;

@@ -376,7 +376,7 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
-    DR_CUDA(cudaFuncSetAttribute(keys<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)keys<T>));
     keys<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys");
     return DR_OK;

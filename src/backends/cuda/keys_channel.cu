@@ -289,7 +289,7 @@ template <typename T, int form> static dr_status launch(const dr_cuda_backward_c
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys_channel", &grid));
-    DR_CUDA(cudaFuncSetAttribute(keys_channel<T, form>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)keys_channel<T, form>));
     keys_channel<T, form><<<grid, THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys_channel");
     return DR_OK;

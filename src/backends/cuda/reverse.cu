@@ -257,7 +257,7 @@ template <typename T, int boxes> static dr_status launch_reverse(const reverse_c
     const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 4, "reverse", &grid));
-    DR_CUDA(cudaFuncSetAttribute(reverse<T, boxes>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)reverse<T, boxes>));
     reverse<T, boxes><<<grid, SCAN_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("reverse");
     return DR_OK;
@@ -290,7 +290,7 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
     const int bytes = dr_group_scan_bytes(group_call.scan);
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "reverse_warpgroups", &grid));
-    DR_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
     kernel<<<grid, 128 + 128 * groups, (size_t)bytes, stream>>>(group_call);
     DR_CUDA_LAUNCHED("reverse_warpgroups");
     return DR_OK;

@@ -53,9 +53,9 @@ static __device__ inline int64_t slot_of(const dr_cuda_tokens &call, int64_t seq
     return call.from ? call.from[sequence] : sequence;
 }
 
-static __device__ inline void arrive_warp(uint64_t &barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) dr_mbarrier_arrive(dr_shared_address(&barrier));
+/* Every thread by itself: racecheck does not follow one that arrives for its warp. */
+static __device__ inline void arrive(uint64_t &barrier) {
+    dr_mbarrier_arrive(dr_shared_address(&barrier));
 }
 
 /* Threads 0 to 127. */
@@ -82,7 +82,7 @@ static __device__ inline void make_rows(const dr_cuda_tokens &call, const many_p
             if (threadIdx.x < MOST_COLUMNS / 4)
                 shared.value[turn][threadIdx.x] = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
             if (threadIdx.x == 0) shared.gain[turn] = made.gains.gain;
-            arrive_warp(shared.row_made[turn]);
+            arrive(shared.row_made[turn]);
         }
     }
 }
@@ -120,13 +120,13 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
                 const float o[4] = {out.x, out.y, out.z, out.w};
                 dr_store_lane<T, 4>((T *)call.o + (int64_t)state * V + column, V - column, call.whole_output, o);
             }
-            arrive_warp(shared.row_taken[turn]);
+            arrive(shared.row_taken[turn]);
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (group + i * ROW_GROUPS < K && column < V) *reinterpret_cast<float4 *>(mine + i * ROW_GROUPS * V) = S[i];
         dr_bulk_publish();
-        arrive_warp(shared.passed[at.index]);
+        arrive(shared.passed[at.index]);
         next_turn(at, plan.places);
     }
 }
@@ -224,12 +224,12 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1)
     const unsigned holders = blockDim.x - THREADS - 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
-            dr_mbarrier_create(dr_shared_address(&rest.row_made[i]), WARPS);
-            dr_mbarrier_create(dr_shared_address(&rest.row_taken[i]), holders / 32);
+            dr_mbarrier_create(dr_shared_address(&rest.row_made[i]), THREADS);
+            dr_mbarrier_create(dr_shared_address(&rest.row_taken[i]), holders);
         }
         for (int i = 0; i < plan.places; i++) {
             dr_mbarrier_create(dr_shared_address(&rest.loaded[i]), 1);
-            dr_mbarrier_create(dr_shared_address(&rest.passed[i]), holders / 32);
+            dr_mbarrier_create(dr_shared_address(&rest.passed[i]), holders);
         }
         dr_mbarrier_publish();
     }
@@ -247,7 +247,7 @@ template <typename T, int KT> static dr_status launch_width(const dr_cuda *gpu, 
     const int64_t slices = (call->rows.value_size + COLUMNS - 1) / COLUMNS;
     const size_t bytes = (size_t)plan.places * plan.state_bytes + sizeof(many_shared<KT>);
     const unsigned blocks = plan.states < (unsigned)gpu->processors ? plan.states : (unsigned)gpu->processors;
-    DR_CUDA(cudaFuncSetAttribute(decode_many<T, KT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)decode_many<T, KT>));
     decode_many<T, KT><<<blocks, (unsigned)(THREADS * (1 + slices)) + 32, bytes, gpu->stream>>>(*call, plan);
     DR_CUDA_LAUNCHED("decode_many");
     return DR_OK;

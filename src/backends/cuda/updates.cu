@@ -346,7 +346,7 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
     const int bytes = lay_room(sizeof(T)).bytes;
     unsigned grid;
     DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
-    DR_CUDA(cudaFuncSetAttribute(updates<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    DR_TRY(dr_cuda_allow_shared((const void *)updates<T>));
     updates<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("updates");
     return DR_OK;

@@ -12,6 +12,7 @@ const dr_cpu_kernels DR_ISA_NAME(dr_cpu_kernels) = {
     .l2_norm_forward = DR_ISA_NAME(dr_cpu_l2_norm_forward),
     .l2_norm_backward = DR_ISA_NAME(dr_cpu_l2_norm_backward),
     .conv_forward = DR_ISA_NAME(dr_cpu_conv_forward),
+    .conv_step = DR_ISA_NAME(dr_cpu_conv_step),
     .conv_backward = DR_ISA_NAME(dr_cpu_conv_backward),
     .gate_forward = DR_ISA_NAME(dr_cpu_gate_forward),
     .gate_backward = DR_ISA_NAME(dr_cpu_gate_backward),

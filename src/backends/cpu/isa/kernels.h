@@ -17,6 +17,7 @@ void DR_ISA_NAME(dr_cpu_l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, c
 void DR_ISA_NAME(dr_cpu_l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x);
 
 void DR_ISA_NAME(dr_cpu_conv_forward)(const dr_cpu_conv *part, float *y);
+void DR_ISA_NAME(dr_cpu_conv_step)(const dr_cpu_conv *part, float *y, float *final);
 void DR_ISA_NAME(dr_cpu_conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias);
 
 void DR_ISA_NAME(dr_cpu_gate_forward)(const dr_cpu_gate *gate, int64_t rows, const float *x, float *y);

@@ -387,14 +387,14 @@ static inline float lanes_largest(lanes x) {
 
 #if defined(DR_ISA_avx512)
 
-/* e^x = 2^n 2^(j/16) e^r with n + j/16 = round(16 x / ln 2) / 16, |r| <= ln(2)/32: adding 1.5 2^19 rounds to sixteenths and
- * leaves j in the last bits; ln 2 in two parts so that r is exact. Limits: beyond them the result is 0 or infinity in any case;
- * a NaN passes because min and max give their second operand then. */
-static inline lanes lanes_exp(lanes x) {
+/* e^x for x that is at most 89: 2^n 2^(j/16) e^r with n + j/16 = round(16 x / ln 2) / 16, |r| <= ln(2)/32: adding 1.5 2^19
+ * rounds to sixteenths and leaves j in the last bits; ln 2 in two parts so that r is exact. Limits: beyond them the result is 0
+ * or infinity in any case; a NaN passes because min and max give their second operand then. */
+static inline lanes lanes_exp_bounded_(lanes x) {
     static const float root[LANES] = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
                                       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
                                       1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
-    x = lanes_min(lanes_set(89.0f), lanes_max(lanes_set(-104.5f), x));
+    x = lanes_max(lanes_set(-104.5f), x);
     const lanes rounded = lanes_fma(x, lanes_set(1.44269504f), lanes_set(786432.0f)), n = rounded - lanes_set(786432.0f);
     lanes r = lanes_fnma(n, lanes_set(0.693359375f), x);
     r = lanes_fnma(n, lanes_set(-2.12194440e-4f), r);
@@ -414,10 +414,10 @@ static inline lanes lanes_scale_(lanes x, lanes_int n) {
     return x * one * two;
 }
 
-/* e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln(2)/2; ln 2 in two parts so that r is exact. Limits: beyond them the result
- * is 0 or infinity in any case; a NaN passes because min and max give their second operand then. */
-static inline lanes lanes_exp(lanes x) {
-    x = lanes_min(lanes_set(89.0f), lanes_max(lanes_set(-104.5f), x));
+/* e^x for x that is at most 89: 2^n e^r with n = round(x / ln 2), |r| <= ln(2)/2; ln 2 in two parts so that r is exact. Limits:
+ * beyond them the result is 0 or infinity in any case; a NaN passes because min and max give their second operand then. */
+static inline lanes lanes_exp_bounded_(lanes x) {
+    x = lanes_max(lanes_set(-104.5f), x);
     lanes_int n = lanes_round(x * lanes_set(1.44269504f));
     lanes whole = lanes_of_int(n);
     lanes r = lanes_fnma(whole, lanes_set(0.693359375f), x);
@@ -432,6 +432,14 @@ static inline lanes lanes_exp(lanes x) {
 }
 
 #endif
+
+static inline lanes lanes_exp(lanes x) {
+    return lanes_exp_bounded_(lanes_min(lanes_set(89.0f), x));
+}
+/* e^-|x|, of which the sigmoid and its kin are made */
+static inline lanes lanes_exp_fall(lanes x) {
+    return lanes_exp_bounded_(-lanes_abs(x));
+}
 
 /* e^x - 1 for |x| <= ln 2: x + x^2 P(x), without the way there and back that the whole range needs. Here and below polynomials
  * are summed in pairs, which halves the time that one step waits for the one before it. */
@@ -450,7 +458,7 @@ static inline lanes lanes_exp_near(lanes x) {
 
 /* 1 - e^-x for x >= 0, which keeps its relative accuracy near 0 */
 static inline lanes lanes_saturation(lanes x) {
-    lanes near = -lanes_expm1_near_(-x), far = lanes_set(1.0f) - lanes_exp(-x);
+    lanes near = -lanes_expm1_near_(-x), far = lanes_set(1.0f) - lanes_exp_fall(x);
     return lanes_select(lanes_less(x, lanes_set(0.6931f)), near, far);
 }
 
@@ -527,22 +535,21 @@ static inline lanes lanes_log_near(lanes x) {
 
 #if defined(DR_ISA_avx512)
 
-/* ln(1 + x) for x in [0, 1]: by the first four bits of x, c = 1 / inverse is looked up, which leaves ln(1 + f). In the first
- * sixteenth c is 1 and f is x, so that small x lose nothing. */
+/* ln(1 + x) for x in [0, 1]: by the nearest of 16 places in that range c = 1 / inverse is looked up, which leaves ln(1 + f) for
+ * |f| < 1/30. At the first c is 1 and f is x, so that small x lose nothing. */
 static inline lanes lanes_log1p(lanes x) {
-    static const float inverse[LANES] = {1.0f,         0.914285719f, 0.864864886f, 0.820512831f, 0.780487776f, 0.744186044f,
-                                         0.711111128f, 0.680851042f, 0.653061211f, 0.627451003f, 0.603773594f, 0.581818163f,
-                                         0.561403513f, 0.542372882f, 0.524590135f, 0.507936537f};
-    static const float log_c[LANES] = {0.0f,         0.0896121562f, 0.145181984f, 0.19782573f,  0.247836202f, 0.295464218f,
-                                       0.340926558f, 0.384411722f,  0.426084429f, 0.466089696f, 0.504556f,    0.541597307f,
-                                       0.577315331f, 0.611801565f,  0.645138025f, 0.677398741f};
-    const lanes_int first = lanes_int_right(lanes_bits(lanes_set(1.0f) + lanes_min(lanes_set(0.9999f), x)), 19);
-    const lanes i = _mm512_permutexvar_ps(first, lanes_load(inverse));
+    static const float inverse[LANES] = {1.0f,         0.939357162f, 0.885648966f, 0.837750137f, 0.794766545f, 0.755978525f,
+                                         0.7208004f,   0.688750565f, 0.65942955f,  0.632503033f, 0.607689261f, 0.584748983f,
+                                         0.563477635f, 0.543699563f, 0.525262773f, 0.508035421f};
+    static const float log_c[LANES] = {0.0f,         0.0625595078f, 0.121434607f, 0.177035391f, 0.229706869f, 0.279742301f,
+                                       0.327393025f, 0.372876108f,  0.416380137f, 0.458070278f, 0.498091608f, 0.536572635f,
+                                       0.573627651f, 0.60935843f,   0.643856645f, 0.677204132f};
+    const lanes_int place = lanes_bits(lanes_fma(x, lanes_set(15.49f), lanes_set(12582912.0f))); /* in its last four bits */
+    const lanes i = _mm512_permutexvar_ps(place, lanes_load(inverse));
     const lanes f = lanes_fma(x, i, i - lanes_set(1.0f)), square = f * f;
-    lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
-    lanes q = lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f));
-    q = lanes_fma(square, lanes_fma(f, lanes_set(1.428571492e-01f), lanes_set(-1.666666716e-01f)), q);
-    return _mm512_permutexvar_ps(first, lanes_load(log_c)) + lanes_fma(lanes_fma(square, q, p), square, f);
+    const lanes p = lanes_fma(f, lanes_set(3.333333433e-01f), lanes_set(-0.5f));
+    const lanes q = lanes_fma(f, lanes_set(0.2f), lanes_set(-0.25f));
+    return _mm512_permutexvar_ps(place, lanes_load(log_c)) + lanes_fma(lanes_fma(square, q, p), square, f);
 }
 
 #else
@@ -557,35 +564,39 @@ static inline lanes lanes_log1p(lanes x) {
 
 /* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|) */
 static inline lanes lanes_softplus(lanes x) {
-    return lanes_max(lanes_zero(), x) + lanes_log1p(lanes_exp(-lanes_abs(x)));
+    return lanes_max(lanes_zero(), x) + lanes_log1p(lanes_exp_fall(x));
 }
 
 /* 1 / (1 + e^-x), relatively accurate at both ends */
 static inline lanes lanes_sigmoid(lanes x) {
-    lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
-    return lanes_select(lanes_less(x, lanes_zero()), e * r, r);
+    lanes e = lanes_exp_fall(x);
+    return lanes_select(lanes_less(x, lanes_zero()), e, lanes_set(1.0f)) / (lanes_set(1.0f) + e);
 }
 
 /* The smaller of sigmoid(x) and sigmoid(-x); both follow from it, and their product, without losing relative accuracy. */
 static inline lanes lanes_sigmoid_tail(lanes x) {
-    lanes e = lanes_exp(-lanes_abs(x));
+    lanes e = lanes_exp_fall(x);
     return e / (lanes_set(1.0f) + e);
 }
 static inline lanes lanes_sigmoid_of_tail(lanes x, lanes tail) {
     return lanes_select(lanes_less(x, lanes_zero()), tail, lanes_set(1.0f) - tail);
+}
+/* s (1 - s) */
+static inline lanes lanes_sigmoid_slope_of_tail(lanes tail) {
+    return lanes_fnma(tail, tail, tail);
 }
 
 static inline lanes lanes_silu(lanes x) {
     return x * lanes_sigmoid(x);
 }
 
-/* Derivatives. s (1 - s) is e / (1 + e)^2 with e = e^-|x|, without the cancellation of 1 - s. */
+/* Derivatives. */
 static inline lanes lanes_sigmoid_slope(lanes x) {
-    lanes e = lanes_exp(-lanes_abs(x)), r = lanes_set(1.0f) / (lanes_set(1.0f) + e);
-    return e * r * r;
+    return lanes_sigmoid_slope_of_tail(lanes_sigmoid_tail(x));
 }
 static inline lanes lanes_silu_slope(lanes x) {
-    return lanes_fma(x, lanes_sigmoid_slope(x), lanes_sigmoid(x));
+    const lanes tail = lanes_sigmoid_tail(x);
+    return lanes_fma(x, lanes_sigmoid_slope_of_tail(tail), lanes_sigmoid_of_tail(x, tail));
 }
 
 /* tanh x = x + x^3 P(x^2) near 0, else 1 - 2 / (e^2|x| + 1) with the sign of x */

@@ -14,6 +14,10 @@
  * turns with the one over the next state are slower: they confuse what fetches ahead). It goes from the last channel to the
  * first, which are still in the first-level cache. The inputs of a head are asked for two heads ahead.
  *
+ * What is read of 128 columns stays in registers, or of 256 for one reader at a time. Memory gives half of its rate where the
+ * first pass reads parts of rows (even two whole rows side by side), so a state as wide as that goes by in bands of rows, and
+ * each band of a wider one is brought into the first-level cache in order before its strips are read.
+ *
  * A state of bfloat16 is taken in pairs of vectors, of the columns at even and at odd places: what is read and the updates are
  * brought into that order once a pass, not every element.
  *
@@ -22,16 +26,20 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TILE = 128 / LANES, GROUP = 3 }; /* most vectors of columns of a strip, an even number; readers or writers of a pass */
-enum { LINE = 64, ASKED = 3 };          /* bytes; one of so many parts of the next state is asked for */
+/* Most vectors of columns of a strip, an even number, and of one with a single reader; readers or writers of a pass. */
+enum { TILE = 128 / LANES, WIDE = 2 * TILE, GROUP = 3 };
+/* Bytes of a line and of a band; one of so many parts of the next state is asked for. */
+enum { LINE = 64, BAND = 16384, ASKED = 3 };
 
-/* Columns column .. column + width - 1 of the state of the head in a chunk: `vectors` whole vectors, or less than one. */
+/* Columns column .. column + width - 1 of the state of the head in a chunk: `vectors` whole vectors, or less than one; of the
+ * channels begin .. end - 1. */
 typedef struct {
     const dr_cpu_plan *plan;
     const dr_cpu_chunk *chunk;
     void *state;
     int64_t column, width;
     int vectors;
+    int64_t begin, end;
 } strip;
 
 /* What a pass that writes does beside its writers: from the given ones on. */
@@ -85,7 +93,7 @@ INLINE void store(void *state, const bool bf16, const int vectors, int64_t at, i
 }
 
 /* A row of sums or updates of the strip's columns, in the order in which load gives a state's. */
-INLINE void load_updates(const float *from, const bool bf16, const int vectors, lanes *x) {
+INLINE void load_row_of(const float *from, const bool bf16, const int vectors, lanes *x) {
 #pragma GCC unroll 32
     for (int v = 0; v < vectors; v++) {
         x[v] = lanes_load(from + v * LANES);
@@ -117,19 +125,27 @@ static const float *fade_of(const strip *s, bool fades, int64_t *fade_step) {
     return faded ? s->chunk->alpha : &one;
 }
 
+/* The sums over the channels before the strip's. */
+INLINE void begin_sums(const strip *s, const int vectors, const bool bf16, const float *from, lanes *sum) {
+    if (s->begin > 0) {
+        load_row_of(from, bf16, vectors, sum);
+        return;
+    }
+#pragma GCC unroll 32
+    for (int v = 0; v < vectors; v++) sum[v] = lanes_zero();
+}
+
 INLINE void read_columns(const strip *s, int64_t first, const int vectors, const int readers, const bool bf16) {
-    const int64_t K = s->plan->key_size, V = s->plan->value_size, key_pitch = s->plan->key_pitch;
+    const int64_t V = s->plan->value_size, key_pitch = s->plan->key_pitch;
     const int64_t pitch = s->plan->value_pitch, column = s->column, width = s->width;
     const float *reader = readers_of(s) + first * key_pitch;
     float *out = s->chunk->read + first * pitch + column;
     const void *state = s->state;
     const int step = step_of(vectors);
-    lanes sum[GROUP][TILE];
+    lanes sum[GROUP][WIDE];
 #pragma GCC unroll 3
-    for (int i = 0; i < readers; i++)
-#pragma GCC unroll 32
-        for (int v = 0; v < vectors; v++) sum[i][v] = lanes_zero();
-    for (int64_t d = 0; d < K; d++) {
+    for (int i = 0; i < readers; i++) begin_sums(s, vectors, bf16, out + i * pitch, sum[i]);
+    for (int64_t d = s->begin; d < s->end; d++) {
         lanes r[GROUP];
 #pragma GCC unroll 3
         for (int i = 0; i < readers; i++) r[i] = lanes_set(reader[i * key_pitch + d]);
@@ -148,7 +164,7 @@ INLINE void read_columns(const strip *s, int64_t first, const int vectors, const
 }
 
 INLINE void write_columns(const strip *s, pass at, const int vectors, const int writers, const bool bf16) {
-    const int64_t K = s->plan->key_size, V = s->plan->value_size, key_pitch = s->plan->key_pitch;
+    const int64_t V = s->plan->value_size, key_pitch = s->plan->key_pitch;
     const int64_t pitch = s->plan->value_pitch, column = s->column, width = s->width;
     const float *writer = s->chunk->write + at.first * key_pitch, *update = s->chunk->update + at.first * pitch + column;
     int64_t fade_step;
@@ -157,8 +173,8 @@ INLINE void write_columns(const strip *s, pass at, const int vectors, const int 
     const int step = step_of(vectors);
     lanes u[GROUP][TILE];
 #pragma GCC unroll 3
-    for (int i = 0; i < writers; i++) load_updates(update + i * pitch, bf16, vectors, u[i]);
-    for (int64_t d = K - 1; d >= 0; d--) {
+    for (int i = 0; i < writers; i++) load_row_of(update + i * pitch, bf16, vectors, u[i]);
+    for (int64_t d = s->end - 1; d >= s->begin; d--) {
         lanes w[GROUP], keep = lanes_set(fade[d * fade_step]);
         for (int64_t i = 0; i < at.lines; i++, at.next += LINE) _mm_prefetch(at.next, _MM_HINT_T1);
 #pragma GCC unroll 3
@@ -181,17 +197,16 @@ INLINE void write_columns(const strip *s, pass at, const int vectors, const int 
 
 /* One reader and one writer, in one pass. */
 INLINE void read_and_write_columns(const strip *s, const int vectors, const bool bf16) {
-    const int64_t K = s->plan->key_size, V = s->plan->value_size, column = s->column, width = s->width;
+    const int64_t V = s->plan->value_size, column = s->column, width = s->width;
     const float *reader = readers_of(s), *writer = s->chunk->write;
     int64_t fade_step;
     const float *fade = fade_of(s, true, &fade_step);
     void *state = s->state;
     const int step = step_of(vectors);
-    lanes sum[TILE], u[TILE];
-    load_updates(s->chunk->update + column, bf16, vectors, u);
-#pragma GCC unroll 32
-    for (int v = 0; v < vectors; v++) sum[v] = lanes_zero();
-    for (int64_t d = 0; d < K; d++) {
+    lanes sum[WIDE], u[WIDE];
+    load_row_of(s->chunk->update + column, bf16, vectors, u);
+    begin_sums(s, vectors, bf16, s->chunk->read + column, sum);
+    for (int64_t d = s->begin; d < s->end; d++) {
         const lanes r = lanes_set(reader[d]), w = lanes_set(writer[d]), keep = lanes_set(fade[d * fade_step]);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v += step) {
@@ -211,10 +226,19 @@ INLINE void read_and_write_columns(const strip *s, const int vectors, const bool
 
 /* CALL(vectors, bf16), an instance for each width of a strip and type of the state */
 #define INSTANCES(s, CALL)                                                                                                     \
-    if ((s)->plan->bf16_state) {                                                                                               \
-        WIDTHS(s, CALL, true)                                                                                                  \
-    } else {                                                                                                                   \
-        WIDTHS(s, CALL, false)                                                                                                 \
+    {                                                                                                                          \
+        if ((s)->plan->bf16_state) {                                                                                           \
+            WIDTHS(s, CALL, true)                                                                                              \
+        } else {                                                                                                               \
+            WIDTHS(s, CALL, false)                                                                                             \
+        }                                                                                                                      \
+    }
+#define WIDE_INSTANCES(s, CALL)                                                                                                \
+    {                                                                                                                          \
+        if ((s)->plan->bf16_state)                                                                                             \
+            CALL(WIDE, true);                                                                                                  \
+        else                                                                                                                   \
+            CALL(WIDE, false);                                                                                                 \
     }
 #define WIDTHS(s, CALL, bf16)                                                                                                  \
     if ((s)->vectors == TILE)                                                                                                  \
@@ -233,7 +257,10 @@ INLINE void read_and_write_columns(const strip *s, const int vectors, const bool
 #define READ_AND_WRITE(vectors, bf16) read_and_write_columns(s, vectors, bf16)
 
 static void read_one(const strip *s, int64_t first) {
-    INSTANCES(s, READ_ONE)
+    if (s->vectors == WIDE)
+        WIDE_INSTANCES(s, READ_ONE)
+    else
+        INSTANCES(s, READ_ONE)
 }
 static void read_two(const strip *s, int64_t first) {
     INSTANCES(s, READ_TWO)
@@ -251,7 +278,10 @@ static void write_three(const strip *s, pass at) {
     INSTANCES(s, WRITE_THREE)
 }
 static void read_and_write(const strip *s) {
-    INSTANCES(s, READ_AND_WRITE)
+    if (s->vectors == WIDE)
+        WIDE_INSTANCES(s, READ_AND_WRITE)
+    else
+        INSTANCES(s, READ_AND_WRITE)
 }
 
 /* ---- a token of a value head ----------------------------------------------------------------------------------------- */
@@ -269,11 +299,9 @@ static void fade_readers(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     }
 }
 
-/* update = u and output of the strip, from what the readers read; score [readers][rows] = reader . write, of rows before it */
-static void solve(const strip *s) {
-    const dr_cpu_plan *plan = s->plan;
-    const dr_cpu_chunk *chunk = s->chunk;
-    const int64_t pitch = plan->value_pitch, end = s->column + s->width;
+/* update = u and output, from what the readers read; score [readers][rows] = reader . write, of rows before it */
+static void solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk) {
+    const int64_t pitch = plan->value_pitch;
     const lanes alpha = lanes_set(plan->scalar ? chunk->alpha[0] : 1);
     for (int64_t i = 0; i < chunk->readers; i++) {
         const bool is_query = i == chunk->erases;
@@ -281,7 +309,7 @@ static void solve(const strip *s) {
         const lanes fade = !is_query && dr_cpu_reads_undecayed(plan, row) ? lanes_set(1) : alpha;
         const float *score = chunk->score + i * chunk->columns, *read = chunk->read + i * pitch;
         float *update = chunk->update + row * pitch;
-        for (int64_t d = s->column; d < end; d += LANES) {
+        for (int64_t d = 0; d < plan->value_size; d += LANES) {
             lanes e = fade * lanes_load(read + d);
             for (int64_t m = 0; m < row; m++) e = lanes_fma(lanes_set(score[m]), lanes_load(chunk->update + m * pitch + d), e);
             if (is_query)
@@ -361,50 +389,70 @@ static bool is_one_pass(const dr_cpu_chunk *chunk) {
     return chunk->readers == 1 && chunk->rows == 1;
 }
 
+static int64_t item_of(const dr_cpu_plan *plan) {
+    return plan->bf16_state ? sizeof(uint16_t) : sizeof(float);
+}
+
 static int64_t at_most(int64_t value, int64_t limit) {
     return value < limit ? value : limit;
 }
 
 static void read_strip(const strip *s) {
     static void (*const read[GROUP])(const strip *, int64_t) = {read_one, read_two, read_three};
-    for (int64_t i = 0; i < s->chunk->readers; i += GROUP) read[at_most(s->chunk->readers - i, GROUP) - 1](s, i);
+    const int64_t group = s->vectors == WIDE ? 1 : GROUP;
+    for (int64_t i = 0; i < s->chunk->readers; i += group) read[at_most(s->chunk->readers - i, group) - 1](s, i);
 }
 
-/* next: the state of the next head, or NULL */
-static void write_strip(const strip *s, const void *next) {
+/* next: what is asked for of the state of the next head, or NULL; returns what is not yet */
+static const char *write_strip(const strip *s, const char *next) {
     static void (*const write[GROUP])(const strip *, pass) = {write_one, write_two, write_three};
-    const int64_t row_bytes = s->width * (int64_t)(s->plan->bf16_state ? sizeof(uint16_t) : sizeof(float));
+    const int64_t lines = next ? (s->width * item_of(s->plan) / ASKED + LINE - 1) / LINE : 0;
     for (int64_t i = 0; i < s->chunk->rows; i += GROUP)
         write[at_most(s->chunk->rows - i, GROUP) - 1](
-            s, (pass){.first = i,
-                      .fades = i == 0,
-                      .next = next,
-                      .lines = next && i == 0 ? (row_bytes / ASKED + LINE - 1) / LINE : 0});
+            s, (pass){.first = i, .fades = i == 0, .next = next, .lines = i == 0 ? lines : 0});
+    return next ? next + (s->end - s->begin) * lines * LINE : NULL;
 }
 
-/* The strip from `column` on. */
-static strip strip_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, int64_t column) {
+/* The strip from `column` on of some channels, of so many vectors at most. */
+static strip strip_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, int64_t column, int most, int64_t begin,
+                      int64_t end) {
     const int64_t left = plan->value_size - column, vectors = left / LANES;
-    strip s = {.plan = plan, .chunk = chunk, .state = state, .column = column};
-    s.vectors = vectors >= TILE ? TILE : vectors >= TILE / 2 ? TILE / 2 : 1;
+    strip s = {.plan = plan, .chunk = chunk, .state = state, .column = column, .begin = begin, .end = end};
+    s.vectors = vectors >= most ? most : vectors >= TILE ? TILE : vectors >= TILE / 2 ? TILE / 2 : 1;
     s.width = at_most(left, s.vectors * LANES);
     return s;
 }
 
+/* Brings a band into the first-level cache in the order of memory. */
+static void touch(const dr_cpu_plan *plan, const void *state, int64_t begin, int64_t end) {
+    const int64_t row = plan->value_size * item_of(plan);
+    for (int64_t at = begin * row; at < end * row; at += LINE) (void)*((const volatile char *)state + at);
+}
+
 /* What is read from the state of the head in the chunk, its updates and its output, and the state after the token. */
-static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, const void *next) {
-    for (int64_t column = 0; column < plan->value_size;) {
-        const strip s = strip_of(plan, chunk, state, column);
-        column += s.width;
-        if (is_one_pass(chunk)) {
-            read_and_write(&s);
-            solve(&s);
-        } else {
-            read_strip(&s);
-            solve(&s);
-            write_strip(&s, column == plan->value_size ? next : NULL);
+static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, const char *next) {
+    const int64_t K = plan->key_size, V = plan->value_size, rows = BAND / (V * item_of(plan));
+    const int64_t band = V < WIDE * LANES ? K : rows > 1 ? rows : 1;
+    const bool one_pass = is_one_pass(chunk);
+    for (int64_t begin = 0; begin < K; begin += band) {
+        const int64_t end = at_most(begin + band, K);
+        if (V > WIDE * LANES) touch(plan, state, begin, end);
+        for (int64_t column = 0; column < V;) {
+            const strip s = strip_of(plan, chunk, state, column, WIDE, begin, end);
+            if (one_pass)
+                read_and_write(&s);
+            else
+                read_strip(&s);
+            column += s.width;
         }
     }
+    solve(plan, chunk);
+    for (int64_t end = K; !one_pass && end > 0; end -= band)
+        for (int64_t column = 0; column < V;) {
+            const strip s = strip_of(plan, chunk, state, column, TILE, end > band ? end - band : 0, end);
+            next = write_strip(&s, next);
+            column += s.width;
+        }
 }
 
 void dr_decode_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t begin, int64_t end,

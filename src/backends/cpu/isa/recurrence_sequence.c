@@ -4,7 +4,9 @@
  *                    for each value head:   inputs -> matrix scan -> rows -> prepare -> scan -> output
  *     backward   the segments in reverse, each from the state that the forward saved before it: the states before its chunks
  * are replayed from their updates, then its chunks follow in reverse; a value head's gradients pass through its matrix scan,
- * those of the key head are summed over its value heads in order, then passed through the diagonal scan */
+ * those of the key head are summed over its value heads in order, then passed through the diagonal scan
+ *     backward in two passes    the first carries nothing but the gradient of the state through the chunks, in which columns of
+ * values never meet, and keeps it at the end of each segment; the second takes the segments in any order */
 #include "backends/cpu/isa/recurrence_tensors.h"
 #include "base/half.h"
 #include <string.h>
@@ -63,7 +65,7 @@ static void load_turned_state(const dr_cpu_plan *plan, const float *from, float 
     if (!plan->chunkwise)
         load_state(plan, from, state);
     else if (from)
-        dr_matrix_transpose(plan->key_size, plan->value_size, from, plan->value_size, state, plan->key_pitch, plan->value_width,
+        dr_matrix_transpose(plan->key_size, plan->value_size, from, plan->values, state, plan->key_pitch, plan->value_width,
                             plan->key_width);
     else
         memset(state, 0, (size_t)dr_cpu_state_floats(plan) * sizeof(float));
@@ -247,8 +249,8 @@ static void store_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, cons
 /* A chunk of a segment: its place in the sequence, and where the states before it are. */
 typedef struct {
     int64_t sequence, key_head, slot;
-    int64_t first, at; /* first token; chunks of the segment before it */
-    int64_t end;       /* of the sequence */
+    int64_t first, at;  /* first token; chunks of the segment before it */
+    int64_t begin, end; /* of the sequence; begin: of what of it this task goes through */
 } place;
 
 static float *segment_state(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t member_of_group, int64_t at) {
@@ -290,7 +292,7 @@ static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chun
  * place of the segment before. All else waits for the chunk before, so that the second-level cache need not hold it meanwhile.
  */
 static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p, int64_t i) {
-    const int64_t begin = dr_layout_begin(&plan->layout, p->sequence), tokens = plan->chunk, steps = plan->steps;
+    const int64_t begin = p->begin, tokens = plan->chunk, steps = plan->steps;
     const int64_t before = p->first - tokens, earlier = p->first - dr_cpu_segment(plan);
     const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
     const bool replays = plan->segment > 1;
@@ -338,11 +340,25 @@ static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     dr_chunk_store_keys(plan, call, chunk, p->sequence, p->key_head);
 }
 
-static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                     int64_t key_head) {
-    const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
-    const int64_t first_head = key_head * plan->group, segment = dr_cpu_segment(plan);
-    clear_partial_sums(plan, call, sequence, key_head);
+/* Segment s of what p says of its sequence, from the gradients of the states after it to those before it. */
+static void backward_segment(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, place p, int64_t s) {
+    const int64_t segment = dr_cpu_segment(plan), first = dr_layout_begin(&plan->layout, p.sequence) + s * segment;
+    const int64_t left = p.end - first < segment ? p.end - first : segment, chunks = (left + plan->chunk - 1) / plan->chunk;
+    p.slot = dr_cpu_first_slot(plan, p.sequence) + s;
+    load_segment(plan, call, chunk, &p);
+    for (p.at = 0, p.first = first; p.at < chunks - 1; p.at++, p.first += plan->chunk) replay(plan, call, chunk, &p);
+    for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p, p.at < chunks - 1);
+}
+
+static int64_t segments_of(const dr_cpu_plan *plan, int64_t sequence) {
+    const int64_t tokens = dr_layout_begin(&plan->layout, sequence + 1) - dr_layout_begin(&plan->layout, sequence);
+    return (tokens + dr_cpu_segment(plan) - 1) / dr_cpu_segment(plan);
+}
+
+/* The gradients of the states behind a sequence. */
+static void load_final(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                       int64_t key_head) {
+    const int64_t first_head = key_head * plan->group;
     for (int64_t i = 0; i < plan->group; i++)
         load_turned_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
                           own_state(plan, chunk->d_state, i));
@@ -351,16 +367,99 @@ static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_ch
                     own_matrix(plan, chunk->d_matrix, i));
     if (scans(plan))
         copy_in(1, plan->key_size, scan_of(plan, member(call->d_final, DR_STATE_A), sequence, key_head), 0, chunk->d_scan, 0);
-    for (int64_t s = (end - begin + segment - 1) / segment - 1; s >= 0; s--) {
-        const int64_t first = begin + s * segment, left = end - first < segment ? end - first : segment;
-        const int64_t chunks = (left + plan->chunk - 1) / plan->chunk;
-        place p = {.sequence = sequence, .key_head = key_head, .slot = dr_cpu_first_slot(plan, sequence) + s, .end = end};
-        load_segment(plan, call, chunk, &p);
-        for (p.at = 0, p.first = first; p.at < chunks - 1; p.at++, p.first += plan->chunk) replay(plan, call, chunk, &p);
-        for (; p.at >= 0; p.at--, p.first -= plan->chunk) backward_heads(plan, call, chunk, &p, p.at < chunks - 1);
-    }
+}
+
+static void backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                     int64_t key_head) {
+    const place p = {.sequence = sequence,
+                     .key_head = key_head,
+                     .begin = dr_layout_begin(&plan->layout, sequence),
+                     .end = dr_layout_begin(&plan->layout, sequence + 1)};
+    clear_partial_sums(plan, call, sequence, key_head);
+    load_final(plan, call, chunk, sequence, key_head);
+    for (int64_t s = segments_of(plan, sequence) - 1; s >= 0; s--) backward_segment(plan, call, chunk, p, s);
     store_initial(plan, call, chunk, sequence, key_head);
 }
 
-const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_ = {
-    .forward = forward, .backward = backward, .decode = dr_decode_heads, .decode_scan = dr_decode_scan};
+/* ---- backward in two passes ------------------------------------------------------------------------------------------ */
+
+/* The gradients of a value head's state after the segment of a slot, turned: [V][Kp], from the plan's first column on. */
+static float *kept_state(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t slot, int64_t value_head) {
+    const int64_t rows = (slot * plan->value_heads + value_head) * plan->values + plan->value_first;
+    return call->kept_states + rows * plan->key_pitch;
+}
+
+/* The gradients of the states of the chunk at hand from after it to before it. */
+static void carry_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t key_head,
+                        int64_t before) {
+    const int64_t stride = plan->value_heads * plan->values;
+    dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
+    dr_chunk_map_query(plan, chunk);
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = key_head * plan->group + i;
+        dr_ahead_clear(&chunk->ahead);
+        if (before >= 0) {
+            dr_chunk_expect(plan, call, chunk, before, plan->chunk, head, i == 0, DR_EXPECT_ALL);
+            dr_ahead_add(&chunk->ahead, call->d_o + before * stride + head * plan->values + plan->value_first, stride,
+                         plan->chunk, plan->value_size);
+            dr_ahead_spread(&chunk->ahead, plan->key_size, plan->value_size);
+        }
+        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_map_decay(plan, chunk);
+        dr_chunk_map_rows(plan, chunk, false);
+        copy_in(chunk->tokens, plan->value_size, call->d_o + output_at(plan, chunk, head), stride, chunk->d_output,
+                plan->value_pitch);
+        float *d_state = own_state(plan, chunk->d_state, i);
+        dr_chunk_fade(plan, chunk);
+        dr_chunk_score(plan, chunk);
+        dr_chunk_scan_back(plan, chunk, d_state);
+        dr_chunk_pass_back(plan, chunk, d_state);
+    }
+}
+
+/* The first pass; of the first segment nobody wants what is before it. */
+static void carry(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
+    const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
+    const int64_t segment = dr_cpu_segment(plan);
+    load_final(plan, call, chunk, sequence, key_head);
+    for (int64_t s = segments_of(plan, sequence) - 1; s >= 0; s--) {
+        const int64_t slot = dr_cpu_first_slot(plan, sequence) + s, bound = begin + s * segment;
+        for (int64_t i = 0; i < plan->group; i++)
+            copy_out(plan->value_size, plan->key_width, own_state(plan, chunk->d_state, i), plan->key_pitch,
+                     kept_state(plan, call, slot, key_head * plan->group + i), plan->key_pitch);
+        const int64_t chunks = ((end - bound < segment ? end - bound : segment) + plan->chunk - 1) / plan->chunk;
+        for (int64_t first = bound + (chunks - 1) * plan->chunk; s > 0 && first >= bound; first -= plan->chunk) {
+            dr_cpu_set_tokens(plan, chunk, first, tokens_from(plan, first, end));
+            carry_heads(plan, call, chunk, key_head, first - plan->chunk >= begin + segment ? first - plan->chunk : -1);
+        }
+    }
+}
+
+/* The second pass for segment s of a sequence, if it has that many; an empty one has none. */
+static void backward_slot(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                          int64_t key_head, int64_t s) {
+    const place p = {.sequence = sequence,
+                     .key_head = key_head,
+                     .begin = dr_layout_begin(&plan->layout, sequence) + s * dr_cpu_segment(plan),
+                     .end = dr_layout_begin(&plan->layout, sequence + 1)};
+    if (s >= segments_of(plan, sequence)) {
+        if (s == 0) backward(plan, call, chunk, sequence, key_head);
+        return;
+    }
+    const int64_t slot = dr_cpu_first_slot(plan, sequence) + s;
+    for (int64_t i = 0; i < plan->group; i++) {
+        float *d_state = own_state(plan, chunk->d_state, i);
+        memset(d_state, 0, (size_t)dr_cpu_state_floats(plan) * sizeof(float));
+        copy_out(plan->value_size, plan->key_width, kept_state(plan, call, slot, key_head * plan->group + i), plan->key_pitch,
+                 d_state, plan->key_pitch);
+    }
+    backward_segment(plan, call, chunk, p, s);
+    if (s == 0) store_initial(plan, call, chunk, sequence, key_head);
+}
+
+const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_ = {.forward = forward,
+                                                              .backward = backward,
+                                                              .carry = carry,
+                                                              .backward_slot = backward_slot,
+                                                              .decode = dr_decode_heads,
+                                                              .decode_scan = dr_decode_scan};
