@@ -146,22 +146,6 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
         for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
-/* Four channels of a row of a tile. */
-template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
-    union {
-        T element[4];
-        uint2 pair;
-        uint4 all;
-    } pack;
-    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
-    if constexpr (sizeof(T) == 4)
-        pack.all = *(const uint4 *)at;
-    else
-        pack.pair = *(const uint2 *)at;
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
-}
-
 static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
     const float4 all = *(const float4 *)from;
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
@@ -499,7 +483,8 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 template <typename T, bool pairs>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare_channel(const __grid_constant__ dr_prepare_call call) {
+static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
+    prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;

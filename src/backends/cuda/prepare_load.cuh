@@ -81,11 +81,19 @@ static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, co
 
 /* How the read keys of a row are made of tiles that have come: of their own, which holds a gate or the negative, of that of
  * the write keys, where these are the key itself, and of that of plain queries. DR_FORM_COPY: not at all. */
-static __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_row &row) {
+static __host__ __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_row &row) {
     if (row.read == DR_READ_FREE) return DR_FORM_NEGATIVE;
     if (row.write != DR_WRITE_KEY) return DR_FORM_COPY;
     if (row.read == DR_READ_GATED_KEY) return DR_FORM_TIMES;
     return row.read == DR_READ_KEY_PLUS_QUERY && rows.query == DR_QUERY_PLAIN ? DR_FORM_PLUS : DR_FORM_COPY;
+}
+
+/* Whether dr_finish_rows has anything to do. */
+static __host__ __device__ inline bool dr_rows_late(const dr_cuda_rows &rows) {
+    const int parts = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < parts; i++)
+        if (rows.row[i].write == DR_WRITE_RATE_READ || dr_late_reads(rows, rows.row[i]) != DR_FORM_COPY) return true;
+    return false;
 }
 
 /* lambda of the chunk's tokens. */
@@ -259,9 +267,9 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
                                              char *reader, const char *query) {
     const dr_cuda_rows &rows = plan.rows;
     const int parts = rows.step_axis ? 1 : rows.steps, count = 64 / parts;
-    bool made = false;
+    if (!reader || !dr_rows_late(rows)) return;
 #pragma unroll 1
-    for (int i = 0; i < 2 * parts && reader; i++) { /* what is read, then what is written, of each row */
+    for (int i = 0; i < 2 * parts; i++) { /* what is read, then what is written, of each row */
         const dr_row &row = dr_rule_row(rows, i / 2);
         dr_form form = dr_late_reads(rows, row);
         if (i % 2) form = row.write == DR_WRITE_RATE_READ ? DR_FORM_TIMES : DR_FORM_COPY;
@@ -275,9 +283,7 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
                          : tile == reader ? writer
                                           : reader,
                          sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
-        made = true;
     }
-    if (!made) return;
     dr_shared_fence();
     __syncthreads();
 }

@@ -100,17 +100,16 @@ static __device__ inline dr_prepare_block dr_row_keys_block(const dr_row_block &
 }
 
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for, a barrier is
- * passed and they are finished. read NULL: not wanted, or the write keys serve. */
+ * passed and they are finished (a barrier follows what that does). read NULL: not wanted, or the write keys serve. */
 template <typename T>
 static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
                                                char *write, char *query) {
     dr_load_rows<T>(plan, dr_row_keys_block(x, first), write, read, query);
 }
 
-/* Not inlined: accumulators are held meanwhile, and few rules have anything to do here. A barrier follows what is done. */
 template <typename T>
-static __device__ __noinline__ void dr_finish_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first,
-                                                       char *read, char *write, const char *query) {
+static __device__ inline void dr_finish_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
+                                                 char *write, const char *query) {
     dr_finish_rows<T>(plan, dr_row_keys_block(x, first), write, read, query);
 }
 

@@ -183,7 +183,23 @@ template <typename T> static __device__ inline float2 dr_load_pair(const void *a
     }
 }
 
-/* Four, the first at a multiple of four. */
+/* Four channels of a row of a tile, the first a multiple of four. */
+template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
+    if constexpr (sizeof(T) == 4)
+        pack.all = *(const uint4 *)at;
+    else
+        pack.pair = *(const uint2 *)at;
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
+}
+
+/* Four to a place that is a multiple of four. */
 template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
     union {
         T element[4];
@@ -232,26 +248,26 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
     }
 }
 
-/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y), whose row lies
- * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. A thread stays in one column. */
+/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y),
+ * whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at
+ * a time, since accumulators may be held meanwhile. */
 template <typename T>
 static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
                                             const char *left, const char *right, int behind, const dr_form_factor &factor,
                                             int alive) {
-    const int step = (int)blockDim.x / 8;
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
-        const int column = box * 64 + (int)threadIdx.x % 8 * 8;
+        const int column = box * 64 + (int)threadIdx.x % 16 * 4;
 #pragma unroll 1
-        for (int row = (int)threadIdx.x / 8; row < rows; row += step) {
+        for (int row = (int)threadIdx.x / 16; row < rows; row += (int)blockDim.x / 16) {
             const int place = first + spacing * row;
-            float x[8], y[8];
-            dr_take_eight<T>(left, 64, place, column, x);
-            dr_take_eight<T>(right, 64, place + behind, column, y);
+            float x[4], y[4];
+            dr_tile_four<T>(left, place, column, x);
+            dr_tile_four<T>(right, place + behind, column, y);
             const float s = dr_form_factor_of(factor, row, alive);
 #pragma unroll
-            for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
-            dr_put_eight<T>(tile, 64, place, column, x);
+            for (int e = 0; e < 4; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+            dr_put_four<T>((T *)(tile + dr_tile_at<T>(0, 64, place, column)), x);
         }
     }
 }
