@@ -15,8 +15,8 @@
  * first, which are still in the first-level cache. The inputs of a head are asked for two heads ahead.
  *
  * What is read of 128 columns stays in registers, or of 256 for one reader at a time. Memory gives half of its rate where the
- * first pass reads parts of rows (even two whole rows side by side), so a state as wide as that goes by in bands of rows, and
- * each band of a wider one is brought into the first-level cache in order before its strips are read.
+ * first pass reads parts of rows (even two whole rows side by side). A state of 256 columns or more goes by in bands of rows,
+ * so that the second reader finds them in the first-level cache, and each reader asks for the same place of the next band.
  *
  * A state of bfloat16 is taken in pairs of vectors, of the columns at even and at odd places: what is read and the updates are
  * brought into that order once a pass, not every element.
@@ -125,6 +125,13 @@ static const float *fade_of(const strip *s, bool fades, int64_t *fade_step) {
     return faded ? s->chunk->alpha : &one;
 }
 
+/* Asks for what lies a band behind a pair of vectors. */
+INLINE void ask(const void *state, const bool bf16, int64_t at) {
+    const int64_t item = bf16 ? sizeof(uint16_t) : sizeof(float);
+    const char *from = (const char *)state + at * item + BAND;
+    for (int64_t i = 0; i < 2 * LANES * item; i += LINE) _mm_prefetch(from + i, _MM_HINT_T1);
+}
+
 /* The sums over the channels before the strip's. */
 INLINE void begin_sums(const strip *s, const int vectors, const bool bf16, const float *from, lanes *sum) {
     if (s->begin > 0) {
@@ -153,6 +160,7 @@ INLINE void read_columns(const strip *s, int64_t first, const int vectors, const
         for (int v = 0; v < vectors; v += step) {
             lanes x[2];
             load(state, bf16, vectors, d * V + column + v * LANES, width, x);
+            if (vectors == WIDE) ask(state, bf16, d * V + column + v * LANES);
 #pragma GCC unroll 2
             for (int l = 0; l < step; l++)
 #pragma GCC unroll 3
@@ -213,6 +221,7 @@ INLINE void read_and_write_columns(const strip *s, const int vectors, const bool
             const int64_t element = d * V + column + v * LANES;
             lanes x[2];
             load(state, bf16, vectors, element, width, x);
+            if (vectors == WIDE && V > WIDE * LANES) ask(state, bf16, element);
 #pragma GCC unroll 2
             for (int l = 0; l < step; l++) {
                 sum[v + l] = lanes_fma(r, x[l], sum[v + l]);
@@ -423,12 +432,6 @@ static strip strip_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *
     return s;
 }
 
-/* Brings a band into the first-level cache in the order of memory. */
-static void touch(const dr_cpu_plan *plan, const void *state, int64_t begin, int64_t end) {
-    const int64_t row = plan->value_size * item_of(plan);
-    for (int64_t at = begin * row; at < end * row; at += LINE) (void)*((const volatile char *)state + at);
-}
-
 /* What is read from the state of the head in the chunk, its updates and its output, and the state after the token. */
 static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state, const char *next) {
     const int64_t K = plan->key_size, V = plan->value_size, rows = BAND / (V * item_of(plan));
@@ -436,7 +439,6 @@ static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state
     const bool one_pass = is_one_pass(chunk);
     for (int64_t begin = 0; begin < K; begin += band) {
         const int64_t end = at_most(begin + band, K);
-        if (V > WIDE * LANES) touch(plan, state, begin, end);
         for (int64_t column = 0; column < V;) {
             const strip s = strip_of(plan, chunk, state, column, WIDE, begin, end);
             if (one_pass)
