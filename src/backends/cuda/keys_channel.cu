@@ -280,7 +280,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
-    finish_pairs<T>(call, x, shared, room, first);
+    if constexpr (form != READS && reads) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
     finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 
@@ -297,11 +297,12 @@ template <typename T, int form> static dr_status launch(const dr_cuda_backward_c
 
 template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_rows *rows = &call->plan.rows;
-    const bool direct = dr_rows_direct(rows), undecayed = rows->row[0].undecayed;
+    const bool direct = dr_rows_direct(rows);
+    bool late = rows->row[0].undecayed;
+    for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
     if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
-    if (!direct)
-        return undecayed ? launch<T, READS | UNDECAYED | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
-    if (undecayed) return launch<T, READS | UNDECAYED>(call, stream);
+    if (!direct) return late ? launch<T, READS | LATE | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
+    if (late) return launch<T, READS | LATE>(call, stream);
     return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED>(call, stream) : launch<T, READS>(call, stream);
 }
 

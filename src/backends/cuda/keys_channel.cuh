@@ -11,7 +11,12 @@
 enum { THREADS = 256, WARPS = THREADS / 32, HALF = 8 }; /* rows of a half block, a warp's */
 
 /* What a rule's rows need; a kernel of its own for each form keeps the code short that a warp runs through. */
-enum { READS = 1, UNDECAYED = 2, GATED = 4, FLOATS = 8 }; /* FLOATS: gradients do not all lead to inputs */
+enum {
+    READS = 1,
+    LATE = 2, /* read keys before their decay, or the negatives of inputs */
+    GATED = 4,
+    FLOATS = 8 /* gradients that do not all lead to inputs */
+};
 
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
     return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
@@ -159,7 +164,7 @@ static __device__ inline void store_tiles(const dr_cuda_backward_call &call, con
 template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                           char *own, const channel_results &to) {
-    constexpr bool reads = form & READS, undecayed = form & UNDECAYED, gated = form & GATED, floats = form & FLOATS;
+    constexpr bool reads = form & READS, undecayed = form & LATE, gated = form & GATED, floats = form & FLOATS;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
