@@ -11,10 +11,10 @@ DR_MAP lanes dr_map_squash_value(const dr_map_squash *squash, lanes a, lanes cen
     const lanes one = lanes_set(1.0f);
     lanes r = lanes_log_near(a + lanes_set(squash->eps)) - centre, s, ds;
     if (squash->tanh) {
-        s = lanes_tanh(r);
+        s = lanes_tanh_near(r);
         ds = one - s * s;
     } else {
-        lanes shrink = one / (one + lanes_abs(r));
+        lanes shrink = lanes_reciprocal_near(one + lanes_abs(r));
         s = r * shrink;
         ds = shrink * shrink;
     }

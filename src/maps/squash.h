@@ -5,21 +5,15 @@
  * with (offset, factor) = (0, l) for [1/x, x], (l/2, l/2) for [1, x], (-l/2, l/2) for [1/x, 1], l = ln x.
  *
  * All headers of this folder are written over the names lanes, lanes_set, lanes_load, lanes_store, lanes_exp, lanes_log,
- * lanes_abs, lanes_tanh and + - * /: a vector of channels on a CPU, one channel on a GPU. */
+ * lanes_abs, lanes_tanh and + - * /: a vector of channels on a CPU, one channel on a GPU. This map also has lanes_fma,
+ * lanes_fnma (c - a b), and, since B lies near 1 and of logarithm and tanh only the absolute error counts, lanes_exp_near for
+ * small |x|, lanes_log_near, lanes_tanh_near, and lanes_reciprocal_near of numbers from 1 on, which a backend may have as good
+ * as that. */
 #ifndef DR_MAPS_SQUASH_H
 #define DR_MAPS_SQUASH_H
 
 #include <deltarule/rule.h>
 #include <math.h>
-
-/* B lies between 1/2 and 2, and of the logarithm only the absolute error counts: a backend may have an exponential for
- * |x| <= ln 2 and a logarithm as good as that, and one operation for a product and a sum. */
-#ifndef LANES_HAVE_NEAR
-#define lanes_exp_near      lanes_exp
-#define lanes_log_near      lanes_log
-#define lanes_fma(a, b, c)  ((a) * (b) + (c))
-#define lanes_fnma(a, b, c) ((c) - (a) * (b))
-#endif
 
 typedef struct {
     float eps, offset, factor;

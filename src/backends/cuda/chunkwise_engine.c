@@ -1,10 +1,10 @@
 /* The chunkwise engine's entries (engines.h): memory, and the stages in order.
  *
  *     forward     diagonal scan -> prepare -> scan, which gives outputs too and keeps the state before each chunk
- *     backward    diagonal scan, again -> reverse, updates, keys, decay, rows -> diagonal scan back
+ *     backward    reverse, updates, keys, decay, rows -> diagonal scan back
  *
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
- * rest. The keys of the diagonal scan are made again, from the A before each chunk that it keeps. */
+ * rest. So it does with A before each chunk, and what the diagonal scan made of keys and queries. */
 #include "backends/cuda/backward.h"
 #include "backends/cuda/boundary.h"
 #include "backends/cuda/engines.h"
@@ -13,7 +13,7 @@
 /* All of a call: the plan with its tensors. */
 typedef struct {
     dr_cuda_backward_call call;
-    dr_cuda_diagonal_tensors diagonal;
+    dr_cuda_diagonal_chain diagonal;
     void *layout;      /* in the workspace */
     void *states;      /* of the saved ones */
     float *scan_entry; /* of the saved ones: A before each chunk */
@@ -31,6 +31,7 @@ static void lay_saved(engine *e, dr_arena *arena) {
     dr_cuda_chunk_lay(&e->call.plan, true, arena, &e->call.chunk);
     e->states = dr_arena_take(arena, dr_cuda_chunk_saved_bytes(&e->call.plan));
     e->scan_entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
+    dr_cuda_diagonal_lay_made(&e->call.plan, arena);
 }
 
 /* Of a forward also the tensors that a saving one has elsewhere. */
@@ -38,9 +39,11 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout));
     if (!backward) dr_cuda_chunk_lay(&e->call.plan, false, arena, &e->call.chunk);
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
-    if (!backward) e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-    dr_cuda_diagonal_lay_made(&e->call.plan, arena);
-    if (!backward) return;
+    if (!backward) {
+        e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
+        dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+        return;
+    }
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
     dr_cuda_diagonal_lay_gradients(&e->call.plan, arena, &e->call.diagonal);
 }
@@ -63,16 +66,12 @@ dr_status dr_cuda_chunkwise_plan(const dr_backend *backend, const dr_recurrence 
     return DR_OK;
 }
 
-/* What both directions do first: where sequences begin, A, and the keys that it makes. backward: A before each chunk is there.
- */
-static dr_status start(const dr_cuda *gpu, const dr_recurrence *recurrence, const float *initial_scan, float *final_scan,
-                       bool backward, engine *e) {
+/* What both directions do first. */
+static dr_status tell_layout(const dr_cuda *gpu, const dr_recurrence *recurrence, engine *e) {
     dr_cuda_layout layout;
     DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
-    if (!e->call.plan.rows.diagonal_scan) return DR_OK;
-    return dr_cuda_diagonal_forward(&e->call.plan, layout.offsets, &e->diagonal, initial_scan, final_scan, backward,
-                                    gpu->stream);
+    return DR_OK;
 }
 
 dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
@@ -84,7 +83,11 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
-    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], final->at[DR_STATE_A], false, &e));
+    e.diagonal.initial = initial->at[DR_STATE_A];
+    e.diagonal.final = final->at[DR_STATE_A];
+    DR_TRY(tell_layout(gpu, recurrence, &e));
+    if (e.call.plan.rows.diagonal_scan)
+        DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                               gpu->stream);
@@ -104,7 +107,7 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
     e.call.d_final = d_final->at[DR_STATE_S];
     e.call.d_initial = d_initial->at[DR_STATE_S];
     e.diagonal.entry = e.scan_entry;
-    DR_TRY(start(gpu, recurrence, initial->at[DR_STATE_A], NULL, true, &e));
+    DR_TRY(tell_layout(gpu, recurrence, &e));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;
     return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A],

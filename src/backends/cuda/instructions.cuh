@@ -47,6 +47,30 @@ static __device__ inline float2 dr_load_shared2(unsigned address) {
     return x;
 }
 
+/* Who sees what this thread writes behind it, on the whole GPU, sees also what it has written or seen before. */
+static __device__ inline void dr_fence_device() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+/* 2^x, log2 x and 1/x good to 2^-22; denormal numbers are 0. */
+static __device__ inline float dr_exp2_near(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline float dr_log2_near(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline float dr_reciprocal_near(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* C [16 x 8] += A [16 x 16] B [16 x 8] and, for tf32, A [16 x 8] B [8 x 8]. Lane l, g = l / 4, t = l % 4:
  *     C    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
  *     A    (g, 2t..) (g+8, 2t..) (g, 2t+8..) (g+8, 2t+8..) in pairs; tf32: (g, t) (g+8, t) (g, t+4) (g+8, t+4)

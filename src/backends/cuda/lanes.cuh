@@ -2,6 +2,7 @@
 #ifndef DR_CUDA_LANES_CUH
 #define DR_CUDA_LANES_CUH
 
+#include "backends/cuda/instructions.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
@@ -35,6 +36,32 @@ static __device__ inline lanes lanes_abs(lanes x) {
 
 static __device__ inline lanes lanes_tanh(lanes x) {
     return tanhf(x);
+}
+
+/* What the squash of a diagonal scan is made of (maps/squash.h): one instruction each beside a product. */
+static __device__ inline lanes lanes_reciprocal_near(lanes x) {
+    return dr_reciprocal_near(x);
+}
+
+static __device__ inline lanes lanes_exp_near(lanes x) {
+    return dr_exp2_near(1.44269504f * x);
+}
+
+static __device__ inline lanes lanes_log_near(lanes x) {
+    return 0.693147181f * dr_log2_near(x);
+}
+
+/* 1 - 2 / (e^2x + 1) */
+static __device__ inline lanes lanes_tanh_near(lanes x) {
+    return fmaf(-2.0f, dr_reciprocal_near(1.0f + dr_exp2_near(2.88539008f * x)), 1.0f);
+}
+
+static __device__ inline lanes lanes_fma(lanes a, lanes b, lanes c) {
+    return fmaf(a, b, c);
+}
+
+static __device__ inline lanes lanes_fnma(lanes a, lanes b, lanes c) {
+    return fmaf(-a, b, c);
 }
 
 static __device__ inline float dr_to_float(float x) {

@@ -164,6 +164,15 @@ static __device__ inline bool dr_row_undecayed(const dr_cuda_rows &rows, int ste
     return step == 0 && rows.row[0].undecayed;
 }
 
+/* ---- diagonal scan --------------------------------------------------------------------------------------------------- */
+
+static __host__ __device__ inline bool dr_rows_write(const dr_cuda_rows &rows, dr_write write) {
+    const int count = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < count; i++)
+        if (rows.row[i].write == write) return true;
+    return false;
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
 /* The tensors that a row's keys need, a lane's part of them. The maps take them by address, so each has its own array; those

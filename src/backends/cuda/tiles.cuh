@@ -103,6 +103,22 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     }
 }
 
+/* From a tile of 64 columns to rows that lie at a stride, `size` columns of which exist; `to` says where, and is written. */
+template <typename T>
+static __device__ inline void dr_store_rows(const dr_strided<T> &to, const char *tile, int size, bool aligned) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    for (int i = dr_copy_thread(); i < to.alive * units; i += DR_COPY_THREADS) {
+        const int row = i / units, column = i % units * unit;
+        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, column));
+        T *at = (T *)to.at + row * to.stride + column;
+        if (aligned && column + unit <= size) {
+            *(uint4 *)at = *(const uint4 *)from;
+        } else {
+            for (int e = 0; e < unit && column + e < size; e++) at[e] = from[e];
+        }
+    }
+}
+
 /* Zeros in the rows that first, first + spacing, .. leave out. */
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {

@@ -14,9 +14,9 @@ void DR_ISA_NAME(dr_cpu_swiglu_backward)(int64_t count, const float *gate, const
     for (int64_t i = 0; i < count; i += LANES) {
         int64_t n = lanes_left(count, i);
         lanes g = lanes_load_n(gate + i, n), u = lanes_load_n(up + i, n), d = lanes_load_n(d_y + i, n);
-        lanes s = lanes_sigmoid(g);
+        lanes tail = lanes_sigmoid_tail(g), s = lanes_sigmoid_of_tail(g, tail);
         if (d_up) lanes_store_n(d_up + i, n, d * g * s);
-        if (d_gate) lanes_store_n(d_gate + i, n, d * u * lanes_silu_slope(g));
+        if (d_gate) lanes_store_n(d_gate + i, n, d * u * lanes_fma(g, lanes_sigmoid_slope_of_tail(tail), s));
     }
 }
 

@@ -10,8 +10,6 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
-#define LANES_HAVE_NEAR /* for the maps */
-
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -452,6 +450,11 @@ static inline lanes lanes_expm1_near_(lanes x) {
     p = lanes_fma(lanes_fma(r, square, q), square, p);
     return lanes_fma(p, square, x);
 }
+
+static inline lanes lanes_reciprocal_near(lanes x) {
+    return lanes_set(1.0f) / x;
+}
+
 static inline lanes lanes_exp_near(lanes x) {
     return lanes_expm1_near_(x) + lanes_set(1.0f);
 }
@@ -610,6 +613,10 @@ static inline lanes lanes_tanh(lanes x) {
     p = lanes_fma(p * z, x, x);
     lanes far = lanes_set(1.0f) - lanes_set(2.0f) / (lanes_exp(a + a) + lanes_set(1.0f));
     return lanes_select(lanes_less(a, lanes_set(0.625f)), p, lanes_copy_sign(far, x));
+}
+
+static inline lanes lanes_tanh_near(lanes x) {
+    return lanes_tanh(x);
 }
 
 #if defined(DR_ISA_avx512)

@@ -108,7 +108,7 @@ INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, ba
         lanes d_u = inverse * lanes_fnma(value, mean, d_y * weight * after);
         if (row.d_weight) lanes_store_n(row.d_weight + i, n, lanes_fma(d_w, after, lanes_load_n(row.d_weight + i, n)));
         if (gated && row.d_gate) {
-            lanes slope = tail * (lanes_set(1.0f) - tail);
+            lanes slope = lanes_sigmoid_slope_of_tail(tail);
             if (kind == DR_ACTIVATION_SILU) slope = lanes_fma(gate, slope, s);
             lanes_store_n(row.d_gate + i, n, (first ? d_u * x : d_w * weight) * slope);
         }
