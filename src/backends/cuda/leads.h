@@ -86,7 +86,7 @@ DR_LEADS bool dr_rows_direct(const dr_cuda_rows *rows) {
         if (lead == DR_LEAD_SUM && rows->channel_decay) return false;
         seen |= inputs;
     }
-    return true;
+    return seen >> DR_INPUT_KEY & 1; /* a key that no row takes is an input all the same, and has a gradient of zeros */
 }
 
 /* Rules whose write key the diagonal scan makes, of the key that they read: keys.cu leads the gradients of both to the scan's
