@@ -24,7 +24,7 @@ typedef struct {
 /* What the copying warps tell of a chunk. */
 typedef struct {
     chunk_decays decay; /* first, since pairs of numbers are read */
-    float alpha[64], gain[64], value[64], lambda[64];
+    float gain[64], value[64], lambda[64];
     float rest[64];     /* -(c/s) */
     dr_row_block x;     /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
@@ -142,7 +142,7 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
             call.back.d_log_decay[token * rows.value_heads + told.x.head] = sum[e];
         else if (decay.gradient)
             ((float *)decay.gradient)[dr_input_index(decay, token, 0, told.x.head)] =
-                told.alpha[row] == 0 ? 0 : sum[e]; /* a log decay of -inf */
+                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, told.x.head) == -INFINITY ? 0 : sum[e];
     }
 }
 
@@ -214,38 +214,23 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
     if (own == 15) to.total[begin / 16] = head;
 }
 
-/* What is read from memory for that, of rows i: asked for while the place of the numbers is still in use. */
-typedef struct {
-    dr_cuda_row_factors factors;
-    float alpha, lambda;
-} row_numbers;
-
-static __device__ inline row_numbers ask_rows(const dr_cuda_backward_call &call, const dr_row_block &x) {
+static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
-    row_numbers numbers = {{0, 0, 0, 0}, 1, 0};
-    if (row < x.rows) numbers.alpha = dr_row_alpha(rows, x.place.first + row, x.head);
-    if (i < x.rows) numbers.lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head);
-    if (i < 64) numbers.factors = call.chunk.factors[x.block * 64 + i];
-    return numbers;
-}
-
-static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, const row_numbers &numbers,
-                                        chunk_rows &to) {
-    const int i = (int)threadIdx.x;
+    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
     if (i == 0) {
         to.x = x;
         to.entry = dr_given_state(call, x, false) != NULL;
         to.beyond = dr_given_state(call, x, true) != NULL;
     }
     if (i < 64) {
-        to.gain[i] = numbers.factors.gain;
-        to.value[i] = numbers.factors.value;
-        to.rest[i] = -numbers.factors.gain / dr_score_gain(numbers.factors.gain);
-        to.lambda[i] = numbers.lambda;
+        const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
+        to.gain[i] = factors.gain;
+        to.value[i] = factors.value;
+        to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
+        to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
     }
-    if (i % 32 < 16) to.alpha[i / 32 * 16 + i % 16] = numbers.alpha;
-    make_decays(call.plan.rows, numbers.alpha, to.decay);
+    make_decays(rows, alpha, to.decay);
 }
 
 /* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
@@ -291,13 +276,12 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const bool more = block < plan.blocks;
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
-        row_numbers numbers;
-        if (more) expect_chunk<T>(call, x, d_o), numbers = ask_rows(call, x);
+        if (more) expect_chunk<T>(call, x, d_o);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_rows(call, x, numbers, told[side]);
+            make_rows(call, x, told[side]);
         else if (threadIdx.x == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));

@@ -16,11 +16,10 @@ typedef struct {
 
 static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t block) {
     dr_row_block x;
-    const int64_t slot = dr_place_divide(block, plan.value_heads);
     x.block = block;
-    x.head = (int)(block - slot * plan.value_heads);
+    x.head = (int)(block % plan.value_heads);
     x.key_head = x.head / plan.rows.group;
-    x.place = dr_find_chunk(plan, cu, slot);
+    x.place = dr_find_chunk(plan, cu, block / plan.value_heads);
     x.rows = x.place.tokens * plan.rows.steps;
     return x;
 }
