@@ -71,13 +71,12 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
     const char *at = (const char *)(from.at + row * from.stride + within * unit);
     const int64_t source_step = from.stride * (step * (int)sizeof(T));
-    if (rows % step == 0 && alive >= rows && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
-                if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
