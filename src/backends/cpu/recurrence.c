@@ -100,12 +100,12 @@ static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *cal
     if (plan->chunkwise && plan->erases) call->saved_updates = dr_arena_take(arena, updates * sizeof(float));
 }
 
-/* Whether a backward may go in two passes: nothing but the state is carried from chunk to chunk, and no parameter's gradient,
- * whose sum goes through the sequence in order. */
-static bool passes_twice(const dr_cpu_plan *plan) {
+/* Whether a backward may go in two passes: nothing but the state is carried from chunk to chunk, and no parameter's gradient is
+ * wanted, whose sum goes through the sequence in order. wanted NULL: none is. */
+static bool passes_twice(const dr_cpu_plan *plan, const dr_input_gradients *wanted) {
     if (!plan->chunkwise || plan->rule->scan != DR_SCAN_NONE) return false;
     for (int i = 0; i < DR_INPUTS; i++)
-        if (is_parameter(&plan->input[i])) return false;
+        if (is_parameter(&plan->input[i]) && wanted && wanted->at[i]) return false;
     return true;
 }
 
@@ -116,9 +116,9 @@ static void lay_kept_states(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_cal
 
 /* Blocks of value columns of the first pass of a backward, 0: it has one pass only. The first is some 0.45 of the work of the
  * second, whose tasks are segments. */
-static int64_t backward_blocks(const dr_backend *backend, const dr_cpu_plan *plan) {
+static int64_t backward_blocks(const dr_backend *backend, const dr_cpu_plan *plan, const dr_input_gradients *wanted) {
     const int64_t tasks = tasks_of(plan);
-    if (tasks == 0 || tasks >= backend->threads || !passes_twice(plan)) return 0;
+    if (tasks == 0 || tasks >= backend->threads || !passes_twice(plan, wanted)) return 0;
     const int64_t segments = slots_of(plan) / plan->layout.sequences;
     if (segments < 2) return 0;
     const int64_t blocks = best_blocks(backend, plan), rounds = (tasks * segments + backend->threads - 1) / backend->threads;
@@ -132,7 +132,7 @@ dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recur
     dr_cpu_call call = {0};
     lay_saved(&plan, &saved, &call);
     lay_partial_sums(&plan, NULL, &sums, &call);
-    if (backward_blocks(backend, &plan) > 0) lay_kept_states(&plan, &sums, &call);
+    if (backward_blocks(backend, &plan, NULL) > 0) lay_kept_states(&plan, &sums, &call);
     size_t threads = (size_t)backend->threads;
     *memory = (dr_recurrence_memory){
         .forward = threads * chunk_bytes(&plan, DR_CHUNK_FORWARD),
@@ -232,7 +232,7 @@ dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *r
     size_t bytes = chunk_bytes(&plan, DR_CHUNK_BACKWARD);
     dr_arena sums = {.block = (char *)workspace + (size_t)backend->threads * bytes};
     lay_partial_sums(&plan, d_inputs, &sums, &call);
-    const int64_t blocks = backward_blocks(backend, &plan);
+    const int64_t blocks = backward_blocks(backend, &plan, d_inputs);
     if (blocks > 0) {
         lay_kept_states(&plan, &sums, &call);
         backward_twice(backend, &plan, &call, blocks, workspace, bytes);

@@ -40,8 +40,7 @@ dr_status dr_cuda_allow_shared(const void *kernel) {
     DR_CUDA(cudaGetDevice(&device));
     DR_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     DR_CUDA(cudaFuncGetAttributes(&attributes, kernel));
-    DR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 most - (int)attributes.sharedSizeBytes));
+    DR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most - (int)attributes.sharedSizeBytes));
     return DR_OK;
 }
 

@@ -9,32 +9,33 @@ static void *take(dr_arena *arena, const dr_cuda_chunk_plan *plan, int64_t rows,
 void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_backward_tensors *tensors) {
     const int64_t K = plan->key_width, V = plan->value_width, N = DR_CUDA_CHUNK_ROWS;
     const size_t element = dr_dtype_size(plan->storage), tokens = (size_t)plan->tokens;
+    const bool fused = dr_cuda_backward_fuses(plan);
     *tensors = (dr_cuda_backward_tensors){
         .d_exit = take(arena, plan, V, K, element),
         .d_update = take(arena, plan, N, V, element),
-        .update = take(arena, plan, N, V, element),
-        .d_score = take(arena, plan, N, N, element),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
         .write_dot = take(arena, plan, 1, N, sizeof(float)),
-        .exit_part = take(arena, plan, 1, K, sizeof(float)),
     };
+    if (!fused) {
+        tensors->update = take(arena, plan, N, V, element);
+        tensors->d_score = take(arena, plan, N, N, element);
+        tensors->exit_part = take(arena, plan, 1, K, sizeof(float));
+        if (plan->reads) tensors->d_erase = take(arena, plan, N, N, element);
+    }
     const bool direct = dr_rows_direct(&plan->rows), led = direct || dr_rows_made(&plan->rows);
     if (!led) {
         tensors->d_query = take(arena, plan, N, K, sizeof(float));
         tensors->d_write = take(arena, plan, N, K, sizeof(float));
+        if (plan->reads) tensors->d_read = take(arena, plan, N, K, sizeof(float));
     }
-    if (plan->reads) {
-        tensors->d_erase = take(arena, plan, N, N, element);
-        if (!led) tensors->d_read = take(arena, plan, N, K, sizeof(float));
-        if (led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
-    }
-    if (direct && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
+    if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
+    if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
     if (plan->rows.diagonal_scan) {
         tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
     }
-    if (plan->rows.scalar_decay) {
+    if (plan->rows.scalar_decay && !fused) {
         tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
     }
@@ -51,8 +52,12 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 
 dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
     DR_TRY(dr_cuda_backward_reverse(call, stream));
-    DR_TRY(dr_cuda_backward_updates(call, stream));
-    DR_TRY(dr_cuda_backward_keys(call, stream));
-    DR_TRY(dr_cuda_backward_decay(call, stream));
+    if (dr_cuda_backward_fuses(&call->plan)) {
+        DR_TRY(dr_cuda_backward_gradients(call, stream));
+    } else {
+        DR_TRY(dr_cuda_backward_updates(call, stream));
+        DR_TRY(dr_cuda_backward_keys(call, stream));
+        DR_TRY(dr_cuda_backward_decay(call, stream));
+    }
     return dr_cuda_backward_rows(call, stream);
 }

@@ -9,6 +9,8 @@
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
  *
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits.
+ *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
 #ifndef DR_CUDA_BACKWARD_H
@@ -69,6 +71,9 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
+/* Updates, keys and decay in one, where that fits. */
+bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

@@ -51,6 +51,11 @@ static __device__ inline void dr_bulk_load(unsigned to, const void *from, unsign
         : "memory");
 }
 
+/* Asks the second-level cache for bytes that will be loaded soon, a multiple of 16 like the address. */
+static __device__ inline void dr_bulk_prefetch(const void *from, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /* What this thread has written to shared memory becomes visible to copies. */
 static __device__ inline void dr_bulk_publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -31,7 +31,8 @@ static __device__ inline void dr_group_scores(float (&c)[8][4], unsigned left, u
                        b = dr_group_operand(right + (unsigned)box * 8192, 16);
         dr_group_begin();
 #pragma unroll
-        for (int k = 0; k < 4; k++) dr_group_multiply_tiles(T(), c, dr_group_forward(a, k * 32), dr_group_forward(b, k * 32));
+        for (int k = 0; k < 4; k++)
+            dr_group_multiply_tiles<false, true>(T(), c, dr_group_forward(a, k * 32), dr_group_forward(b, k * 32), 1);
         dr_group_commit();
         dr_group_wait<0>();
     }

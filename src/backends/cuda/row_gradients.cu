@@ -304,7 +304,8 @@ template <typename T, int E> static dr_status launch(const dr_cuda_backward_call
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
-        if (has_gains(call)) DR_TRY(launch_gains(call, stream));
+        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
+        if (!written && has_gains(call)) DR_TRY(launch_gains(call, stream));
     } else if (plan->slots > 0) {
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)

@@ -20,6 +20,12 @@ static __device__ inline void dr_gate_arrive(unsigned gate) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(gate) : "memory");
 }
 
+/* Arrives once the copies that this thread has asked for so far have come, and does not wait for them. Whoever waits at the
+ * gate for the matrix units needs dr_shared_fence behind it. */
+static __device__ inline void dr_gate_arrive_copied(unsigned gate) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(gate) : "memory");
+}
+
 /* Until as many have arrived as open said, for the time (turn) that is 0, 1, 0, 1, .. */
 static __device__ inline void dr_gate_wait(unsigned gate, unsigned turn) {
     asm volatile(
@@ -52,6 +58,18 @@ static __device__ inline void dr_group_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
+/* What is computed in these registers comes before the products that follow: of those the compiler knows only their own
+ * registers, and would put it between them. */
+template <int count> static __device__ inline void dr_group_settle(float (&c)[count][4]) {
+#pragma unroll
+    for (int n = 0; n < count; n++) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3]));
+}
+
+template <int count> static __device__ inline void dr_group_settle(unsigned (&a)[count][4]) {
+#pragma unroll
+    for (int k = 0; k < count; k++) asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3]));
+}
+
 /* The products since the last commit are a group; waiting leaves at most that many groups unfinished. */
 static __device__ inline void dr_group_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -74,7 +92,7 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
 
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of
  * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are.
- * dr_group_multiply_tiles: of 64 columns, added to C; A is rows of a tile as well. */
+ * dr_group_multiply_tiles: of 64 columns; A is rows of a tile as well, or (turned) the transpose of contracted rows. */
 #define DR_GROUP_ACCUMULATORS4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define DR_GROUP_ACCUMULATORS16(c, n)                                                                                          \
     DR_GROUP_ACCUMULATORS4(c, n), DR_GROUP_ACCUMULATORS4(c, n + 1), DR_GROUP_ACCUMULATORS4(c, n + 2),                          \
@@ -109,11 +127,12 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
                        DR_GROUP_ACCUMULATORS16(c, 12)                                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
     }                                                                                                                          \
-    static __device__ inline void dr_group_multiply_tiles(type, float(&c)[8][4], uint64_t a, uint64_t b) {                     \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16     \
-                     "}, %32, %33, 1, 1, 1, 0, 0;"                                                                             \
+    template <bool turned, bool along>                                                                                         \
+    static __device__ inline void dr_group_multiply_tiles(type, float(&c)[8][4], uint64_t a, uint64_t b, int add) {            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name     \
+                     " {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16 "}, %32, %33, p, 1, 1, %35, %36;\n}"                            \
                      : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4)                                            \
-                     : "l"(a), "l"(b));                                                                                        \
+                     : "l"(a), "l"(b), "r"(add), "n"(turned ? 1 : 0), "n"(along ? 0 : 1));                                     \
     }
 
 DR_GROUP_PRODUCT(__nv_bfloat16, "bf16")
