@@ -45,6 +45,7 @@ typedef struct {
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: only a backward has it stored */
+    bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
     int32_t processors; /* streaming multiprocessors */

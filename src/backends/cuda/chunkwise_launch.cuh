@@ -5,7 +5,7 @@
 #include "backends/cuda/parts.cuh"
 #include "backends/cuda/prepare_channel.cuh"
 #include "backends/cuda/scan.cuh"
-#include "backends/cuda/scan_warpgroups.cuh"
+#include "backends/cuda/scan_linear.cuh"
 
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
@@ -43,6 +43,8 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
+    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
     if (call->summary)
         return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
                : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
@@ -63,17 +65,19 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int columns = dr_scan_groups(*call);
     const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
-    const int groups = call->summary || (columns > 1 && chains * columns > plan->processors) ? 2 : 1;
+    const bool pair = columns > 1 && chains * columns > plan->processors;
+    const int groups = pair || (call->summary && !plan->linear) ? 2 : 1;
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED);
+    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
     const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
-    const int bytes = dr_group_scan_bytes(group_call);
+    const int bytes = dr_group_scan_bytes(group_call) + beside;
     unsigned blocks;
     DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
     DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<blocks, 128 + 128 * groups, bytes, stream>>>(group_call);
+    kernel<<<blocks, plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups, bytes, stream>>>(group_call);
     DR_CUDA_LAUNCHED("scan_warpgroups");
     return DR_OK;
 }

@@ -33,6 +33,14 @@ static bool reads_sum(const dr_rule *rule) {
            rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
 }
 
+/* Whether the scan can do without prepare: nothing is read, and keys and queries are inputs as they are. */
+static bool is_linear(const dr_rule *rule) {
+    const dr_row *row = &rule->row[0];
+    const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
+           rule->query == DR_QUERY_PLAIN;
+}
+
 static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
@@ -82,6 +90,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->blocks = plan->slots * plan->value_heads;
     plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
+    plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan_parts(layout, plan);
     return DR_OK;
 }
@@ -90,14 +99,15 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
     const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
     const size_t readers = blocks * rows * keys * element;
+    const bool between = backward || !plan->linear; /* something is passed from stage to stage */
     *tensors = (dr_cuda_chunk_tensors){0};
-    tensors->exit = dr_arena_take(arena, readers);
-    tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
+    if (between) tensors->exit = dr_arena_take(arena, readers);
+    if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
     if (plan->reads && !plan->reader_direct && (backward || !plan->reader_sum)) tensors->reader = dr_arena_take(arena, readers);
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
-    tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
-    tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
+    if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
@@ -115,6 +125,7 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+    if (plan->linear) return DR_OK;
     if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
     return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }

@@ -45,6 +45,11 @@ static __device__ inline unsigned dr_pack(__nv_bfloat16, float x, float y) {
     return *(const unsigned *)&pair;
 }
 
+/* Both of a pair: two instructions, where taking the halves apart and widening them is three. */
+static __device__ inline float2 dr_unpack(__nv_bfloat16, unsigned pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
 /* Two neighbouring elements, the first at an even place. */
 template <typename T> static __device__ inline void dr_store_pair(T *to, float x, float y) {
     if constexpr (sizeof(T) == 4)

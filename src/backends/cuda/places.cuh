@@ -49,14 +49,14 @@ static __device__ inline dr_chunk_place dr_find_chunk(const dr_cuda_chunk_plan &
     if (plan.length || !cu) {
         const int64_t chunks = dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
         low = chunks ? dr_place_divide(slot, chunks) : 0;
-    } else {
-        while (low < high) {
-            const int64_t middle = (low + high + 1) / 2;
-            if (dr_sequence_slot(plan, cu, middle) <= slot)
-                low = middle;
-            else
-                high = middle - 1;
-        }
+        return dr_chunk_of(plan, cu, low, slot - low * chunks);
+    }
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        if (dr_sequence_slot(plan, cu, middle) <= slot)
+            low = middle;
+        else
+            high = middle - 1;
     }
     return dr_chunk_of(plan, cu, low, slot - dr_sequence_slot(plan, cu, low));
 }

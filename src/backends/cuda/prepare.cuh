@@ -2,7 +2,8 @@
  *
  *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
  *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
- *                 row j to row i: within a block of 16 rows from a table, between blocks head * totals * tail
+ *                 row j to row i: within half a block of 16 rows made for the pair, between them and between blocks
+ *                 head * totals * tail
  *     inverse     A = (I + L)^-1 (triangle.cuh)
  *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
  *
@@ -26,8 +27,13 @@ typedef struct {
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
     float total[4];           /* of a block */
-    float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
 } dr_prepare_small;
+
+/* From after a writer to what a reader of the same block of 16 sees, where the lane's accumulators lie: rows g and g + 8, of
+ * the columns 2t and 2t + 1 those in the row's own half of the block and those in the half before. */
+typedef struct {
+    float2 upper, lower, before;
+} dr_prepare_near;
 
 /* Read keys are made of the scores of keys and queries, and never stand in a tile. */
 static __host__ __device__ inline bool dr_prepare_sums(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
@@ -99,46 +105,104 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* All products of decays, a block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of
- * the block. While tiles are under way. */
-static __device__ inline void dr_prepare_decays(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_prepare_small &small) {
-    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
-    const int token = dr_row_token(rows, i);
-    const bool first = i == token * rows.steps;
-    const float alpha = i < x.alive && first ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
-    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+/* The warp among the four that make a chunk. */
+static __device__ inline int dr_prepare_warp() {
+    return (int)(threadIdx.x / 32 % 4);
+}
+
+/* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
+static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+    const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16), token = dr_row_token(rows, i);
+    return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+}
+
+/* Decays of the warp's 16 rows, by lane % 16, and their products within each half of them. */
+typedef struct {
+    float alpha, head, before, tail; /* from the start of the half to after the row, to before it; from after it to the end */
+} dr_prepare_half;
+
+static __device__ inline dr_prepare_half dr_prepare_halve(float alpha) {
+    const int own = (int)(threadIdx.x % 8);
+    dr_prepare_half x = {alpha, alpha, 1, alpha};
 #pragma unroll
-    for (int m = 0; m < 16; m++) {
-        const float other = __shfl_sync(0xffffffffu, alpha, m);
-        before = m <= own ? head : before;
-        head = m <= own ? head * other : head;
-        product = m > own ? product * other : 1.0f;
-        if (lane < 16) small.near[begin + m][own] = product;
+    for (int step = 1; step < 8; step *= 2) {
+        const float above = __shfl_up_sync(0xffffffffu, x.head, step), below = __shfl_down_sync(0xffffffffu, x.tail, step);
+        x.head *= own >= step ? above : 1.0f;
+        x.tail *= own + step < 8 ? below : 1.0f;
     }
-    if (lane < 16) {
-        small.tail[i] = product;
-        return;
+    const float above = __shfl_up_sync(0xffffffffu, x.head, 1), below = __shfl_down_sync(0xffffffffu, x.tail, 1);
+    x.before = own == 0 ? 1.0f : above;
+    x.tail = own == 7 ? 1.0f : below;
+    return x;
+}
+
+/* read: what read keys see; else what queries do. */
+static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &rows, const dr_prepare_half &half, bool read) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4), own = (int)(threadIdx.x % 16);
+    const bool undecayed = read && rows.row[0].undecayed;
+    const int upper_last = undecayed && g % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
+    const int lower_last = undecayed && (g + 8) % rows.steps == 0 ? g - 1 : g;
+    float upper = 1, lower = 1; /* from after column 2t + 1 */
+#pragma unroll
+    for (int m = 2; m < 8; m++) {
+        const float first = __shfl_sync(0xffffffffu, half.alpha, m), second = __shfl_sync(0xffffffffu, half.alpha, m + 8);
+        upper *= m > 2 * t + 1 && m <= upper_last ? first : 1.0f;
+        lower *= m > 2 * t + 1 && m <= lower_last ? second : 1.0f;
     }
-    small.head[i] = head;
-    small.read[i] = rows.row[0].undecayed && first ? before : head;
-    if (own == 15) small.total[begin / 16] = head;
+    const float first = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 1);
+    const float second = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 9);
+    const float own_head = undecayed && own % rows.steps == 0 ? half.before : half.head;
+    const float head = __shfl_sync(0xffffffffu, own_head, g + 8);
+    const float left = __shfl_sync(0xffffffffu, half.tail, 2 * t), right = __shfl_sync(0xffffffffu, half.tail, 2 * t + 1);
+    dr_prepare_near near;
+    near.upper = make_float2(2 * t + 1 <= upper_last ? first * upper : upper, upper);
+    near.lower = make_float2(2 * t + 1 <= lower_last ? second * lower : lower, lower);
+    near.before = make_float2(head * left, head * right);
+    return near;
+}
+
+/* What the other warps need of the warp's block. */
+static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half,
+                                                dr_prepare_small &small) {
+    const int own = (int)(threadIdx.x % 16), i = dr_prepare_warp() * 16 + own;
+    const float upper = __shfl_sync(0xffffffffu, half.head, 7), lower = __shfl_sync(0xffffffffu, half.head, 15);
+    const float over = own < 8 ? 1.0f : upper;
+    if (threadIdx.x % 32 >= 16) return;
+    small.head[i] = over * half.head;
+    small.read[i] = over * (rows.row[0].undecayed && i % rows.steps == 0 ? half.before : half.head);
+    small.tail[i] = own < 8 ? half.tail * lower : half.tail;
+    if (own == 15) small.total[i / 16] = upper * lower;
+}
+
+/* From the gain and value of row i, with all decays there: what its readers are scaled by. Returns the decay from after the row
+ * to the end of the chunk. */
+static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
+                                               dr_cuda_row_factors &factors) {
+    float before = 1, after = 1;
+    for (int b = 0; b < i / 16; b++) before *= small.total[b];
+    for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
+    factors.reader = before * small.read[i];
+    if (i < tokens) {
+        const int last = (i + 1) * rows.steps - 1;
+        factors.query = rows.scale * small.head[last];
+        for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
+    }
+    return small.tail[i] * after;
 }
 
 /* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
- * the row's part times the column's; within it, from the table. h: the lane's rows g and g + 8 of the block. */
-static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small, bool reads,
+ * the row's part times the column's. h: the lane's rows g and g + 8 of the block. */
+static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small,
+                                              const dr_prepare_near &near, const dr_prepare_near &near_read, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const int first = warp * 16 + g;
     float asked[2], read[2], gain[2]; /* times the blocks between */
-    const float *near[2], *near_read[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = first + 8 * h;
-        const bool undecayed = rows.row[0].undecayed && i % rows.steps == 0;
-        gain[h] = small.gain[i];
+        gain[h] = reads ? small.gain[i] : 0.0f;
         asked[h] = rows.scale * small.head[i], read[h] = gain[h] * small.read[i];
-        near[h] = small.near[i], near_read[h] = undecayed && i > 0 ? small.near[i - 1] : near[h];
     }
 #pragma unroll
     for (int b = 3; b >= 0; b--) {
@@ -158,20 +222,21 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
 #pragma unroll
             for (int h = 0; h < 2; h++) asked[h] *= small.total[b], read[h] *= small.total[b];
         } else {
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const int j = n * 8 + 2 * t;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int row = g + 8 * h;
-                    const float2 f = *(const float2 *)&near[h][j], f_read = *(const float2 *)&near_read[h][j];
-                    float(&score)[4] = p[2 * b + n], (&lower)[4] = l[2 * b + n];
-                    score[2 * h] = j <= row ? rows.scale * f.x * score[2 * h] : 0.0f;
-                    score[2 * h + 1] = j + 1 <= row ? rows.scale * f.y * score[2 * h + 1] : 0.0f;
-                    lower[2 * h] = j < row ? gain[h] * f_read.x * lower[2 * h] : 0.0f;
-                    lower[2 * h + 1] = j + 1 < row ? gain[h] * f_read.y * lower[2 * h + 1] : 0.0f;
-                }
-            }
+            float(&left)[4] = p[2 * b], (&right)[4] = p[2 * b + 1], (&left_read)[4] = l[2 * b], (&right_read)[4] = l[2 * b + 1];
+            /* whether columns 2t and 2t + 1 of the half are seen by row g of it: by a query, by a read key */
+            const bool even = 2 * t <= g, odd = 2 * t + 1 <= g, even_read = 2 * t < g, odd_read = 2 * t + 1 < g;
+            left[0] = even ? rows.scale * near.upper.x * left[0] : 0.0f;
+            left[1] = odd ? rows.scale * near.upper.y * left[1] : 0.0f;
+            left[2] *= rows.scale * near.before.x, left[3] *= rows.scale * near.before.y;
+            right[0] = right[1] = 0;
+            right[2] = even ? rows.scale * near.lower.x * right[2] : 0.0f;
+            right[3] = odd ? rows.scale * near.lower.y * right[3] : 0.0f;
+            left_read[0] = even_read ? gain[0] * near_read.upper.x * left_read[0] : 0.0f;
+            left_read[1] = odd_read ? gain[0] * near_read.upper.y * left_read[1] : 0.0f;
+            left_read[2] *= gain[1] * near_read.before.x, left_read[3] *= gain[1] * near_read.before.y;
+            right_read[0] = right_read[1] = 0;
+            right_read[2] = even_read ? gain[1] * near_read.lower.x * right_read[2] : 0.0f;
+            right_read[3] = odd_read ? gain[1] * near_read.lower.y * right_read[3] : 0.0f;
         }
         if (!reads) continue;
 #pragma unroll
@@ -301,7 +366,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
                                                      T *to) {
     constexpr int unit = 16 / (int)sizeof(T);
     const int units = plan.key_width / unit;
-    for (int i = (int)threadIdx.x; i < 64 * units; i += PREPARE_THREADS) {
+    for (int i = (int)threadIdx.x % PREPARE_THREADS; i < 64 * units; i += PREPARE_THREADS) {
         const int row = i / units, column = i % units * unit;
         union {
             uint4 words;
@@ -334,7 +399,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = (int)threadIdx.x;
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    dr_prepare_decays(rows, x, small);
+    const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
+    const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
+    const dr_prepare_near near_read = rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
+    dr_prepare_spread(rows, half, small);
     dr_copy_wait<0>();
     dr_shared_fence();
     __syncthreads();
@@ -345,8 +413,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const unsigned reader_at = dr_shared_address(shared + (reader ? room.reader : room.writer));
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        if (plan.reads) dr_group_scores<T>(l, reader_at, writer_at, plan.key_width / 64);
-        dr_group_scores<T>(p, query_at, writer_at, plan.key_width / 64);
+        dr_group_scores<T>(writer_at, reader_at, query_at, plan.key_width / 64, plan.reads, l, p);
     } else
 #endif
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
@@ -365,22 +432,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     }
     __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
-        float before = 1, after = 1;
-        for (int b = 0; b < i / 16; b++) before *= small.total[b];
-        for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
-        small.leave[i] = small.tail[i] * after;
-        const bool turned = plan.reader_direct && rows.row[0].read == DR_READ_FREE;
-        factors.reader = (turned ? -1.0f : 1.0f) * before * small.read[i];
-        if (i < x.place.tokens) {
-            const int last = (i + 1) * rows.steps - 1;
-            factors.query = rows.scale * small.head[last];
-            for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
-        }
+        small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
+        if (plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
         tensors.factors[x.block * 64 + i] = factors;
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     for (int k = i; k < plan.key_width; k += PREPARE_THREADS) tensors.keep[x.block * plan.key_width + k] = kept;
-    dr_prepare_mask(rows, small, plan.reads, matrix, l, p);
+    dr_prepare_mask(rows, small, near, near_read, plan.reads, matrix, l, p);
     __syncthreads();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     const int warp = (int)(threadIdx.x / 32);

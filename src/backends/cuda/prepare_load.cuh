@@ -35,7 +35,7 @@ static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call 
     x.block = blockIdx.x;
     x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
     x.head = (int)(blockIdx.x - slot * heads);
-    x.key_head = x.head / call.plan.rows.group;
+    x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
     x.channel = 0;
     x.boxes = call.plan.key_width / 64;

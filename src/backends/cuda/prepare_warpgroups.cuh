@@ -18,21 +18,30 @@ enum { DR_HALVES_BYTES = 2 * 64 * 64 * 2 };
 /* x, y as a pair of the type, and what is lost by that. */
 template <typename T> static __device__ inline void dr_halve(float x, float y, unsigned &high, unsigned &low) {
     high = dr_pack(T(), x, y);
-    const T *pair = (const T *)&high;
-    low = dr_pack(T(), x - dr_to_float(pair[0]), y - dr_to_float(pair[1]));
+    const float2 rounded = dr_unpack(T(), high);
+    low = dr_pack(T(), x - rounded.x, y - rounded.y);
 }
 
-/* C += rows of `left` times the transposes of rows of `right`, tiles of `boxes` boxes. */
+/* R W^T, if rows read, and Q W^T of tiles of `boxes` boxes. */
 template <typename T>
-static __device__ inline void dr_group_scores(float (&c)[8][4], unsigned left, unsigned right, int boxes) {
+static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, bool reads,
+                                              float (&l)[8][4], float (&p)[8][4]) {
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
-        const uint64_t a = dr_group_operand(left + (unsigned)box * 8192, 16),
-                       b = dr_group_operand(right + (unsigned)box * 8192, 16);
+        const unsigned on = (unsigned)box * 8192;
+        const uint64_t w = dr_group_operand(writer + on, 16), r = dr_group_operand(reader + on, 16),
+                       q = dr_group_operand(query + on, 16);
+        if (reads) {
+            dr_group_begin();
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), 1);
+            dr_group_commit();
+        }
         dr_group_begin();
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            dr_group_multiply_tiles<false, true>(T(), c, dr_group_forward(a, k * 32), dr_group_forward(b, k * 32), 1);
+            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), 1);
         dr_group_commit();
         dr_group_wait<0>();
     }
@@ -56,8 +65,8 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
     }
 }
 
-/* A^T diag(leave) as operands, rows of the warp; leave NULL: 1. */
-template <typename T>
+/* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
+template <typename T, bool scaled>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
                                              unsigned (&low)[4][4]) {
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
@@ -69,7 +78,7 @@ static __device__ inline void dr_halves_turn(const float *matrix, const float *l
             float x = 0, y = 0;
             if (k >= warp) { /* A^T is zero left of its diagonal */
                 x = matrix[row * DR_MATRIX_PITCH + column], y = matrix[(row + 1) * DR_MATRIX_PITCH + column];
-                if (leave) x *= leave[row], y *= leave[row + 1];
+                if (scaled) x *= leave[row], y *= leave[row + 1];
             }
             dr_halve<T>(x, y, high[k][i], low[k][i]);
         }
@@ -96,26 +105,29 @@ static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&
     dr_group_wait<0>();
 }
 
-/* The warp's 16 rows of 64 columns, through 2 KB of shared memory that are its own: eight lanes write a row. row_at(0 .. 15):
- * its first element or NULL. */
-template <typename T, typename F>
-static __device__ inline void dr_group_put_rows(char *stage, const float (&c)[8][4], F row_at) {
-    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), own = lane % 16;
-    stage += warp * 2048;
+/* Rows 16 warp .. of 64 columns to a tile; the warp may read them at once. */
+template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32 % 4 * 16) + lane % 16;
+    const unsigned to = dr_shared_address(tile);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
                                dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
-        dr_store_matrices(dr_shared_address(stage) + (unsigned)(own * 128 + (((n + lane / 16) ^ own % 8) << 4)), x);
+        dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);
     }
     __syncwarp();
+}
+
+/* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of
+ * row 0 .. 15. */
+template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
+    const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
+    dr_group_lay_rows<T>(tile, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = i * 4 + lane / 8, unit = lane % 8;
-        const uint4 x = *(const uint4 *)(stage + row * 128 + ((unit ^ row % 8) << 4));
-        T *to = row_at(row);
-        if (to) *(uint4 *)(to + unit * 8) = x;
+        put(row, unit, *(const uint4 *)(tile + dr_tile_at<T>(0, 64, first + row, unit * 8)));
     }
 }
 
@@ -140,7 +152,8 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
             for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), x, high[k], dr_group_forward(v, k * 2048), 1);
         dr_group_commit();
         dr_group_wait<0>();
-        dr_group_put_rows<T>(stage, x, [=](int row) { return to + row * width + box * 64; });
+        dr_group_put_rows<T>(
+            stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + box * 64 + unit * 8) = eight; });
     }
 }
 
@@ -149,24 +162,27 @@ template <typename T, bool pairs>
 static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
                                                  T *score) {
     const dr_cuda_rows &rows = plan.rows;
-    dr_group_put_rows<T>(stage, c, [&](int row) {
-        if (pairs) return row < 8 && block * 8 + row < plan.chunk ? score + (block * 8 + row) * 64 : (T *)NULL;
+    dr_group_put_rows<T>(stage, c, [&](int row, int unit, uint4 eight) {
+        if (pairs) {
+            if (row < 8 && block * 8 + row < plan.chunk) *(uint4 *)(score + (block * 8 + row) * 64 + unit * 8) = eight;
+            return;
+        }
         row += block * 16;
         const int token = dr_row_token(rows, row);
-        return token < plan.chunk && row - token * rows.steps == rows.steps - 1 ? score + token * 64 : (T *)NULL;
+        if (token < plan.chunk && row - token * rows.steps == rows.steps - 1) *(uint4 *)(score + token * 64 + unit * 8) = eight;
     });
     for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
         score[i] = dr_from_float<T>(0.0f);
 }
 
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
- * overwritten. */
+ * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. */
 template <typename T, bool rest, bool pairs>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
-    dr_halves_turn<T>(matrix, leave, high, low);
+    dr_halves_turn<T, !rest>(matrix, leave, high, low);
     dr_shared_fence();
     __syncthreads();
     {

@@ -33,39 +33,28 @@ template <int count> static __device__ inline void dr_warp_sums(float (&x)[count
     for (int distance = 16 / count; distance > 0; distance /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], distance);
 }
 
+/* The widest words that E elements are a multiple of, one load or store each. */
+template <int bytes> struct dr_lane_word { typedef uint4 type; };
+template <> struct dr_lane_word<2> { typedef unsigned short type; };
+template <> struct dr_lane_word<4> { typedef unsigned type; };
+template <> struct dr_lane_word<8> { typedef uint2 type; };
+
+template <typename T, int E> union dr_lane_pack {
+    typedef typename dr_lane_word<E *(int)sizeof(T)>::type word;
+    enum { words = E * sizeof(T) / sizeof(word) };
+    word packed[words];
+    T element[E];
+};
+
 /* E elements of `from`, of which the first `left` exist, as floats; the others are 0. */
 template <typename T, int E> static __device__ inline void dr_load_lane(const T *from, int left, bool aligned, float (&to)[E]) {
+    typedef dr_lane_pack<T, E> pack;
     if (aligned && left >= E) {
-        constexpr int bytes = E * (int)sizeof(T);
-        if constexpr (bytes % 16 == 0) {
-            union {
-                uint4 words[bytes / 16];
-                T x[E];
-            } pack;
+        pack x;
 #pragma unroll
-            for (int i = 0; i < bytes / 16; i++) pack.words[i] = reinterpret_cast<const uint4 *>(from)[i];
+        for (int i = 0; i < pack::words; i++) x.packed[i] = reinterpret_cast<const typename pack::word *>(from)[i];
 #pragma unroll
-            for (int e = 0; e < E; e++) to[e] = dr_to_float(pack.x[e]);
-        } else if constexpr (bytes == 8) {
-            union {
-                uint2 words;
-                T x[E];
-            } pack;
-            pack.words = *reinterpret_cast<const uint2 *>(from);
-#pragma unroll
-            for (int e = 0; e < E; e++) to[e] = dr_to_float(pack.x[e]);
-        } else if constexpr (bytes == 4) {
-            union {
-                unsigned word;
-                T x[E];
-            } pack;
-            pack.word = *reinterpret_cast<const unsigned *>(from);
-#pragma unroll
-            for (int e = 0; e < E; e++) to[e] = dr_to_float(pack.x[e]);
-        } else {
-#pragma unroll
-            for (int e = 0; e < E; e++) to[e] = dr_to_float(from[e]);
-        }
+        for (int e = 0; e < E; e++) to[e] = dr_to_float(x.element[e]);
         return;
     }
 #pragma unroll
@@ -74,37 +63,13 @@ template <typename T, int E> static __device__ inline void dr_load_lane(const T 
 
 template <typename T, int E>
 static __device__ inline void dr_store_lane(T *to, int left, bool aligned, const float (&from)[E]) {
+    typedef dr_lane_pack<T, E> pack;
     if (aligned && left >= E) {
-        constexpr int bytes = E * (int)sizeof(T);
-        if constexpr (bytes % 16 == 0) {
-            union {
-                uint4 words[bytes / 16];
-                T x[E];
-            } pack;
+        pack x;
 #pragma unroll
-            for (int e = 0; e < E; e++) pack.x[e] = dr_from_float<T>(from[e]);
+        for (int e = 0; e < E; e++) x.element[e] = dr_from_float<T>(from[e]);
 #pragma unroll
-            for (int i = 0; i < bytes / 16; i++) reinterpret_cast<uint4 *>(to)[i] = pack.words[i];
-        } else if constexpr (bytes == 8) {
-            union {
-                uint2 words;
-                T x[E];
-            } pack;
-#pragma unroll
-            for (int e = 0; e < E; e++) pack.x[e] = dr_from_float<T>(from[e]);
-            *reinterpret_cast<uint2 *>(to) = pack.words;
-        } else if constexpr (bytes == 4) {
-            union {
-                unsigned word;
-                T x[E];
-            } pack;
-#pragma unroll
-            for (int e = 0; e < E; e++) pack.x[e] = dr_from_float<T>(from[e]);
-            *reinterpret_cast<unsigned *>(to) = pack.word;
-        } else {
-#pragma unroll
-            for (int e = 0; e < E; e++) to[e] = dr_from_float<T>(from[e]);
-        }
+        for (int i = 0; i < pack::words; i++) reinterpret_cast<typename pack::word *>(to)[i] = x.packed[i];
         return;
     }
 #pragma unroll

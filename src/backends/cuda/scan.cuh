@@ -232,21 +232,24 @@ static __device__ inline void dr_scan_each(const dr_scan_block &x, float (&s)[ti
         }
 }
 
-/* U^T = S^T R~^T */
-template <typename T, int tiles>
-static __device__ inline void dr_scan_read(const dr_scan_block &x, const float (&s)[tiles][4], float (&u)[8][4]) {
+/* C += A B for operands A of `steps` times 16 contracted indices; B: the transpose of rows first .. of a tile at `tile` in
+ * shared memory, `count` times 16 of them. */
+template <typename T, int steps, int blocks>
+static __device__ inline void dr_scan_multiply(const dr_scan_block &x, const float (&a)[2 * steps][4], int tile, int rows,
+                                               int first, int count, float (&c)[2 * blocks][4]) {
 #pragma unroll
-    for (int k = 0; k < tiles / 2; k++) {
-        const unsigned reader = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.reader;
-        dr_operand_a<T> a;
-        dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
+    for (int k = 0; k < steps; k++) {
+        const unsigned at = dr_forget(dr_shared_address(x.shared)) + (unsigned)tile;
+        dr_operand_a<T> left;
+        dr_operand_from<T>(left, a[2 * k], a[2 * k + 1]);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            dr_operand_b<T> b[2];
-            dr_load_b<T>(b, reader, 64, n * 16, k * 16);
-            dr_product<T>(u[2 * n], a, b[0]);
-            dr_product<T>(u[2 * n + 1], a, b[1]);
-        }
+        for (int n = 0; n < blocks; n++)
+            if (n < count) {
+                dr_operand_b<T> b[2];
+                dr_load_b<T>(b, at, rows, first + n * 16, k * 16);
+                dr_product<T>(c[2 * n], left, b[0]);
+                dr_product<T>(c[2 * n + 1], left, b[1]);
+            }
     }
 }
 
@@ -285,39 +288,12 @@ template <typename T> static __device__ inline void dr_scan_update(const dr_scan
 template <typename T, int tiles>
 static __device__ inline void dr_scan_output(const dr_scan_block &x, const float (&s)[tiles][4], const float (&y)[8][4],
                                              int first, float (&o)[4][4]) {
-    const dr_cuda_chunk_plan &plan = x.call.plan;
-    const int count = plan.query_rows - first > 16 ? 2 : 1, t = (int)(threadIdx.x % 4);
+    const int rows = x.call.plan.query_rows, count = rows - first > 16 ? 2 : 1, t = (int)(threadIdx.x % 4);
     const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors) + first;
-#pragma unroll
-    for (int k = 0; k < tiles / 2; k++) {
-        const unsigned query = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.query;
-        dr_operand_a<T> a;
-        dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            if (n < count) {
-                dr_operand_b<T> b[2];
-                dr_load_b<T>(b, query, plan.query_rows, first + n * 16, k * 16);
-                dr_product<T>(o[2 * n], a, b[0]);
-                dr_product<T>(o[2 * n + 1], a, b[1]);
-            }
-    }
+    dr_scan_multiply<T, tiles / 2, 2>(x, s, x.room.query, rows, first, count, o);
 #pragma unroll
     for (int i = 0; i < 16; i++) o[i / 4][i % 4] *= factors[i / 4 * 8 + 2 * t + i % 2].query;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const unsigned score = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.score;
-        dr_operand_a<T> a;
-        dr_operand_from<T>(a, y[2 * k], y[2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            if (n < count) {
-                dr_operand_b<T> b[2];
-                dr_load_b<T>(b, score, plan.query_rows, first + n * 16, k * 16);
-                dr_product<T>(o[2 * n], a, b[0]);
-                dr_product<T>(o[2 * n + 1], a, b[1]);
-            }
-    }
+    dr_scan_multiply<T, 4, 2>(x, y, x.room.score, rows, first, count, o);
 }
 
 /* S^T := S^T D + Y^T X */
@@ -484,7 +460,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (call.saved) dr_scan_save<T, tiles>(x, block, s);
         dr_copy_wait<2>();
         __syncthreads(); /* R~ is there */
-        if (plan.reads) dr_scan_read<T, tiles>(x, s, y);
+        if (plan.reads) dr_scan_multiply<T, tiles / 2, 4>(x, s, x.room.reader, 64, 0, 4, y);
         dr_copy_wait<1>();
         __syncthreads(); /* values and factors are there; R~ is read */
         if (gated) {

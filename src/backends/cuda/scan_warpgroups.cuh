@@ -271,11 +271,6 @@ static __device__ inline void dr_group_values(bool unit, unsigned there, unsigne
     }
 }
 
-template <typename T> static __device__ inline float2 dr_group_pair(unsigned x) {
-    const T *pair = (const T *)&x;
-    return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
-}
-
 /* Y^T as operands A, from U^T and the values. Of two rows a token only one may be gated; gate: the tile of write gates. */
 template <typename T, bool reads, bool gated>
 static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
@@ -288,10 +283,10 @@ static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr
 #pragma unroll
     for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
         const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
-        float2 upper = dr_group_pair<T>(v[n / 2][n % 2 * 2]), lower = dr_group_pair<T>(v[n / 2][n % 2 * 2 + 1]);
+        float2 upper = dr_unpack(T(), v[n / 2][n % 2 * 2]), lower = dr_unpack(T(), v[n / 2][n % 2 * 2 + 1]);
         upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z; /* gain, reader, value, query */
         if (gated) {
-            const float2 first = dr_group_pair<T>(w[n / 2][n % 2 * 2]), second = dr_group_pair<T>(w[n / 2][n % 2 * 2 + 1]);
+            const float2 first = dr_unpack(T(), w[n / 2][n % 2 * 2]), second = dr_unpack(T(), w[n / 2][n % 2 * 2 + 1]);
             upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
             lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
         }
@@ -305,10 +300,9 @@ static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr
     }
 }
 
-/* S^T as operands A; and S^T := S^T D. */
+/* S^T as operands A. */
 template <typename T, int tiles>
-static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
-    keep += threadIdx.x % 4 * 2;
+static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
 #pragma unroll
     for (int k = 0; k < tiles / 2; k++) {
         dr_operand_a<T> operand;
@@ -316,6 +310,13 @@ static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles
 #pragma unroll
         for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
     }
+}
+
+/* The same; and S^T := S^T D. */
+template <typename T, int tiles>
+static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+    keep += threadIdx.x % 4 * 2;
+    dr_group_state<T, tiles>(s, a);
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
         const float2 d = *(const float2 *)(keep + n * 8);
