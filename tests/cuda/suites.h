@@ -32,6 +32,8 @@ bool suite_shapes(gpu *g, fault *what);
 bool suite_large(gpu *g, fault *what);
 /* Decoding from slots: in place, to new ones, skipped; several tokens with the state after each; in a CUDA graph. */
 bool suite_slots(gpu *g, fault *what);
+/* Many sequences at once, in place, to other slots, skipped: the bits of few at a time. */
+bool suite_many(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 

@@ -1,4 +1,4 @@
-/* Copies of whole blocks of memory between global and shared memory that one thread asks for and no register sees, and the
+/* Copies of whole blocks of memory from global to shared memory that one thread asks for and no register sees, and the
  * barriers in shared memory that tell when they are done: instructions of sm_90, beside those of instructions.cuh. */
 #ifndef DR_CUDA_BULK_CUH
 #define DR_CUDA_BULK_CUH
@@ -36,10 +36,10 @@ static __device__ inline void dr_mbarrier_wait(unsigned barrier, unsigned parity
     while (!done);
 }
 
-/* What a copy says of its memory to the second-level cache: it will not be needed soon. */
-static __device__ inline uint64_t dr_bulk_passing() {
+/* What a copy says of its memory to the second-level cache: nothing that other loads would not say. */
+static __device__ inline uint64_t dr_bulk_ordinary() {
     uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
@@ -54,31 +54,6 @@ static __device__ inline void dr_bulk_load(unsigned to, const void *from, unsign
 /* Asks the second-level cache for bytes that will be loaded soon, a multiple of 16 like the address. */
 static __device__ inline void dr_bulk_prefetch(const void *from, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-/* What this thread has written to shared memory becomes visible to copies. */
-static __device__ inline void dr_bulk_publish() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-static __device__ inline void dr_bulk_store(void *to, unsigned from, unsigned bytes, uint64_t policy) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to), "r"(from),
-                 "r"(bytes), "l"(policy)
-                 : "memory");
-}
-
-/* The stores asked for since the last commit are a group; the waits leave at most that many groups of this thread whose shared
- * memory is still to be read, or that are not yet done. */
-static __device__ inline void dr_bulk_commit() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-template <int unfinished> static __device__ inline void dr_bulk_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(unfinished) : "memory");
-}
-
-template <int unfinished> static __device__ inline void dr_bulk_wait() {
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(unfinished) : "memory");
 }
 
 #endif

@@ -54,12 +54,14 @@ static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const flo
 /* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
  * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
  * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
- * stays as it is. */
-static __device__ inline void settle_gain(const dr_row &spec, const dr_row_gains &gains, float value_dot, float write_dot,
-                                          float *d_gain) {
+ * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
+ * 16 bits. */
+static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
+                                          float write_dot, float *d_gain) {
     const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    const float least = storage == DR_F32 ? 0x1p-4f : 0x1p-10f;
     if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
-    if (fabsf(gains.gain) >= 0x1p-10f) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
+    if (fabsf(gains.gain) >= least) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
 }
 
 /* Adds a multiple of w to its gradient such that their product is `target`. */
@@ -107,7 +109,7 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
             d_factor += value_dot;
     }
     if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
-        settle_gain(spec, gains, value_dot, write_dot, &d_gain);
+        settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
         settle_write<E>(w, write_dot, d_w);
     }
     dr_map_gain_inputs d = {};
@@ -265,7 +267,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
                 dot += call.back.write_part[part + p * 64];
                 square += call.back.square_part[part + p * 64];
             }
-            settle_gain(spec, gains, call.back.value_dot[at], write_dot, &sum);
+            settle_gain(plan.storage, spec, gains, call.back.value_dot[at], write_dot, &sum);
             if (square > 0) more = (write_dot - dot) / square;
         }
         call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;

@@ -21,10 +21,11 @@ static __device__ inline void pass_token(const dr_cuda_tokens &call, const place
     for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
     const float alpha = dr_row_alpha(rows, token, at.value_head);
     float key_dot = 0;
-    if (rows.diagonal_scan) key_dot = pass_scan<T>(rows, at, token, shared, a, squash, morrison);
+    if (rows.diagonal_scan) key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
     make_query<T>(rows, at, token, a, query);
     for (int step = 0; step < rows.steps; step++, turn ^= 1) {
-        const row_operands made = make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared);
+        const row_operands made =
+            make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
         const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
         if (step < rows.steps - 1 || at.group != 0 || at.column >= V) continue;
         const float4 out = read_output(rows, shared.sums, pass.update);

@@ -57,11 +57,12 @@ static __device__ inline void replay_chunk(const dr_cuda_rows &rows, const place
 #pragma unroll
             for (int c = 0; c < CHANNELS; c++)
                 if (threadIdx.x + c * THREADS < 256) memory.scan[t * 256 + threadIdx.x + c * THREADS] = a[c];
-            key_dot = pass_scan<T>(rows, at, token, shared, a, squash, morrison);
+            key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
         }
         for (int step = 0; step < rows.steps; step++, turn ^= 1) {
             const int64_t row = (int64_t)t * rows.steps + step;
-            const row_operands made = make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared);
+            const row_operands made =
+                make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
 #pragma unroll
             for (int i = 0; i < ROWS; i++) memory.state[(row * ROWS + i) * THREADS + threadIdx.x] = S[i];
             const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
@@ -88,7 +89,7 @@ static __device__ inline float4 row_back(const dr_cuda_rows &rows, const place &
     const bool erases = dr_row_reads(rows, step), last = step == rows.steps - 1, undecayed = dr_row_undecayed(rows, step);
     const bool decays = step == 0 && to.decay;
     const int lane = threadIdx.x % 32, column_group = threadIdx.x % COLUMN_GROUPS;
-    const float4(&channel)[KT] = shared.channel[turn];
+    const float4(&channel)[KT] = shared.made.channel[turn];
     float4 d_update = make_float4(0, 0, 0, 0);
 #pragma unroll UNROLLED
     for (int i = 0; i < ROWS; i++) {
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
                 if (rows.diagonal_scan) {
 #pragma unroll
                     for (int c = 0; c < CHANNELS; c++) a[c] = memory.scan[t * 256 + threadIdx.x + c * THREADS];
-                    key_dot = pass_scan<T>(rows, at, token, shared, a, squash, morrison);
+                    key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
                 }
                 make_query<T>(rows, at, token, a, query);
                 float d_o[4];
@@ -203,7 +204,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
                     const float4 update = kept_row[threadIdx.x % COLUMN_GROUPS];
                     const float4 erased = kept_row[COLUMN_GROUPS + threadIdx.x % COLUMN_GROUPS];
                     const row_operands made =
-                        make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared);
+                        make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
                     const float4 d_update =
                         row_back(rows, at, step, turn, made.gains.gain, make_float4(d_o[0], d_o[1], d_o[2], d_o[3]),
                                  memory.state + row * ROWS * THREADS, update, erased,

@@ -16,15 +16,25 @@ typedef struct {
     float query_write[WARPS];
 } row_sums; /* each warp's part */
 
-template <int KT> struct token_shared {
+/* Rows as 128 threads make them, one of so many groups. */
+template <int KT, int GROUPS> struct made_rows {
     float4 channel[2][KT]; /* of two rows in turn: one is read while the next is made */
-    row_sums sums;
     float dot[2][WARPS], key_dot[WARPS], morrison[WARPS];
 };
 
-/* Waits for the 128 threads that make a row, or that hold columns of a state: each such group has a barrier of its own. */
-static __device__ inline void meet(unsigned barrier) {
-    __barrier_sync_count(barrier, THREADS);
+template <int KT> struct token_shared {
+    made_rows<KT, 1> made;
+    row_sums sums;
+};
+
+/* This thread among the 128 that make a row, or that hold columns of a state. */
+static __device__ inline int group_thread() {
+    return (int)(threadIdx.x % THREADS);
+}
+
+/* Waits for those 128 threads: each of the groups that a block has may have a barrier of its own. */
+template <int GROUPS> static __device__ inline void meet() {
+    __barrier_sync_count(GROUPS == 1 ? 0 : threadIdx.x / THREADS, THREADS);
 }
 
 static __device__ inline float sum_warps(const float (&parts)[WARPS]) {
@@ -106,39 +116,60 @@ static __device__ inline void store_state(float *to, int K, int V, const place &
     }
 }
 
-/* The sums that a row needs, each left in shared memory by its warp. */
-template <int KT, bool ERASES, bool QUERIES, int ROWS>
-static __device__ inline void sum_channels(row_sums &sums, const float4 (&channel)[KT], int group, const float4 (&S)[ROWS]) {
-    float4 erased = make_float4(0, 0, 0, 0), read = erased;
-    float query_write = 0;
+/* This thread's part of the sums that a row needs, over rows group, group + 16, .. of the state. */
+typedef struct {
+    float4 erased, read;
+    float query_write;
+} channel_sums;
+
+template <bool ERASES, bool QUERIES, int KT, int ROWS>
+static __device__ inline channel_sums sum_thread(const float4 (&channel)[KT], int group, const float4 (&S)[ROWS]) {
+    channel_sums sums = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0), 0};
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const float4 x = channel[group + i * ROW_GROUPS];
-        if (ERASES) multiply_add(x.x, S[i], erased);
-        if (QUERIES) multiply_add(x.z * x.w, S[i], read);
-        if (QUERIES) query_write = fmaf(x.w, x.y, query_write);
+        if (ERASES) multiply_add(x.x, S[i], sums.erased);
+        if (QUERIES) multiply_add(x.z * x.w, S[i], sums.read);
+        if (QUERIES) sums.query_write = fmaf(x.w, x.y, sums.query_write);
     }
-    const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
-    if (ERASES) erased = sum_rows(erased);
-    if (QUERIES) read = sum_rows(read);
-    if (QUERIES) query_write = sum_rows(query_write);
+    return sums;
+}
+
+/* The same, what the row has no use for being 0. */
+template <int KT, int ROWS>
+static __device__ inline channel_sums sum_thread(bool erases, bool queries, const float4 (&channel)[KT], int group,
+                                                 const float4 (&S)[ROWS]) {
+    if (erases && queries) return sum_thread<true, true>(channel, group, S);
+    return erases ? sum_thread<true, false>(channel, group, S) : sum_thread<false, true>(channel, group, S);
+}
+
+/* The sums of a block, each left in shared memory by its warp. */
+template <int KT, int ROWS>
+static __device__ inline void sum_channels(bool erases, bool queries, row_sums &sums, const float4 (&channel)[KT], int group,
+                                           const float4 (&S)[ROWS]) {
+    channel_sums x = sum_thread(erases, queries, channel, group, S);
+    const int warp = group_thread() / 32, lane = threadIdx.x % 32;
+    if (erases) x.erased = sum_rows(x.erased);
+    if (queries) x.read = sum_rows(x.read);
+    if (queries) x.query_write = sum_rows(x.query_write);
     if (lane >= COLUMN_GROUPS) return;
-    if (ERASES) sums.erased[warp][lane] = erased;
-    if (QUERIES) sums.read[warp][lane] = read;
-    if (QUERIES && lane == 0) sums.query_write[warp] = query_write;
+    if (erases) sums.erased[warp][lane] = x.erased;
+    if (queries) sums.read[warp][lane] = x.read;
+    if (queries && lane == 0) sums.query_write[warp] = x.query_write;
 }
 
 /* The diagonal scan's part of a token: this thread's channels of B or of the Sherman-Morrison key, and key . (B key), which all
  * threads return; A moves on. */
-template <typename T, int KT, int CHANNELS>
-static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &at, int64_t token, token_shared<KT> &shared,
-                                         float (&a)[CHANNELS], float (&squash)[CHANNELS], float (&morrison)[CHANNELS]) {
+template <typename T, int KT, int GROUPS, int CHANNELS>
+static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &at, int64_t token,
+                                         made_rows<KT, GROUPS> &shared, float (&a)[CHANNELS], float (&squash)[CHANNELS],
+                                         float (&morrison)[CHANNELS]) {
     const bool needs_key_dot = rows.normalizer != DR_NORMALIZER_NONE;
     const bool needs_morrison = rule_writes(rows, DR_WRITE_SHERMAN_MORRISON);
     float key_dot = 0, morrison_dot = 0;
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
-        const int d = threadIdx.x + c * THREADS;
+        const int d = group_thread() + c * THREADS;
         if (d >= rows.key_size) continue;
         const float before = a[c];
         a[c] = scan_step_at<T>(rows, token, at.key_head, d, before);
@@ -151,12 +182,12 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
     if (!needs_key_dot && !needs_morrison) return 0;
     key_dot = dr_warp_sum(key_dot);
     morrison_dot = dr_warp_sum(morrison_dot);
-    meet(0); /* the sums of the token before have been read */
+    meet<GROUPS>(); /* the sums of the token before have been read */
     if (threadIdx.x % 32 == 0) {
-        shared.key_dot[threadIdx.x / 32] = key_dot;
-        shared.morrison[threadIdx.x / 32] = morrison_dot;
+        shared.key_dot[group_thread() / 32] = key_dot;
+        shared.morrison[group_thread() / 32] = morrison_dot;
     }
-    meet(0);
+    meet<GROUPS>();
     if (needs_morrison) {
         const float factor = 1 / (1 + sum_warps(shared.morrison));
 #pragma unroll
@@ -171,7 +202,7 @@ static __device__ inline void load_scan(const dr_cuda_tokens &call, const float 
                                         float (&a)[CHANNELS]) {
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
-        const int d = threadIdx.x + c * THREADS;
+        const int d = group_thread() + c * THREADS;
         a[c] = 0;
         if (call.rows.diagonal_scan && from && d < call.rows.key_size)
             a[c] = from[(slot * call.rows.key_heads + at.key_head) * call.rows.key_size + d];
@@ -184,7 +215,7 @@ static __device__ inline void make_query(const dr_cuda_rows &rows, const place &
                                          const float (&after)[CHANNELS], float (&query)[CHANNELS]) {
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
-        const int d = threadIdx.x + c * THREADS;
+        const int d = group_thread() + c * THREADS;
         if (d < rows.key_size) query[c] = query_channel_at<T>(rows, token, at.key_head, d, after[c]);
     }
 }
@@ -200,7 +231,7 @@ static __device__ inline float make_channels(const dr_cuda_rows &rows, const pla
     float dot = 0;
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
-        const int d = threadIdx.x + c * THREADS;
+        const int d = group_thread() + c * THREADS;
         float4 x = make_float4(0, 0, 0, 0);
         if (d < rows.key_size) {
             key_channel keys = key_channel_at<T>(rows, row, token, dr_step_index(rows, step), at.key_head, at.value_head, d,
@@ -220,17 +251,17 @@ static __device__ inline float make_channels(const dr_cuda_rows &rows, const pla
     return dot;
 }
 
-/* Channels, gain and raw value of a row, made at once; waits for all threads of the block. */
+/* Channels, gain and raw value of a row, made at once; waits for the 128 threads. */
 typedef struct {
     dr_row_gains gains;
     float z[4]; /* value (times its gate) without gain or factor: this thread's columns */
 } row_operands;
 
-template <typename T, int KT, int CHANNELS>
+template <typename T, int KT, int GROUPS, int CHANNELS>
 static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const place &at, int64_t token, int step, int turn,
                                                float alpha, float key_dot, const float (&squash)[CHANNELS],
                                                const float (&morrison)[CHANNELS], const float (&query)[CHANNELS],
-                                               token_shared<KT> &shared) {
+                                               made_rows<KT, GROUPS> &shared) {
     row_operands made;
     const dr_row &row = dr_rule_row(rows, step);
     float dot = make_channels<T>(rows, at, token, step, alpha, squash, morrison, query, shared.channel[turn]);
@@ -240,9 +271,9 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
     dr_row_value<T, 4>(rows, token, step, at.value_head, one, at.column, made.z);
     if (dr_row_needs_dot(rows, step)) {
         dot = dr_warp_sum(dot);
-        if (threadIdx.x % 32 == 0) shared.dot[turn][threadIdx.x / 32] = dot;
+        if (threadIdx.x % 32 == 0) shared.dot[turn][group_thread() / 32] = dot;
     }
-    meet(0);
+    meet<GROUPS>();
     if (dr_row_needs_dot(rows, step)) inputs.dot = sum_warps(shared.dot[turn]);
     made.gains.base = dr_map_base_gain(row.gain, rows.gain_eps, &inputs);
     made.gains.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &inputs);
@@ -254,47 +285,42 @@ static __device__ inline float row_value_factor(const dr_row &row, const dr_row_
     return row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
 }
 
-/* What a row adds to the state, u = z - c e, and e, which is 0 where the row does not read; S moves on. value: z, gain: c.
- * Where the row is the token's last, its sums are left for read_output. */
-typedef struct {
-    float4 update, erased;
-} row_pass;
-
+/* S = D + w u for rows group, group + 16, .. */
 template <int KT, int ROWS>
-static __device__ inline row_pass pass_state(const dr_cuda_rows &rows, int step, int group, unsigned barrier,
-                                             const float4 (&channel)[KT], float4 value, float gain, row_sums &sums,
-                                             float4 (&S)[ROWS]) {
-    const bool erases = dr_row_reads(rows, step), last = step == rows.steps - 1;
-    if (erases && last)
-        sum_channels<KT, true, true>(sums, channel, group, S);
-    else if (erases)
-        sum_channels<KT, true, false>(sums, channel, group, S);
-    else if (last)
-        sum_channels<KT, false, true>(sums, channel, group, S);
-    if (erases || last) meet(barrier);
-    row_pass pass;
-    pass.update = value;
-    pass.erased = make_float4(0, 0, 0, 0);
-    if (erases) {
-        pass.erased = sum_warps(sums.erased, threadIdx.x % COLUMN_GROUPS);
-        multiply_add(-gain, pass.erased, pass.update);
-    }
-    const float4 u = pass.update;
+static __device__ inline void move_state(const float4 (&channel)[KT], int group, float4 u, float4 (&S)[ROWS]) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const float4 x = channel[group + i * ROW_GROUPS];
         S[i] = make_float4(fmaf(x.y, u.x, x.z * S[i].x), fmaf(x.y, u.y, x.z * S[i].y), fmaf(x.y, u.z, x.z * S[i].z),
                            fmaf(x.y, u.w, x.z * S[i].w));
     }
-    return pass;
 }
+
+/* What a row adds to the state, u = z - c e, and e, which is 0 where the row does not read; S moves on. Where the row is the
+ * token's last, its sums are left for read_output. */
+typedef struct {
+    float4 update, erased;
+} row_pass;
 
 template <int KT, int ROWS>
 static __device__ inline row_pass pass_row(const dr_cuda_rows &rows, const place &at, int step, int turn,
                                            const row_operands &made, token_shared<KT> &shared, float4 (&S)[ROWS]) {
+    const bool erases = dr_row_reads(rows, step), last = step == rows.steps - 1;
     const float z = row_value_factor(dr_rule_row(rows, step), made.gains);
-    const float4 value = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
-    return pass_state(rows, step, at.group, 0, shared.channel[turn], value, made.gains.gain, shared.sums, S);
+    const float4(&channel)[KT] = shared.made.channel[turn];
+    if (erases || last) {
+        sum_channels(erases, last, shared.sums, channel, at.group, S);
+        meet<1>();
+    }
+    row_pass pass;
+    pass.update = make_float4(made.z[0] * z, made.z[1] * z, made.z[2] * z, made.z[3] * z);
+    pass.erased = make_float4(0, 0, 0, 0);
+    if (erases) {
+        pass.erased = sum_warps(shared.sums.erased, threadIdx.x % COLUMN_GROUPS);
+        multiply_add(-made.gains.gain, pass.erased, pass.update);
+    }
+    move_state(channel, at.group, pass.update, S);
+    return pass;
 }
 
 /* The output, this thread's columns, after the token's last row. */
@@ -313,7 +339,7 @@ static __device__ inline place place_of(const dr_cuda_tokens &call, unsigned ind
     at.value_head = (int)(head % HV);
     at.key_head = at.value_head / call.rows.group;
     at.column = (int)(index % slices) * COLUMNS + 4 * (int)(threadIdx.x % COLUMN_GROUPS);
-    at.group = threadIdx.x / COLUMN_GROUPS;
+    at.group = group_thread() / COLUMN_GROUPS;
     at.begin = sequence_begin(call.layout, at.sequence);
     at.tokens = sequence_begin(call.layout, at.sequence + 1) - at.begin;
     at.whole = call.whole;
