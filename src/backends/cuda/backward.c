@@ -1,5 +1,6 @@
 /* The backward's tensors and the order of its stages. */
 #include "backends/cuda/backward.h"
+#include "backends/cuda/leads.h"
 
 static void *take(dr_arena *arena, const dr_cuda_chunk_plan *plan, int64_t rows, int64_t columns, size_t element) {
     return dr_arena_take(arena, (size_t)plan->blocks * (size_t)rows * (size_t)columns * element);
@@ -12,8 +13,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     *tensors = (dr_cuda_backward_tensors){
         .d_exit = take(arena, plan, V, K, element),
         .d_update = take(arena, plan, N, V, element),
-        .d_query = take(arena, plan, N, K, sizeof(float)),
-        .d_write = take(arena, plan, N, K, sizeof(float)),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
         .write_dot = take(arena, plan, 1, N, sizeof(float)),
     };
@@ -23,10 +22,15 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->exit_part = take(arena, plan, 1, K, sizeof(float));
         if (plan->reads) tensors->d_erase = take(arena, plan, N, N, element);
     }
-    if (plan->reads) {
-        tensors->d_read = take(arena, plan, N, K, sizeof(float));
-        tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
+    const bool direct = dr_rows_direct(&plan->rows), led = direct || dr_rows_made(&plan->rows);
+    if (!led) {
+        tensors->d_query = take(arena, plan, N, K, sizeof(float));
+        tensors->d_write = take(arena, plan, N, K, sizeof(float));
+        if (plan->reads) tensors->d_read = take(arena, plan, N, K, sizeof(float));
     }
+    if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
+    if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
+        tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
     if (plan->rows.diagonal_scan) {
         tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));

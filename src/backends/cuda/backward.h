@@ -3,10 +3,11 @@
  *     reverse    chunk after chunk, last first    dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
  *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T,
  *                                                 masked and, with scalar decay, decayed      gradients of values
- *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk
+ *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk;
+ *                                                 led on to the inputs where nothing is to be summed (leads.h)
  *     decay      every chunk at once              d log decay
- *     rows       every token at once              gradients of the inputs, summed over the value heads of a key head in order;
- *                                                 where the rows are inputs themselves, keys has written most of them already
+ *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
+ *                                                 summed over the value heads of a key head in order
  *
  * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits.
  *
@@ -25,7 +26,7 @@ typedef struct {
     void *update;     /* [64][Vp] T U */
     void *d_score;    /* [64][64] T G */
     void *d_erase;    /* [64][64] T M; NULL where no row reads */
-    float *d_query;   /* [64][Kp] of q~ */
+    float *d_query;   /* [64][Kp] of q~; this and the next two NULL where keys leads them on */
     float *d_read;    /* [64][Kp] minus the gradient of r without its gain: r gets -c of it, c gets -r . it */
     float *d_write;   /* [64][Kp] of w */
     float *value_dot; /* [64] sum over V of (gate) value dz */
@@ -33,7 +34,8 @@ typedef struct {
     /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
     float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
     float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
-    float *gain_part;   /* [Kp/64][64] -r . d_read, where keys writes the inputs' gradients itself */
+    float *gain_part;   /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
+    float *lambda_part; /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
     float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
     float *square_part; /* [Kp/64][64] w . w */
     float *exit_part;   /* [Kp] D (S . dS') of every channel */
@@ -68,6 +70,7 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t s
 dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
 /* Updates, keys and decay in one, where that fits. */
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);

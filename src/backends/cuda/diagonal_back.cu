@@ -11,7 +11,7 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
                morrison = dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON);
     const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
     gradients->key = (float *)dr_arena_take(arena, bytes);
-    if (dr_rows_made(plan->rows))
+    if (dr_rows_made(&plan->rows))
         gradients->settle = (float *)dr_arena_take(arena, tokens * sizeof(float));
     else
         gradients->query = (float *)dr_arena_take(arena, bytes);

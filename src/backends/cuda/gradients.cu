@@ -231,7 +231,7 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     operands_of<T>(y, u);
     put_box<T>(w.base + values, y);
     dr_shared_fence();
-    if (!dr_rows_direct(rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
@@ -306,7 +306,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
-    const bool direct = dr_rows_direct(plan.rows);
+    const bool direct = dr_rows_direct(&plan.rows);
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0;
 #pragma unroll 1

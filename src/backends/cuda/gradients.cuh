@@ -5,6 +5,7 @@
 
 #include "backends/cuda/backward.h"
 #include "backends/cuda/bulk.cuh"
+#include "backends/cuda/leads.h"
 #include "backends/cuda/prepare_warpgroups.cuh"
 #include "backends/cuda/row_tiles.cuh"
 #include "backends/cuda/scan_warpgroups.cuh"
@@ -150,15 +151,15 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &spec = rows.row[0];
-    const dr_cuda_input &gain = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN],
-                        &lambda = rows.input[DR_INPUT_LAMBDA];
+    const dr_input gained = dr_row_gained(&spec);
+    const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
+    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
         const int64_t token = told.x.place.first + row;
         float sum = 0, of_lambda = 0;
         for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
         for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
-        if (spec.gain != DR_GAIN_ONE && gain.gradient)
-            ((float *)gain.gradient)[dr_input_index(gain, token, 0, told.x.head)] = sum;
+        if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
         if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
     }
 }
@@ -168,7 +169,7 @@ template <int key_boxes, int value_boxes>
 static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && dr_rows_direct(rows)) put_gains(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 

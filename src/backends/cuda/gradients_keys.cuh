@@ -125,43 +125,47 @@ template <typename T> static __device__ inline float2 squares_of(const worker &w
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
  * value head, else what row_gradients takes. */
+template <typename T> static __device__ inline void put_input(const worker &w, dr_input i, const float (&c)[8][4]) {
+    const dr_cuda_input &input = w.call.plan.rows.input[i];
+    if (input.gradient)
+        put_tokens<T>(w, (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
+                      input.token, c);
+}
+
 template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY];
-    if (!dr_rows_direct(rows) && !dr_rows_made(rows))
+    if (dr_rows_direct(&rows) || dr_rows_made(&rows))
+        put_input<T>(w, DR_INPUT_QUERY, q);
+    else
         put_floats(w, w.call.back.d_query, q);
-    else if (query.gradient)
-        put_tokens<T>(w, (T *)query.gradient + dr_input_index(query, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      query.token, q);
 }
 
 template <typename T, bool reads> static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
     const dr_cuda_backward_call &call = w.call;
     const dr_cuda_rows &rows = call.plan.rows;
-    const dr_cuda_input &key = rows.input[DR_INPUT_KEY];
-    const bool made = dr_rows_made(rows);
-    if (!made && !dr_rows_direct(rows)) {
+    const dr_row &row = rows.row[0];
+    const bool made = dr_rows_made(&rows);
+    if (!made && !dr_rows_direct(&rows)) {
         if (reads) put_floats(w, call.back.d_read, r);
         put_floats(w, call.back.d_write, k);
         return;
     }
-    const float upper = reads ? -w.rows.gain[w.row] : 0, lower = reads ? -w.rows.gain[w.row + 8] : 0;
+    const float factor[2] = {reads ? -w.rows.gain[w.row] : 0, reads ? -w.rows.gain[w.row + 8] : 0};
+    const bool apart = made || dr_row_lead(&row) == DR_LEAD_APART;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
+            if (reads && !apart) k[n][i] += r[n][i];
+        }
     if (made) {
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) r[n][i] = reads ? (i < 2 ? upper : lower) * r[n][i] : 0;
         put_scan(w, call.diagonal.key, r);
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-#pragma unroll
-    for (int n = 0; n < 8 && reads; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) k[n][i] = fmaf(i < 2 ? upper : lower, r[n][i], k[n][i]);
-    if (key.gradient)
-        put_tokens<T>(w, (T *)key.gradient + dr_input_index(key, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      key.token, k);
+    if (reads && apart) put_input<T>(w, dr_row_led(&row), r);
+    put_input<T>(w, dr_row_written(&row), k);
 }
 
 /* Of r = key + lambda query: what the query and lambda get of its gradient. */
@@ -189,7 +193,7 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const chunk_decays &decay = w.rows.decay;
-    const bool made = dr_rows_made(rows);
+    const bool made = dr_rows_made(&rows);
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -266,7 +270,7 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
     if (reading == READS_SUM) {
-        if (dr_rows_direct(rows)) lead_sum<T>(w, w.shared + query, r, q);
+        if (dr_rows_direct(&rows)) lead_sum<T>(w, w.shared + query, r, q);
         put_query<T>(w, q);
     }
     leave_tile(w, shape::query);

@@ -1,18 +1,17 @@
-/* keys: what queries, read keys and write keys get, for every chunk, value head and 64 channels of K.
+/* keys: what queries, read keys and write keys get, for every chunk, value head and 64 channels of K, with no or scalar decay.
  *
  *     d_query_i = scale f(at_i, 0) (S dO_i) + sum_j G_ij f w_j           d_read_i = f(at_i, 0) (S dY_i) + sum_j M_ij f w_j / s
  *     d_far_j   = f(N, j+1) (dS' U_j)                                   d_near_j = sum_i f (G_ij q_i - c_i M_ij r_i / s)
  *
- * No or scalar decay: f is in G and M already, the factors from entry and to exit scale rows. Decay by channel:
- * keys_channel.cuh.
+ * f is in G and M already, the factors from entry and to exit scale rows. With a decay of each channel: keys_channel.cu.
  *
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/device.cuh"
-#include "backends/cuda/keys_channel.cuh"
+#include "backends/cuda/keys.cuh"
 
-/* ---- no or scalar decay -------------------------------------------------------------------------------------------------- */
+/* ---- factors and sums of rows -------------------------------------------------------------------------------------------- */
 
-static __device__ inline void scalar_fades(const dr_cuda_rows &rows, const keys_rows &k) {
+static __device__ inline void fades(const dr_cuda_rows &rows, const keys_rows &k) {
     const int i = (int)threadIdx.x;
     if (i >= 64) return;
     float head = 1, tail = 1;
@@ -29,13 +28,9 @@ template <typename T> static __device__ inline float2 dot_rows(const float (&c)[
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const T *upper = (const T *)(tile + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
-        const T *lower = (const T *)(tile + dr_tile_at<T>(0, 64, row + 8, 8 * n + 2 * t));
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            sum.x = fmaf(c[n][e], dr_to_float(upper[e]), sum.x);
-            sum.y = fmaf(c[n][2 + e], dr_to_float(lower[e]), sum.y);
-        }
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
+        sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
     }
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
@@ -109,8 +104,7 @@ static __device__ inline void decay_parts(const dr_cuda_backward_call &call, con
     call.back.reader_part[at + i] = sum;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- results ------------------------------------------------------------------------------------------------------------- */
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -121,95 +115,134 @@ static __device__ inline void store_rows(float *to, int width, const float (&c)[
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
-/* ---- gradients at once -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients at once --------------------------------------------------------------------------------------------------- */
 
-/* Rows of the block, a token each, to tokens of [tokens][..][K] from `to` on, stride elements from one to the next. */
+/* This lane's channels of an accumulator's half h to a vector, `to` its channel `first`; NULL: not wanted. */
 template <typename U>
-static __device__ inline void store_tokens(const dr_cuda_rows &rows, const dr_row_block &x, U *to, int64_t stride, int first,
-                                           const float (&c)[8][4]) {
+static __device__ inline void store_vector(const dr_cuda_rows &rows, U *to, int first, const float (&c)[8][4], int h) {
     if (!to) return;
-    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const int left = rows.key_size - first - 2 * t;
-    to += first + 2 * t;
+    const int t = (int)(threadIdx.x % 4), left = rows.key_size - first - 2 * t;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = mine + g + 8 * h;
-        if (row >= x.rows) continue;
+    for (int n = 0; n < 8; n++) {
+        U *pair = to + 2 * t + 8 * n;
+        if (rows.aligned && 8 * n + 1 < left) {
+            dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
+            continue;
+        }
+        if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
+        if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
+    }
+}
+
+/* r, times -c, to where it leads: to the gradients of the write key and the query beside it, or what stays in r to an input of
+ * its own. Part of lambda's gradient on the way. */
+template <typename T>
+static __device__ inline void lead_read(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                        const keys_room &room, int first, int row, int h, float gain, float (&q)[8][4],
+                                        float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int t = (int)(threadIdx.x % 4), token = dr_row_token(rows, row);
+    const dr_row &spec = dr_rule_row(rows, row - token * rows.steps);
+    const dr_lead lead = dr_row_lead(&spec);
+    const float sign = spec.read == DR_READ_FREE ? gain : -gain;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float &left = r[n][2 * h], &right = r[n][2 * h + 1];
+        left *= sign, right *= sign;
+        if (lead == DR_LEAD_TIED || lead == DR_LEAD_SUM) w[n][2 * h] += left, w[n][2 * h + 1] += right;
+    }
+    if (lead == DR_LEAD_SUM) {
+        const bool there = row < x.rows;
+        const float lambda = there ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head) : 0;
+        float sum = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            U *pair = to + row * stride + 8 * n;
-            if (rows.aligned && 8 * n + 1 < left) {
-                dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
-                continue;
-            }
-            if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
-            if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
+            const float2 query = tile_pair<T>(shared + room.query, row, 8 * n + 2 * t);
+            sum = fmaf(query.x, r[n][2 * h], fmaf(query.y, r[n][2 * h + 1], sum));
+            q[n][2 * h] = fmaf(lambda, r[n][2 * h], q[n][2 * h]);
+            q[n][2 * h + 1] = fmaf(lambda, r[n][2 * h + 1], q[n][2 * h + 1]);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (t == 0) call.back.lambda_part[(x.block * (call.plan.key_width / 64) + first / 64) * 64 + row] = sum;
+    }
+    if (lead == DR_LEAD_GATED && row < x.rows) {
+        const dr_cuda_input &input = rows.input[DR_INPUT_ERASE_GATE];
+        const T *gates = (const T *)input.at + dr_input_index(input, x.place.first + token, 0, x.head) + first + 2 * t;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 key = tile_pair<T>(shared + room.write, row, 8 * n + 2 * t);
+            float gate[2];
+            dr_load_lane<T, 2>(gates + 8 * n, rows.key_size - first - 8 * n - 2 * t, rows.aligned, gate);
+            w[n][2 * h] = fmaf(gate[0], r[n][2 * h], w[n][2 * h]);
+            w[n][2 * h + 1] = fmaf(gate[1], r[n][2 * h + 1], w[n][2 * h + 1]);
+            r[n][2 * h] *= key.x, r[n][2 * h + 1] *= key.y;
         }
     }
 }
 
-/* For rules whose row is its input (dr_rows_direct), or made of it by the scan (made): gradients of query and key, or what the
- * scan's backward needs, and this part of -r . d_read for the gain. */
+/* For rules whose rows lead to inputs (dr_rows_direct). */
 template <typename T>
 static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
-                                           const keys_room &room, int first, bool made, float2 dot, const float (&q)[8][4],
+                                           const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
                                            float (&r)[8][4], float (&w)[8][4]) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
-    const dr_cuda_input &query = rows.input[DR_INPUT_QUERY], &key = rows.input[DR_INPUT_KEY];
-    const int64_t at = (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
-    if (plan.reads && lane % 4 == 0) {
-        call.back.gain_part[at] = -dot.x;
-        call.back.gain_part[at + 8] = -dot.y;
-    }
-    const float upper = plan.reads ? -call.chunk.factors[x.block * 64 + row].gain : 0;
-    const float lower = plan.reads ? -call.chunk.factors[x.block * 64 + row + 8].gain : 0;
+    const dr_cuda_rows &rows = call.plan.rows;
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            r[n][i] = plan.reads ? (i < 2 ? upper : lower) * r[n][i] : 0;
-            if (!made) w[n][i] += r[n][i];
+    for (int h = 0; h < 2; h++) {
+        const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4 + 8 * h;
+        if (call.plan.reads) {
+            lead_read<T>(call, x, shared, room, first, row, h, k.gain[row], q, r, w);
+            store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_READ, row), first, r, h);
         }
-    if (query.gradient)
-        store_tokens<T>(rows, x, (T *)query.gradient + dr_input_index(query, x.place.first, 0, x.key_head), query.token, first,
-                        q);
-    if (!made) {
-        if (key.gradient)
-            store_tokens<T>(rows, x, (T *)key.gradient + dr_input_index(key, x.place.first, 0, x.key_head), key.token, first,
-                            w);
-        return;
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_WRITE, row), first, w, h);
     }
+}
+
+/* For rules whose write key the scan makes (dr_rows_made): the gradient of the query, and what the scan's backward needs. */
+template <typename T>
+static __device__ inline void store_made(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                         const keys_room &room, const keys_rows &k, int first, const float (&q)[8][4],
+                                         float (&r)[8][4], const float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
-    store_tokens<float>(rows, x, call.diagonal.key + from, stride, first, r);
-    store_tokens<float>(rows, x, call.diagonal.squashed + from, stride, first, w);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + 8 * h;
+        const float gain = call.plan.reads ? -k.gain[row] : 0;
+#pragma unroll
+        for (int n = 0; n < 8; n++) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
+        if (row >= x.rows) continue;
+        store_vector<float>(rows, call.diagonal.key + from + row * stride + first, first, r, h);
+        store_vector<float>(rows, call.diagonal.squashed + from + row * stride + first, first, w, h);
+    }
     const float2 write = dot_rows<T>(w, shared + room.write), square = square_rows<T>(shared + room.write);
     if (lane % 4 != 0) return;
+    const int64_t at = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + mine;
     call.back.write_part[at] = write.x;
     call.back.write_part[at + 8] = write.y;
     call.back.square_part[at] = square.x;
     call.back.square_part[at + 8] = square.y;
 }
 
-/* ---- the kernel, second half: after the states
- * -------------------------------------------------------------------------------- */
+/* ---- the kernel, second half: after the states ----------------------------------------------------------------------------
+ */
 
-/* No or scalar decay. */
 template <typename T>
-static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                            const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
-                                            float (&r)[8][4], float (&w)[8][4]) {
+static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                     const keys_room &room, const keys_rows &k, int first, float (&q)[8][4], float (&r)[8][4],
+                                     float (&w)[8][4]) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = (int)(threadIdx.x / 32), row = warp * 16 + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared);
-    scale_rows(q, k.head_query, rows.scale);
-    scale_rows(w, k.tail, 1);
+    scale_rows(q, k.head_query, row, rows.scale);
+    scale_rows(w, k.tail, row, 1);
     if (plan.reads) {
-        scale_rows(r, k.head_read, 1);
-        scale_rows(r, k.split, 1);
+        scale_rows(r, k.head_read, row, 1);
+        scale_rows(r, k.split, row, 1);
     }
     constexpr bool apart = sizeof(T) == 4;
     float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
@@ -223,17 +256,24 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     if (plan.reads) {
         dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
         dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-        scale_rows(r, k.inverse, 1);
+        scale_rows(r, k.inverse, row, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
-    const bool made = dr_rows_made(rows);
+    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
     float2 query = read, write = read;
     if (rows.scalar_decay) {
         query = dot_rows<T>(q, shared + room.query);
         write = dot_rows<T>(w, shared + room.write);
     }
-    if (made || dr_rows_direct(rows)) {
-        store_direct<T>(call, x, shared, room, first, made, read, q, r, w);
+    if (plan.reads && (made || direct) && threadIdx.x % 4 == 0) {
+        float *part = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
+        part[0] = -read.x;
+        part[8] = -read.y;
+    }
+    if (direct) {
+        store_direct<T>(call, x, shared, room, k, first, q, r, w);
+    } else if (made) {
+        store_made<T>(call, x, shared, room, k, first, q, r, w);
     } else {
         const int64_t at = x.block * 64 * plan.key_width + first;
         if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
@@ -241,7 +281,6 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
         store_rows(call.back.d_write + at, plan.key_width, w);
     }
     if (!rows.scalar_decay) return;
-    const int row = warp * 16 + (int)(threadIdx.x % 32) / 4;
     if (apart) {
         drop_pairs<T>(rows, plan.reads, shared, room);
         clear(q), clear(r), clear(w);
@@ -263,63 +302,8 @@ static __device__ inline void finish_scalar(const dr_cuda_backward_call &call, c
     decay_parts(call, x, k.total, k.total + 64, reader, read, far);
 }
 
-/* exit += S . dS' of two channels a lane, over the warp's 16 of the 64 columns of V in the stages; of states that are given in
- * float, from those. */
 template <typename T>
-static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *shared, const keys_room &room, const float *entry,
-                                        const float *beyond, int first, int column, float2 &exit) {
-    const int d = (int)(threadIdx.x % 32) * 2, start = (int)(threadIdx.x / 32) * 16;
-    const bool given = entry || beyond;
-#pragma unroll 8
-    for (int v = start; v < start + 16 && !given; v++) {
-        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
-        exit.x = fmaf(s.x, d_s.x, exit.x);
-        exit.y = fmaf(s.y, d_s.y, exit.y);
-    }
-    for (int i = 0; i < 32 && given; i++) {
-        const int v = start + i / 2, channel = d + i % 2;
-        const float2 s = tile_pair<T>(shared + room.stage[3], v, d), d_s = tile_pair<T>(shared + room.stage[4], v, d);
-        const float before = entry ? dr_state_element(rows, entry, first + channel, column + v) : i % 2 ? s.y : s.x;
-        const float after = beyond ? dr_state_element(rows, beyond, first + channel, column + v) : i % 2 ? d_s.y : d_s.x;
-        (i % 2 ? exit.y : exit.x) = fmaf(before, after, i % 2 ? exit.y : exit.x);
-    }
-}
-
-/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
-template <typename T>
-static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
-                                          const keys_room &room, int first, int column) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
-    dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
-    if (plan.reads)
-        dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
-    dr_load_columns<T>(stage + room.stage[2], (const T *)call.back.update + rows_at, plan.value_width, column);
-    dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
-    dr_load_columns<T>(stage + room.stage[4], (const T *)call.back.d_exit + states_at, plan.key_width, first);
-}
-
-/* Asks for G, M, and the keys of 64 channels. */
-template <typename T>
-static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                         const keys_room &room, int first) {
-    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
-    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
-    dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                        shared + room.query);
-}
-
-template <typename T>
-static __device__ inline void finish_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                           const keys_room &room, int first) {
-    dr_finish_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                          shared + room.query);
-}
-
-template <typename T, bool channel>
-static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
-                                                        : channel      ? 2
-                                                                       : 3)
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -327,71 +311,51 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
-    keys_room room = lay_room(sizeof(T), channel);
+    keys_room room = lay_room(sizeof(T), false);
     if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;
     const unsigned base = dr_shared_address(shared);
+    put_gains(call, x, k);
+    put_leads<T>(rows, x, first, k.leads);
     if (thread < 64) {
-        const float gain = call.chunk.factors[block * 64 + thread].gain, split = dr_score_gain(gain);
-        k.split[thread] = split;
-        k.inverse[thread] = 1 / split;
-        k.gain[thread] = gain;
-        k.rest[thread] = -gain / split;
-        const bool decays = !channel && thread < x.rows && thread % rows.steps == 0;
+        const bool decays = thread < x.rows && thread % rows.steps == 0;
         k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
     }
     __syncthreads();
-    if (!channel) scalar_fades(rows, k);
+    fades(rows, k);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
     const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[8][4] = {}, r[8][4] = {}, w[8][4] = {};
     float2 exit = make_float2(0, 0);
-    /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
-    const int V = plan.value_width;
-    bool asked = false;
-    load_states<T>(call, x, shared, room, first, 0);
-    if constexpr (channel) load_decays(rows, x, first, shared + room.alpha);
+    load_states<T>(call, x, shared, room, first, 0, COPY_ALL);
     dr_copy_commit();
-    if (room.ahead && V > 64) load_states<T>(call, x, shared + room.ahead, room, first, 64);
-    dr_copy_commit(); /* with nothing in it, too: the waits count groups */
 #pragma unroll 1
-    for (int column = 0; column < V; column += 64) {
-        const int place = column % 128 ? room.ahead : 0;
-        const unsigned at = base + (unsigned)place;
-        if (room.ahead)
-            dr_copy_wait<1>();
-        else
-            dr_copy_wait<0>();
+    for (int column = 0; column < plan.value_width; column += 64) {
+        dr_copy_wait<0>();
         __syncthreads();
-        dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
-        if (plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
-        dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
-        exit_part<T>(rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        exit_part<T, 16>(rows, shared, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
         if (narrow && (entry || beyond)) {
             __syncthreads();
-            if (entry) dr_load_rest<T>(shared + place + room.stage[3], rows, entry, column, first);
-            if (beyond) dr_load_rest<T>(shared + place + room.stage[4], rows, beyond, column, first);
+            if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
+            if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
             __syncthreads();
-            if (entry) dr_multiply_tiles<T, false>(q, at + room.stage[0], at + room.stage[3], 0, 4);
-            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, at + room.stage[1], at + room.stage[3], 0, 4);
-            if (beyond) dr_multiply_tiles<T, false>(w, at + room.stage[2], at + room.stage[4], 0, 4);
+            if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+            if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
         }
-        const int next = column + (room.ahead ? 128 : 64);
-        if (next < V) {
-            __syncthreads(); /* the stage is read */
-            load_states<T>(call, x, shared + place, room, first, next);
-            dr_copy_commit();
-        } else if (place == 0 && !asked) {
-            __syncthreads();
-            load_pairs<T>(call, x, shared, room, first); /* one group */
-            asked = true;
-        } else {
-            dr_copy_commit();
-        }
+        __syncthreads(); /* the stage is read */
+        if (column + 64 < plan.value_width)
+            load_states<T>(call, x, shared, room, first, column + 64, COPY_ALL);
+        else
+            load_pairs<T>(call, x, shared, room, first, COPY_ALL);
+        dr_copy_commit();
     }
     *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
     __syncthreads();
@@ -404,29 +368,23 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1
     dr_copy_wait<0>();
     __syncthreads();
     finish_pairs<T>(call, x, shared, room, first);
-    if constexpr (!channel)
-        finish_scalar<T>(call, x, shared, room, k, first, q, r, w);
-    else if (plan.reads)
-        finish_channel<T, true>(call, x, shared, room, k, first, q, r, w);
-    else
-        finish_channel<T, false>(call, x, shared, room, k, first, q, r, w);
+    finish<T>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, bool channel> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const int bytes = lay_room(sizeof(T), channel).bytes;
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T), false).bytes;
     const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)keys<T, channel>));
-    keys<T, channel><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_TRY(dr_cuda_allow_shared((const void *)keys<T>));
+    keys<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
     DR_CUDA_LAUNCHED("keys");
     return DR_OK;
 }
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
-        return call->plan.rows.channel_decay ? launch<T, true>(call, stream) : launch<T, false>(call, stream);
-    });
+    if (call->plan.rows.channel_decay) return dr_cuda_backward_keys_channel(call, stream);
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }

@@ -222,7 +222,7 @@ static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
 template <typename T>
 static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source) {
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
-    const int thread = (int)threadIdx.x, row = thread / units, within = thread % units;
+    const int thread = dr_copy_thread(), row = thread / units, within = thread % units;
     const int64_t stride = source.token * (int)sizeof(T);
     const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
     at += row * stride + within * 16;

@@ -34,11 +34,14 @@ static __device__ inline void store_gradient(const dr_cuda_rows &rows, dr_input 
                         rows.aligned, x);
 }
 
+static __device__ inline void put_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
+    const dr_cuda_input &input = rows.input[i];
+    if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, token, step, head)] = x;
+}
+
 /* One value per warp: x is the same in all lanes. */
 static __device__ inline void store_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
-    const dr_cuda_input &input = rows.input[i];
-    if (threadIdx.x % 32 == 0 && input.at && input.gradient)
-        ((float *)input.gradient)[dr_input_index(input, token, step, head)] = x;
+    if (threadIdx.x % 32 == 0) put_scalar(rows, i, token, step, head, x);
 }
 
 /* A row of a block, [64][Kp] floats. */
@@ -239,22 +242,24 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
     if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
 }
 
-/* Where keys.cu has written the gradients of the vectors: those of the gains, and for the scan's backward the multiple of w
- * that settles w's. One thread a token and head. */
+/* Where keys.cu has led the gradients of the vectors to the inputs: those of the gains and of lambda, and for the scan's
+ * backward the multiple of w that settles w's. One thread a row. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_row &spec = rows.row[0];
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
     const int i = (int)threadIdx.x, parts = plan.key_width / 64;
     if (i >= x.rows) return;
+    const int token = dr_row_token(rows, i), step = i - token * rows.steps;
+    const dr_row &spec = dr_rule_row(rows, step);
+    const bool reads = spec.read != DR_READ_NONE;
     const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
-    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0;
-    if (plan.reads)
-        for (int p = 0; p < parts; p++) sum += call.back.gain_part[part + p * 64];
+    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0, lambda = 0;
+    for (int p = 0; p < parts && reads; p++) sum += call.back.gain_part[part + p * 64];
+    for (int p = 0; p < parts && call.back.lambda_part; p++) lambda += call.back.lambda_part[part + p * 64];
     if (call.diagonal.settle) {
         float more = 0;
-        if (plan.reads) {
+        if (reads) {
             const float gain = call.chunk.factors[at].gain, write_dot = call.back.write_dot[at];
             const dr_row_gains gains = {gain, gain, 1};
             float dot = 0, square = 0;
@@ -267,9 +272,17 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
         }
         call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;
     }
-    if (spec.gain == DR_GAIN_ONE) return;
-    const dr_cuda_input &input = rows.input[spec.gain == DR_GAIN_BETA ? DR_INPUT_BETA : DR_INPUT_ERASE_GAIN];
-    if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, x.place.first + i, 0, x.head)] = sum;
+    const dr_input gained = dr_row_gained(&spec);
+    if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
+    if (call.back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, lambda);
+}
+
+/* Whether a rule's rows leave gain_gradients anything to do. */
+static bool has_gains(const dr_cuda_backward_call *call) {
+    const dr_cuda_rows *rows = &call->plan.rows;
+    bool gained = call->diagonal.settle || call->back.lambda_part;
+    for (int i = 0; i < dr_rows_kinds(rows); i++) gained |= dr_row_gained(&rows->row[i]) != DR_INPUTS;
+    return gained;
 }
 
 static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t stream) {
@@ -292,9 +305,9 @@ template <typename T, int E> static dr_status launch(const dr_cuda_backward_call
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->slots > 0 && (dr_rows_direct(plan->rows) || dr_rows_made(plan->rows))) {
-        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(plan->rows); /* by gradients.cu */
-        if (!written && (plan->rows.row[0].gain != DR_GAIN_ONE || call->diagonal.settle)) DR_TRY(launch_gains(call, stream));
+    if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
+        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
+        if (!written && has_gains(call)) DR_TRY(launch_gains(call, stream));
     } else if (plan->slots > 0) {
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)

@@ -28,10 +28,11 @@ static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &
  * 16-bit types the tensors between the stages hold them rounded. */
 static __device__ inline const float *dr_given_state(const dr_cuda_backward_call &call, const dr_row_block &x, bool exit) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
     const float *states = exit ? call.d_final : call.initial;
+    if (!states) return NULL;
+    const bool there = exit ? x.place.last : x.place.first == dr_sequence_begin(plan, call.chunk.cu, x.place.sequence);
     const int64_t size = (int64_t)plan.rows.key_size * plan.rows.value_size;
-    return there && states ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
+    return there ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
 }
 
 static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
@@ -60,8 +61,8 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
 
 /* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
 template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
-    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = BLOCK_THREADS / units;
-    const int thread = (int)dr_forget(threadIdx.x), row = thread / units, within = thread % units * unit;
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = DR_COPY_THREADS / units;
+    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units * unit;
     const T *at = from + row * width + column + within;
     const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
 #pragma unroll
@@ -117,13 +118,13 @@ static __device__ inline float dr_score_gain(float gain) {
     return fabsf(gain) < 0x1p-20f ? 1.0f : gain;
 }
 
-/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, or (turned) the transpose of these columns of it.
- * Of 16-bit types the operands of four products are loaded before the first of them, so that they do not wait for each other.
- */
+/* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, its columns from `column` on, or (turned) the
+ * transpose of the columns `contracted` .. of it. Of 16-bit types the operands of up to four products are loaded before the
+ * first of them, so that they do not wait for each other. */
 template <typename T, bool turned, int count>
 static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
-                                              int contracted) {
-    constexpr int ahead = sizeof(T) == 2 ? 4 : 1;
+                                              int contracted, int column = 0) {
+    constexpr int ahead = sizeof(T) == 4 ? 1 : count < 4 ? count : 4;
 #pragma unroll
     for (int first = 0; first < count; first += ahead) {
         dr_operand_b<T> b[ahead][2];
@@ -132,7 +133,7 @@ static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr
             if constexpr (turned)
                 dr_load_b<T>(b[n], tile, rows, (first + n) * 16, contracted);
             else
-                dr_load_b_straight<T>(b[n], tile, rows, contracted, (first + n) * 16);
+                dr_load_b_straight<T>(b[n], tile, rows, contracted, column + (first + n) * 16);
         }
 #pragma unroll
         for (int n = 0; n < ahead; n++) {
@@ -159,14 +160,12 @@ static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_til
         if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
 
-/* The same with A the transpose of a tile: its columns of this warp, its rows times factor[row]; NULL: 1. */
+/* A the transpose of a tile: its columns from `mine` on, its rows 16 k .. times factor[row]; NULL: 1. */
 template <typename T>
-static __device__ inline void dr_multiply_sixteen_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int k,
-                                                         const float *factor) {
-    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
-    dr_operand_a<T> a;
+static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, int k, int mine, const float *factor) {
+    const int t = (int)(threadIdx.x % 4);
     float x[2][4];
-    dr_load_transposed<T>(x, a_tile, 64, k * 16, mine);
+    dr_load_transposed<T>(x, tile, 64, k * 16, mine);
     if (factor) {
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -178,15 +177,19 @@ static __device__ inline void dr_multiply_sixteen_turned(float (&c)[8][4], unsig
             }
     }
     dr_operand_from<T>(a, x[0], x[1]);
-    dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
 }
 
+/* The same as above with such an A. */
 template <typename T>
 static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end,
                                                  const float *factor) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        if (k >= first && k < end) dr_multiply_sixteen_turned<T>(c, a_tile, b_tile, k, factor);
+        if (k >= first && k < end) {
+            dr_operand_a<T> a;
+            dr_load_turned<T>(a, a_tile, k, (int)(threadIdx.x / 32) * 16, factor);
+            dr_multiply_row<T, false, 4>(c, a, b_tile, 64, k * 16);
+        }
 }
 
 /* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */

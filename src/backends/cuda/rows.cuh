@@ -6,6 +6,7 @@
 #define DR_CUDA_ROWS_CUH
 
 #include "backends/cuda/lanes.cuh"
+#include "backends/cuda/leads.h"
 #include "backends/cuda/rows.h"
 #include "maps/gain.h"
 #include "maps/keys.h"
@@ -323,27 +324,6 @@ static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int
 template <int E>
 static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, float (&alpha)[E]) {
     dr_row_channel_alpha<E>(rows, token, value_head, dr_lane_first<E>(), alpha);
-}
-
-/* ---- what keys.cu writes at once --------------------------------------------------------------------------------------- */
-
-static __host__ __device__ inline bool dr_rows_single(const dr_cuda_rows &rows) {
-    const dr_row &row = rows.row[0];
-    const bool gain = row.gain == DR_GAIN_ONE || row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA;
-    return rows.steps == 1 && rows.group == 1 && rows.query == DR_QUERY_PLAIN && gain &&
-           (row.read == DR_READ_NONE || row.read == DR_READ_KEY);
-}
-
-/* Rules whose gradients of keys and gains are those of the rows themselves. */
-static __host__ __device__ inline bool dr_rows_direct(const dr_cuda_rows &rows) {
-    return dr_rows_single(rows) && !rows.diagonal_scan && rows.row[0].write == DR_WRITE_KEY;
-}
-
-/* Rules of which the same is true but for the write key, which the diagonal scan makes: its gradient goes to the scan's
- * backward. */
-static __host__ __device__ inline bool dr_rows_made(const dr_cuda_rows &rows) {
-    return dr_rows_single(rows) && rows.diagonal_scan && rows.row[0].write == DR_WRITE_PRECONDITIONED &&
-           rows.normalizer == DR_NORMALIZER_NONE;
 }
 
 #endif

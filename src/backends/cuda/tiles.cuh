@@ -122,7 +122,7 @@ static __device__ inline void dr_store_rows(const dr_strided<T> &to, const char 
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
     constexpr int units = 64 * (int)sizeof(T) / 16;
-    const int thread = (int)threadIdx.x, step = (int)blockDim.x / units;
+    const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
     if (spacing == 1) return;
 #pragma unroll 1
     for (int row = thread / units; row < tile_rows; row += step) {
@@ -251,7 +251,7 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
                                            const dr_form_factor &factor) {
     const int lanes = boxes * 8;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < rows * lanes; i += (int)blockDim.x) {
+    for (int i = dr_copy_thread(); i < rows * lanes; i += DR_COPY_THREADS) {
         const int row = i / lanes, column = i % lanes * 8;
         float x[8], y[8];
         dr_fetch_eight<T>(a, row, column, size, aligned, x);
@@ -263,9 +263,9 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
     }
 }
 
-/* The same of tiles that are there: x from `left`, y from `right` (any tile where the form does not ask for y), whose row lies
- * `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at a time, since
- * accumulators may be held meanwhile. */
+/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y),
+ * whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at
+ * a time, since accumulators may be held meanwhile. */
 template <typename T>
 static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
                                             const char *left, const char *right, int behind, const dr_form_factor &factor,
