@@ -139,9 +139,10 @@ static __device__ inline dr_prepare_half dr_prepare_halve(float alpha) {
 /* read: what read keys see; else what queries do. */
 static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &rows, const dr_prepare_half &half, bool read) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4), own = (int)(threadIdx.x % 16);
+    const int row = (int)(threadIdx.x / 32 * 16); /* the warp's first; steps need not divide it */
     const bool undecayed = read && rows.row[0].undecayed;
-    const int upper_last = undecayed && g % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
-    const int lower_last = undecayed && (g + 8) % rows.steps == 0 ? g - 1 : g;
+    const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
+    const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
     float upper = 1, lower = 1; /* from after column 2t + 1 */
 #pragma unroll
     for (int m = 2; m < 8; m++) {
@@ -151,7 +152,7 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     }
     const float first = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 1);
     const float second = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 9);
-    const float own_head = undecayed && own % rows.steps == 0 ? half.before : half.head;
+    const float own_head = undecayed && (row + own) % rows.steps == 0 ? half.before : half.head;
     const float head = __shfl_sync(0xffffffffu, own_head, g + 8);
     const float left = __shfl_sync(0xffffffffu, half.tail, 2 * t), right = __shfl_sync(0xffffffffu, half.tail, 2 * t + 1);
     dr_prepare_near near;
