@@ -16,7 +16,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) narrow(c
 
 static unsigned blocks_for(int64_t count) {
     const int64_t blocks = (count + THREADS - 1) / THREADS;
-    return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+    return (unsigned)(blocks < MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS);
 }
 
 dr_status dr_cuda_widen(dr_dtype dtype, const void *from, int64_t count, float *to, cudaStream_t stream) {
