@@ -25,12 +25,13 @@ find_package(CUDAToolkit ${cuda_least} REQUIRED)
 set(cuda_flags -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=sm_80 -Xfatbin=-compress-all -Xptxas=-v
   -diag-suppress=177 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti)
 
-# dr_cuda_component(NAME FOLDER [dependencies...]): the C and CUDA files of a folder. What ptxas says of each CUDA file is kept
-# beside its object as .log; spills are told, and matrix products that ptxas had to serialise end the build.
+# dr_cuda_component(NAME FOLDER [dependencies...]): the C and CUDA files of a folder and of those in it. What ptxas says of each
+# CUDA file is kept beside its object as .log; spills are told, and matrix products that ptxas had to serialise end the build.
 function(dr_cuda_component name folder)
   dr_component(${name} ${folder} ${ARGN})
-  file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu)
-  target_sources(dr_${name} PRIVATE ${kernels})
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu ${PROJECT_SOURCE_DIR}/src/${folder}/*/*.cu
+       ${PROJECT_SOURCE_DIR}/src/${folder}/*/*.c)
+  target_sources(dr_${name} PRIVATE ${files})
   target_compile_options(dr_${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
   target_link_libraries(dr_${name} PUBLIC CUDA::cudart_static)
   set_target_properties(dr_${name} PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/tools/compile-cuda LINKER_LANGUAGE C)

@@ -3,8 +3,8 @@
  * one's. The thread's device is set here, once a call. */
 #include "backends/cuda/recurrence.h"
 
+#include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/engines.h"
-#include "backends/cuda/widened.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
 static dr_status check(const dr_recurrence *recurrence) {

@@ -1,0 +1,63 @@
+/* The backward's tensors and the order of its stages. */
+#include "backends/cuda/backward/backward.h"
+#include "backends/cuda/rows/leads.h"
+
+static void *take(dr_arena *arena, const dr_cuda_chunk_plan *plan, int64_t rows, int64_t columns, size_t element) {
+    return dr_arena_take(arena, (size_t)plan->blocks * (size_t)rows * (size_t)columns * element);
+}
+
+void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_backward_tensors *tensors) {
+    const int64_t K = plan->key_width, V = plan->value_width, N = DR_CUDA_CHUNK_ROWS;
+    const size_t element = dr_dtype_size(plan->storage), tokens = (size_t)plan->tokens;
+    const bool fused = dr_cuda_backward_fuses(plan);
+    *tensors = (dr_cuda_backward_tensors){
+        .d_exit = take(arena, plan, V, K, element),
+        .d_update = take(arena, plan, N, V, element),
+        .value_dot = take(arena, plan, 1, N, sizeof(float)),
+        .write_dot = take(arena, plan, 1, N, sizeof(float)),
+    };
+    if (!fused) {
+        tensors->update = take(arena, plan, N, V, element);
+        tensors->d_score = take(arena, plan, N, N, element);
+        tensors->exit_part = take(arena, plan, 1, K, sizeof(float));
+        if (plan->reads) tensors->d_erase = take(arena, plan, N, N, element);
+    }
+    const bool direct = dr_rows_direct(&plan->rows), led = direct || dr_rows_made(&plan->rows);
+    if (!led) {
+        tensors->d_query = take(arena, plan, N, K, sizeof(float));
+        tensors->d_write = take(arena, plan, N, K, sizeof(float));
+        if (plan->reads) tensors->d_read = take(arena, plan, N, K, sizeof(float));
+    }
+    if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
+    if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
+        tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
+    if (plan->rows.diagonal_scan) {
+        tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
+    if (plan->rows.scalar_decay && !fused) {
+        tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
+    }
+    if (plan->parts > 1) {
+        const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
+        tensors->local = dr_arena_take(arena, states);
+        tensors->between = dr_arena_take(arena, states);
+    }
+    if (plan->rows.constant_decay)
+        tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));
+    if (plan->rows.query == DR_QUERY_CORRECTED)
+        tensors->d_correction = dr_arena_take(arena, tokens * (size_t)plan->key_heads * sizeof(float));
+}
+
+dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    DR_TRY(dr_cuda_backward_reverse(call, stream));
+    if (dr_cuda_backward_fuses(&call->plan)) {
+        DR_TRY(dr_cuda_backward_gradients(call, stream));
+    } else {
+        DR_TRY(dr_cuda_backward_updates(call, stream));
+        DR_TRY(dr_cuda_backward_keys(call, stream));
+        DR_TRY(dr_cuda_backward_decay(call, stream));
+    }
+    return dr_cuda_backward_rows(call, stream);
+}

@@ -1,0 +1,411 @@
+/* gradients: what updates, keys and decay (backward.h) compute, in one kernel of sm_90a, for 16-bit types, K and V up to 128,
+ * no or scalar decay and one row a token. U, G and M never leave the multiprocessor, and S, dO and dY come once:
+ *
+ *     S dO, S dY                                      a group of four warps 64 channels of K: asked for first, wanted last
+ *     U = A (Z - diag(c) R~ S)                        a group 64 columns of V
+ *     G = scale dO U^T f, M = s dY U^T f              a group one of them
+ *     what q~, r and w get                            a group 64 channels of K
+ *
+ * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy, tile after tile of 16
+ * KB into a ring of places, as far ahead as places are free; they make the decays of a chunk and lead the gradients of decays
+ * and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at
+ * the first barrier of its place, and done with when all computing threads have at the second. The tiles come in the order in
+ * which they are needed, those that are done with first before the others. */
+#include "backends/cuda/backward/gradients_keys.cuh"
+#include "backends/cuda/device/device.cuh"
+
+/* READS_NOTHING and so on, or -1: the rows are of none of these kinds. */
+static int reading_of(const dr_cuda_chunk_plan *plan) {
+    if (!plan->reads) return READS_NOTHING;
+    if (dr_rows_tied(plan->rows)) return READS_WRITTEN;
+    if (plan->reader_sum) return READS_SUM;
+    return plan->reader_direct && plan->rows.row[0].read != DR_READ_FREE ? READS_OTHER : -1;
+}
+
+bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    const dr_row *row = &rows->row[0];
+    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 && reading_of(plan) >= 0 &&
+           rows->query != DR_QUERY_CORRECTED && row->write != DR_WRITE_RATE_READ && row->value != DR_VALUE_GATED &&
+           row->value != DR_VALUE_NONE;
+}
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- U ------------------------------------------------------------------------------------------------------------------ */
+
+/* Gradients of values from dZ = dY, 16 bytes a thread of four rows, and sums of value . dz. */
+template <typename T> static __device__ inline void put_values(const worker &w, const char *values, const char *d_update) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
+    const int thread = (int)(threadIdx.x % 128), lane = thread % 32, first = thread / 8, within = thread % 8 * 8;
+    const int column = w.group * 64 + within, left = rows.value_size - column, alive = w.rows.x.rows;
+    const unsigned at = dr_tile_at<T>(0, 64, first, within);
+    union {
+        uint4 words;
+        unsigned word[4];
+        T x[8];
+    } put[4];
+    float sum[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint4 v = *(const uint4 *)(values + at + j * 16 * 128), d = *(const uint4 *)(d_update + at + j * 16 * 128);
+        const unsigned of_v[4] = {v.x, v.y, v.z, v.w}, of_d[4] = {d.x, d.y, d.z, d.w};
+        const float factor = w.rows.value[first + 16 * j];
+        float even = 0, odd = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 x = dr_unpack(T(), of_v[i]), y = dr_unpack(T(), of_d[i]);
+            even = fmaf(x.x, y.x, even);
+            odd = fmaf(x.y, y.y, odd);
+            put[j].word[i] = dr_pack(T(), factor * y.x, factor * y.y);
+        }
+        sum[j] = even + odd;
+    }
+    T *to = (T *)value.gradient;
+    if (to) {
+        to += (w.rows.x.place.first + first) * value.token + (int64_t)w.rows.x.head * value.head + column;
+        if (rows.aligned) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (left > 0 && first + 16 * j < alive) *(uint4 *)(to + 16 * j * value.token) = put[j].words;
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (e < left && first + 16 * j < alive) to[16 * j * value.token + e] = put[j].x[e];
+        }
+    }
+    /* over eight lanes: each pair of lanes is left with one of the four rows */
+#pragma unroll
+    for (int step = 4, half = 2; half > 0; step /= 2, half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++) {
+            const float mine = lane & step ? sum[j + half] : sum[j], other = lane & step ? sum[j] : sum[j + half];
+            sum[j] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+        }
+    sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 1);
+    if (lane % 2 == 0) w.sums.value_dot[w.group][first + 16 * (lane / 4 % 2 * 2 + lane / 2 % 2)] = sum[0];
+}
+
+/* The places of operands A of A without its diagonal. */
+static __device__ inline void load_inverse(const worker &w, float (&a)[8][4]) {
+    const float *from = w.call.chunk.inverse + w.rows.x.block * 64 * 64 + w.row * 64 + 2 * w.t;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = w.row + 8 * h, column = 8 * n + 2 * w.t;
+            float2 x = make_float2(0, 0);
+            if (n / 2 <= dr_scan_warp()) x = *(const float2 *)(from + 8 * h * 64 + 8 * n);
+            a[n][2 * h] = column < row ? x.x : 0;
+            a[n][2 * h + 1] = column + 1 < row ? x.y : 0;
+        }
+}
+
+/* Accumulators as operands A, a high and a low part. */
+template <typename T>
+static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[4][4], const float (&c)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
+}
+
+/* Keys become key + lambda query in their place. */
+template <typename T, int key_boxes, int value_boxes, int reading> static __device__ inline void make_sums(const worker &w) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    char *keys = w.shared + tile_of(w, shape::key);
+    const char *queries = w.shared + await_tile(w, shape::query);
+#pragma unroll 4
+    for (int i = (int)threadIdx.x - 128; i < key_boxes * 64 * 8; i += 128 * shape::groups) {
+        const uint4 key = *(const uint4 *)(keys + i * 16), query = *(const uint4 *)(queries + i * 16);
+        const unsigned of_key[4] = {key.x, key.y, key.z, key.w}, of_query[4] = {query.x, query.y, query.z, query.w};
+        const float lambda = w.rows.lambda[i / 8 % 64];
+        unsigned sum[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float2 k = dr_unpack(T(), of_key[e]), q = dr_unpack(T(), of_query[e]);
+            sum[e] = dr_pack(T(), fmaf(lambda, q.x, k.x), fmaf(lambda, q.y, k.y));
+        }
+        *(uint4 *)(keys + i * 16) = make_uint4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    dr_shared_fence();
+    meet_all<shape::groups>();
+}
+
+/* R S of the group's 64 columns of V is asked for; and S dO, S dY of its 64 channels of K, which are wanted last but wait for
+ * nothing else. Each is a group of products. */
+template <typename T, int key_boxes, int value_boxes, int reading, int only>
+static __device__ inline void ask_states(const worker &w, float (&u)[8][4], float (&q)[8][4], float (&r)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    unsigned state[key_boxes];
+#pragma unroll
+    for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b);
+    const unsigned key = w.base + await_tile(w, shape::key), columns = (unsigned)w.group * BOX;
+    if (reading == READS_SUM) make_sums<T, key_boxes, value_boxes, reading>(w);
+    const auto updates = [&](bool add) {
+        dr_shared_fence();
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < key_boxes; b++) chain<T, false, true>(u, key + b * BOX, w.base + state[b] + columns, add || b > 0);
+        dr_group_commit();
+    };
+    const auto keys = [&](bool add) {
+        const unsigned own = w.base + tile_of(w, shape::state + w.group), output = w.base + await_tile(w, shape::output),
+                       d_update = w.base + await_tile(w, shape::d_update);
+        dr_shared_fence();
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++) {
+            chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
+            if (shape::reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
+        }
+        dr_group_commit();
+    };
+    const bool entry = w.rows.entry;
+    if (entry) {
+        const auto replace = [&](bool rest) {
+            const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
+            meet_all<shape::groups>();
+            for (int b = 0; b < key_boxes && only < value_boxes; b++)
+                replace_states<T>(w, state[b] + columns, given, w.call.saved, w.group * 64, b * 64);
+            dr_shared_fence();
+            meet_all<shape::groups>();
+        };
+        replace(true);
+        if (shape::reads && only < value_boxes) updates(false);
+        if (only < key_boxes) keys(false);
+        dr_group_wait<0>();
+        replace(false);
+    }
+    if (shape::reads && only < value_boxes) updates(entry);
+    if (only < key_boxes) keys(entry);
+}
+
+/* U of the group's 64 columns to the place of the values; u: R S, asked for. later: groups of products behind it. */
+template <typename T, int key_boxes, int value_boxes, int reading, int later>
+static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const unsigned columns = (unsigned)w.group * BOX;
+    float inverse[8][4];
+    if (shape::reads) load_inverse(w, inverse);
+    const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
+    put_values<T>(w, w.shared + values, w.shared + d_update);
+    const float before = shape::reads ? decay_between(w.rows.decay, w.row, false) : 0;
+    if (shape::reads) dr_group_wait<later>();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+        const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
+            u[n][2 * h] = shape::reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
+            u[n][2 * h + 1] = shape::reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
+        }
+    }
+    unsigned y[4][4];
+    meet_group(w); /* the values are read */
+    if (shape::reads) {
+        unsigned rest[4][4], high[4][4], low[4][4];
+        halves_of<T>(y, rest, u);
+        put_box<T>(w.base + values, y);
+        put_box<T>(w.base + WORK + columns, rest);
+        dr_group_settle(inverse); /* not used, and so not waited for, before */
+        halves_of<T>(high, low, inverse);
+        dr_shared_fence();
+        meet_group(w);
+        dr_group_settle(u), dr_group_settle(high), dr_group_settle(low);
+        dr_group_begin();
+        chain_rows<T>(u, high, w.base + values);
+        chain_rows<T>(u, low, w.base + values);
+        chain_rows<T>(u, high, w.base + WORK + columns);
+        dr_group_commit();
+        dr_group_wait<0>();
+        meet_group(w); /* Y is read */
+    }
+    operands_of<T>(y, u);
+    put_box<T>(w.base + values, y);
+    dr_shared_fence();
+    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+}
+
+/* ---- G and M ------------------------------------------------------------------------------------------------------------ */
+
+/* dO U^T (erase: dY U^T) up to the diagonal (below it) times the decays and factors of rows, to a box behind the places. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void make_scores(const worker &w, bool erase) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const chunk_decays &decay = w.rows.decay;
+    const unsigned update = w.base + tile_of(w, shape::value),
+                   reader = w.base + tile_of(w, erase ? shape::d_update : shape::output);
+    const int warp = dr_scan_warp();
+    float c[8][4];
+    dr_shared_fence();
+    dr_group_begin();
+#pragma unroll
+    for (int b = 0; b < value_boxes; b++) chain<T, false, true>(c, reader + b * BOX, update + b * BOX, b > 0);
+    dr_group_commit();
+    float factor[2], begin[2];
+    const float *near[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+        factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
+        begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
+        near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
+    }
+    dr_group_wait<0>();
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
+                const float2 tail = *(const float2 *)&decay.tail[n * 8 + 2 * w.t];
+#pragma unroll
+                for (int h = 0; h < 2; h++) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) begin[h] *= decay.total[b];
+        } else {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int j = n * 8 + 2 * w.t;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int last = w.row % 16 + 8 * h - (erase ? 1 : 0);
+                    const float2 f = *(const float2 *)&near[h][j];
+                    float(&score)[4] = c[2 * b + n];
+                    score[2 * h] = j <= last ? factor[h] * f.x * score[2 * h] : 0.0f;
+                    score[2 * h + 1] = j + 1 <= last ? factor[h] * f.y * score[2 * h + 1] : 0.0f;
+                }
+            }
+        }
+    }
+    unsigned x[4][4];
+    operands_of<T>(x, c);
+    put_box<T>(w.base + WORK + (erase ? BOX : 0), x);
+    dr_shared_fence();
+}
+
+/* ---- the kernel --------------------------------------------------------------------------------------------------------- */
+
+/* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
+template <typename T, int key_boxes, int value_boxes, int reading, int only>
+static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
+              lane = thread % 32;
+    const unsigned base = dr_shared_address(shared);
+    const bool direct = dr_rows_direct(&plan.rows);
+    ring_at at = {0, 0};
+    unsigned side = 0, turn = 0;
+#pragma unroll 1
+    for (;;) {
+        dr_gate_wait(filled_gate(base, PLACES + side), turn);
+        const chunk_rows &told = ((const chunk_rows *)(shared + ROWS))[side];
+        const int64_t block = told.x.block;
+        if (block < 0) break;
+        chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
+        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
+        float u[8][4], q[8][4], r[8][4];
+        ask_states<T, key_boxes, value_boxes, reading, only>(w, u, q, r);
+        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reading, (only < key_boxes ? 1 : 0)>(w, u);
+        meet_all<shape::groups>();
+        if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
+        if (shape::reads || (shape::groups == 2 && group == 0))
+            make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
+        if (!direct && group == shape::groups - 1 && thread < 64) {
+            float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
+            if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
+            call.back.value_dot[block * 64 + thread] = value;
+            call.back.write_dot[block * 64 + thread] = write;
+        }
+        meet_all<shape::groups>();
+        if (only < key_boxes) {
+            make_keys<T, key_boxes, value_boxes, reading>(w, q, r);
+        } else {
+#pragma unroll
+            for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
+        }
+        dr_gate_arrive(free_gate(base, PLACES + side));
+        at = ring_forward(at, shape::tiles);
+        at.place = same_in_warp(at.place);
+        turn ^= side;
+        side ^= 1;
+    }
+}
+
+#endif
+
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
+    gradients(const __grid_constant__ dr_cuda_backward_call call) {
+#ifdef DR_CUDA_WARPGROUPS
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    extern __shared__ __align__(1024) char shared[];
+    const unsigned base = dr_shared_address(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < PLACES + 2; i++) {
+            dr_gate_open(filled_gate(base, i), 128);
+            dr_gate_open(free_gate(base, i), 128 * shape::groups);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        if (shape::groups == 2) dr_registers_give<40>();
+        copy_chunks<T, key_boxes, value_boxes, reading>(call, shared);
+    } else {
+        if (shape::groups == 2) dr_registers_take<232>();
+        if constexpr (key_boxes == value_boxes)
+            compute_chunks<T, key_boxes, value_boxes, reading, shape::groups == 1 ? 0 : -1>(call, shared);
+        else if (threadIdx.x < 256)
+            compute_chunks<T, key_boxes, value_boxes, reading, 0>(call, shared);
+        else
+            compute_chunks<T, key_boxes, value_boxes, reading, 1>(call, shared);
+    }
+#endif
+}
+
+template <typename T, int key_boxes, int value_boxes, int reading>
+static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const auto kernel = gradients<T, key_boxes, value_boxes, reading>;
+    const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
+    const unsigned threads = chunk_shape<key_boxes, value_boxes, reading>::threads;
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<(unsigned)grid, threads, SHARED_BYTES, stream>>>(*call);
+    DR_CUDA_LAUNCHED("gradients");
+    return DR_OK;
+}
+
+template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    typedef __nv_bfloat16 T;
+    const bool wide = call->plan.value_width == 128;
+    if (call->plan.key_width == 64)
+        return wide ? launch<T, 1, 2, reading>(call, stream) : launch<T, 1, 1, reading>(call, stream);
+    return wide ? launch<T, 2, 2, reading>(call, stream) : launch<T, 2, 1, reading>(call, stream);
+}
+
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (call->plan.blocks == 0) return DR_OK;
+    switch (reading_of(&call->plan)) {
+    case READS_NOTHING:
+        return launch_width<READS_NOTHING>(call, stream);
+    case READS_WRITTEN:
+        return launch_width<READS_WRITTEN>(call, stream);
+    case READS_OTHER:
+        return launch_width<READS_OTHER>(call, stream);
+    default:
+        return launch_width<READS_SUM>(call, stream);
+    }
+}

@@ -1,0 +1,503 @@
+/* What the parts of gradients.cu share: the ring of tiles in shared memory, the warps that copy, what a computing thread knows,
+ * and products of boxes of 64 columns. */
+#ifndef DR_CUDA_GRADIENTS_CUH
+#define DR_CUDA_GRADIENTS_CUH
+
+#include "backends/cuda/backward/backward.h"
+#include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
+#include "backends/cuda/chunkwise/scan_warpgroups.cuh"
+#include "backends/cuda/device/bulk.cuh"
+#include "backends/cuda/rows/leads.h"
+
+enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
+
+/* Products of the decays of a chunk's rows. From after row j to what reader i sees: in blocks of 16 rows head of i * totals
+ * between * tail of j, within one from a table. */
+typedef struct {
+    float head[64], read[64]; /* from the start of its block to after row i, which a query sees; to what a read key sees */
+    float tail[64];           /* from after row i to the end of its block */
+    float total[4];           /* of a block */
+    float near[64][16];       /* (i, j % 16): from after row j to after row i of the same block */
+} chunk_decays;
+
+/* What the copying warps tell of a chunk. */
+typedef struct {
+    chunk_decays decay; /* first, since pairs of numbers are read */
+    float gain[64], value[64], lambda[64];
+    float rest[64];     /* -(c/s) */
+    dr_row_block x;     /* x.block < 0: there are no more */
+    bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
+} chunk_rows;
+
+/* What a group has of sums over K or V. */
+typedef struct {
+    float value_dot[2][64], write_dot[2][64];
+    float reader[2][64], read[2][64], writer[2][64], lambda[2][64];
+    float exit[2 * 4]; /* of a warp */
+} chunk_sums;
+
+/* Behind the places: where Y's rest, then G and M lie; the rows of two chunks; the barriers. */
+enum {
+    WORK = PLACES * PLACE,
+    ROWS = WORK + PLACE,
+    SUMS = ROWS + 2 * (int)sizeof(chunk_rows),
+    GATES = SUMS + 2 * (int)sizeof(chunk_sums), /* filled and free of each place, then of the rows of a chunk */
+    SHARED_BYTES = GATES + (PLACES + 2) * 16
+};
+static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
+
+/* What rows read: nothing; the key that they write; another one; key + lambda query, which is made in the key's place. */
+enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
+
+/* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
+ * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write. */
+template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
+    enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
+    enum { reads = reading != READS_NOTHING, apart = reading > READS_WRITTEN };
+    enum {
+        state = 0,
+        key = key_boxes,
+        d_update = key + 1 + apart,
+        output,
+        value,
+        query = apart ? key + 1 : value + 1,
+        write = apart ? value + 1 : key,
+        exit = value + 2,
+        tiles = exit + key_boxes
+    };
+};
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- the ring ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int place;
+    unsigned turn;
+} ring_at;
+
+static __device__ inline ring_at ring_forward(ring_at at, int tiles) {
+    at.place += tiles;
+    if (at.place >= PLACES) at.place -= PLACES, at.turn ^= 1;
+    return at;
+}
+
+/* The same number, of which the compiler then knows that the warp has one: addresses made of it stay in registers of the warp,
+ * where products want them. */
+static __device__ inline int same_in_warp(int x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
+static __device__ inline unsigned filled_gate(unsigned shared, int place) {
+    return shared + (unsigned)(GATES + place * 16);
+}
+
+static __device__ inline unsigned free_gate(unsigned shared, int place) {
+    return filled_gate(shared, place) + 8;
+}
+
+/* ---- gradients of rows: of decays (decay.cu says of what) and gains
+ * ----------------------------------------------------------------- */
+
+/* By one warp: two rows a lane. groups: that had channels. */
+static __device__ inline void put_decays(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+                                         int groups) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    const int lane = (int)(threadIdx.x % 32);
+    float reader[2] = {}, writer[2] = {}, exit = 0;
+    for (int g = 0; g < groups; g++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = 2 * lane + e;
+            reader[e] += sums.reader[g][i];
+            writer[e] += sums.writer[g][i];
+            if (!dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
+            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
+    }
+    exit *= told.decay.total[0] * told.decay.total[1] * told.decay.total[2] * told.decay.total[3];
+    float behind = reader[0] + reader[1], before = writer[0] + writer[1]; /* with the lanes behind, before this one */
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const float right = __shfl_down_sync(0xffffffffu, behind, step), left = __shfl_up_sync(0xffffffffu, before, step);
+        if (lane + step < 32) behind += right;
+        if (lane >= step) before += left;
+    }
+    behind = __shfl_down_sync(0xffffffffu, behind, 1);
+    before = __shfl_up_sync(0xffffffffu, before, 1);
+    if (lane == 31) behind = 0;
+    if (lane == 0) before = 0;
+    const float late = behind + reader[1];
+    const float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int row = 2 * lane + e;
+        if (row >= told.x.rows) continue;
+        const int64_t token = told.x.place.first + row;
+        if (rows.constant_decay)
+            call.back.d_log_decay[token * rows.value_heads + told.x.head] = sum[e];
+        else if (decay.gradient)
+            ((float *)decay.gradient)[dr_input_index(decay, token, 0, told.x.head)] =
+                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, told.x.head) == -INFINITY ? 0 : sum[e];
+    }
+}
+
+/* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
+static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+                                        int key_groups, int value_groups) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_row &spec = rows.row[0];
+    const dr_input gained = dr_row_gained(&spec);
+    const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
+    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+    for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
+        const int64_t token = told.x.place.first + row;
+        float sum = 0, of_lambda = 0;
+        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
+        for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
+        if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
+        if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
+    }
+}
+
+/* What is left of a chunk when all computing threads are done with it: a warp each. */
+template <int key_boxes, int value_boxes>
+static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays(call, told, sums, key_boxes);
+    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains(call, told, sums, key_boxes, value_boxes);
+    __barrier_sync_count(1, 128); /* of the copying warps */
+}
+
+/* ---- copying ------------------------------------------------------------------------------------------------------------ */
+
+/* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
+template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
+    const dr_strided<T> source = {from, width, 64};
+    dr_copy_rows<T>(to, 64, 1, 64, true, 64, 0, 1, source);
+    if (rows == 64) return;
+    const dr_strided<T> below = {from + 64 * (int64_t)width, width, 64};
+    dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
+}
+
+/* The chunk's tokens of an input, boxes of 64 columns. */
+template <typename T>
+static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
+                                          int head, int boxes, int size) {
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
+    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
+}
+
+/* A block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the block. alpha: of row
+ * lane % 16 of the block. */
+static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, chunk_decays &to) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
+    float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
+#pragma unroll
+    for (int m = 0; m < 16; m++) {
+        const float other = __shfl_sync(0xffffffffu, alpha, m);
+        before = m <= own ? head : before;
+        head = m <= own ? head * other : head;
+        product = m > own ? product * other : 1.0f;
+        if (lane < 16) to.near[begin + m][own] = product;
+    }
+    if (lane < 16) {
+        to.tail[i] = product;
+        return;
+    }
+    to.head[i] = head;
+    to.read[i] = dr_undecayed(rows, i) ? before : head;
+    if (own == 15) to.total[begin / 16] = head;
+}
+
+static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
+    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
+    if (i == 0) {
+        to.x = x;
+        to.entry = dr_given_state(call, x, false) != NULL;
+        to.beyond = dr_given_state(call, x, true) != NULL;
+    }
+    if (i < 64) {
+        const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
+        to.gain[i] = factors.gain;
+        to.value[i] = factors.value;
+        to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
+        to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
+    }
+    make_decays(rows, alpha, to.decay);
+}
+
+/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
+template <typename T>
+static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
+    if (i >= 0 && i < x.rows)
+        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
+}
+
+/* The same for all of a chunk that has no place in the ring for long: its tiles from dY on, and A. */
+template <typename T>
+static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, const dr_row_block &x, const dr_source &d_o) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int i = (int)threadIdx.x, V = plan.value_width, row = 64 * (int)sizeof(T);
+    if (rows.aligned) {
+        expect_tokens<T>(x, i, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, rows.value_size);
+        expect_tokens<T>(x, i, d_o, x.head, rows.value_size);
+        expect_tokens<T>(x, i - 64, dr_query_source(rows), x.key_head, rows.key_size);
+    }
+    if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
+    if (i == 32)
+        dr_bulk_prefetch((const T *)call.back.d_exit + x.block * V * plan.key_width, (unsigned)(V * plan.key_width * 2));
+    if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
+}
+
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const unsigned base = dr_shared_address(shared);
+    const int width = plan.key_width;
+    const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
+    chunk_rows *told = (chunk_rows *)(shared + ROWS);
+    const chunk_sums *sums = (const chunk_sums *)(shared + SUMS);
+    ring_at at = {0, 1};
+    unsigned side = 0, turn = 1;
+    int over = 0,
+        made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
+#pragma unroll 1
+    for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
+        const bool more = block < plan.blocks;
+        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
+        if (more && x.rows == 0) continue;
+        if (more) expect_chunk<T>(call, x, d_o);
+        dr_gate_wait(free_gate(base, PLACES + side), turn);
+        if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
+        made += more && made < 2;
+        if (more)
+            make_rows(call, x, told[side]);
+        else if (threadIdx.x == 0)
+            told[side].x.block = -1;
+        dr_gate_arrive(filled_gate(base, PLACES + side));
+        turn ^= side;
+        side ^= 1;
+        if (!more) {
+            over++;
+            continue;
+        }
+        const T *states = (const T *)call.saved + block * plan.value_width * width,
+                *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
+#pragma unroll 1
+        for (int i = 0; i < shape::tiles; i++) {
+            char *to = shared + at.place * PLACE;
+            dr_gate_wait(free_gate(base, at.place), at.turn);
+            if (i < shape::key)
+                copy_box<T>(to, states + i * 64, width, value_boxes * 64);
+            else if (i >= shape::exit)
+                copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
+            else if (i == shape::write)
+                copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::key)
+                copy_tokens<T>(to, rows, x, dr_reader_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::query)
+                copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (i == shape::value)
+                copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
+            else if (i == shape::output)
+                copy_tokens<T>(to, rows, x, d_o, x.head, value_boxes, rows.value_size);
+            else
+                for (int box = 0; box < value_boxes; box++)
+                    copy_box<T>(to + box * BOX, (const T *)call.back.d_update + block * 64 * plan.value_width + box * 64,
+                                plan.value_width, 64);
+            if (rows.aligned) {
+                dr_gate_arrive_copied(filled_gate(base, at.place));
+            } else { /* some came through registers */
+                dr_copy_commit();
+                dr_copy_wait<0>();
+                dr_shared_fence();
+                dr_gate_arrive(filled_gate(base, at.place));
+            }
+            at = ring_forward(at, 1);
+        }
+    }
+}
+
+/* ---- computing ---------------------------------------------------------------------------------------------------------- */
+
+/* A thread's chunk and place: groups count from 0, rows are row and row + 8, columns 8 n + 2 t of 64. */
+typedef struct {
+    const dr_cuda_backward_call &call;
+    const chunk_rows &rows;
+    chunk_sums &sums;
+    char *shared;
+    unsigned base;
+    int group, row, t;
+    ring_at first; /* where the tiles of the chunk begin */
+} worker;
+
+static __device__ inline void meet_group(const worker &w) {
+    __barrier_sync_count(2 + w.group, 128);
+}
+
+template <int groups> static __device__ inline void meet_all() {
+    __barrier_sync_count(2 + groups, 128 * groups);
+}
+
+/* The tile that comes as the i-th of the chunk: its bytes from the start of shared memory. */
+static __device__ inline unsigned tile_of(const worker &w, int i) {
+    return (unsigned)(ring_forward(w.first, i).place * PLACE);
+}
+
+static __device__ inline unsigned await_tile(const worker &w, int i) {
+    const ring_at at = ring_forward(w.first, i);
+    dr_gate_wait(filled_gate(w.base, at.place), at.turn);
+    return (unsigned)(at.place * PLACE);
+}
+
+static __device__ inline void leave_tile(const worker &w, int i) {
+    dr_gate_arrive(free_gate(w.base, ring_forward(w.first, i).place));
+}
+
+/* C (+)= A B, 64 contracted: A rows of a box or (turned) the transpose of its rows; B the transpose of the rows of another
+ * (along), or its rows. */
+template <typename T, bool turned, bool along>
+static __device__ inline void chain(float (&c)[8][4], unsigned a_box, unsigned b_box, bool add) {
+    const uint64_t a = dr_group_operand(a_box, 16), b = dr_group_operand(b_box, 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        dr_group_multiply_tiles<turned, along>(T(), c, dr_group_forward(a, k * (turned ? 2048 : 32)),
+                                               dr_group_forward(b, k * (along ? 32 : 2048)), add || k > 0);
+}
+
+/* C += A B, A in registers, B rows of a box. */
+template <typename T> static __device__ inline void chain_rows(float (&c)[8][4], const unsigned (&a)[4][4], unsigned b_box) {
+    const uint64_t b = dr_group_operand(b_box, 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), c, a[k], dr_group_forward(b, k * 2048), 1);
+}
+
+/* Accumulators as 16 bits to a box: the warp's 16 rows. */
+template <typename T> static __device__ inline void put_box(unsigned box, const unsigned (&x)[4][4]) {
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16;
+    box += (unsigned)((dr_scan_warp() * 16 + own) * 128);
+#pragma unroll
+    for (int n = 0; n < 4; n++) dr_store_matrices(box + (unsigned)(((2 * n + lane / 16) ^ own % 8) << 4), x[n]);
+}
+
+/* Accumulators as operands A, which is also how put_box takes them. */
+template <typename T> static __device__ inline void operands_of(unsigned (&a)[4][4], const float (&c)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[k][i] = dr_pack(T(), c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+/* The transpose of a box as operands A, the box's rows times factor[row]. */
+template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box, const float *factor) {
+    const int mine = dr_scan_warp() * 16;
+    factor += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dr_unpack(T(), a[k][i]);
+            const float *f = factor + k * 16 + i / 2 * 8;
+            a[k][i] = dr_pack(T(), f[0] * pair.x, f[1] * pair.y);
+        }
+    }
+}
+
+/* Two neighbours of a box. */
+template <typename T> static __device__ inline float2 pair_at(const char *box, int row, int column) {
+    return dr_unpack(T(), *(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
+}
+
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float2 sum_of_four(float2 x) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const float left = __shfl_xor_sync(0xffffffffu, x.x, step), right = __shfl_xor_sync(0xffffffffu, x.y, step);
+        x.x += left;
+        x.y += right;
+    }
+    return x;
+}
+
+/* Sums over 64 columns of C times a box, of the thread's two rows; in two chains each. */
+template <typename T> static __device__ inline float2 dots_with(const worker &w, const float (&c)[8][4], const char *box) {
+    float2 even = make_float2(0, 0), odd = even;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        even.x = fmaf(c[n][0], upper.x, even.x), odd.x = fmaf(c[n][1], upper.y, odd.x);
+        even.y = fmaf(c[n][2], lower.x, even.y), odd.y = fmaf(c[n][3], lower.y, odd.y);
+    }
+    return sum_of_four(make_float2(even.x + odd.x, even.y + odd.y));
+}
+
+/* The same of two matrices at once. */
+template <typename T>
+static __device__ inline void dots_with(const worker &w, const float (&c)[8][4], const float (&d)[8][4], const char *box,
+                                        float2 &c_dot, float2 &d_dot) {
+    c_dot = d_dot = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        c_dot.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, c_dot.x));
+        c_dot.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, c_dot.y));
+        d_dot.x = fmaf(d[n][0], upper.x, fmaf(d[n][1], upper.y, d_dot.x));
+        d_dot.y = fmaf(d[n][2], lower.x, fmaf(d[n][3], lower.y, d_dot.y));
+    }
+    c_dot = sum_of_four(c_dot);
+    d_dot = sum_of_four(d_dot);
+}
+
+static __device__ inline void scale_rows(float (&c)[8][4], float upper, float lower) {
+#pragma unroll
+    for (int n = 0; n < 8; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
+}
+
+/* Both numbers to the thread's rows of `to`, once for the four that have them. */
+static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
+    if (w.t != 0) return;
+    to[w.row] = x.x;
+    to[w.row + 8] = x.y;
+}
+
+/* Decay of the blocks of rows before the row's (after: behind it). */
+static __device__ inline float decay_between(const chunk_decays &decay, int row, bool after) {
+    float product = 1;
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        if (after ? b > row / 16 : b < row / 16) product *= decay.total[b];
+    return product;
+}
+
+/* ---- states that are given in float ------------------------------------------------------------------------------------- */
+
+/* 64 columns of V and 64 channels of the states in a tile become what rounding took from those that the call gives or (given
+ * NULL) themselves again. */
+template <typename T>
+static __device__ inline void replace_states(const worker &w, unsigned part, const float *given, const void *states, int column,
+                                             int channel) {
+    const dr_cuda_chunk_plan &plan = w.call.plan;
+    char *to = w.shared + part;
+    if (given) {
+        dr_load_rest<T>(to, plan.rows, given, column, channel);
+        return;
+    }
+    const T *from = (const T *)states + (w.rows.x.block * plan.value_width + column) * plan.key_width + channel;
+    for (int i = dr_copy_thread(); i < 64 * 8; i += 128)
+        *(uint4 *)(to + dr_tile_at<T>(0, 64, i / 8, i % 8 * 8)) =
+            *(const uint4 *)(from + (int64_t)(i / 8) * plan.key_width + i % 8 * 8);
+}
+
+#endif
+#endif

@@ -1,0 +1,281 @@
+/* The last part of gradients.cu: what queries, read keys and write keys of a chunk get, a group of warps 64 channels of K. */
+#ifndef DR_CUDA_GRADIENTS_KEYS_CUH
+#define DR_CUDA_GRADIENTS_KEYS_CUH
+
+#include "backends/cuda/backward/gradients.cuh"
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
+
+/* The sum of S . dS' over the box of 64 channels and all columns of V, this thread's part; given states as they are. */
+template <typename T, int value_boxes>
+static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
+    const int thread = (int)(threadIdx.x % 128);
+    float sum = 0;
+    if (!w.rows.entry && !w.rows.beyond) {
+#pragma unroll 4
+        for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
+            const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
+            const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
+                sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+            }
+        }
+        return sum;
+    }
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const float *entry = dr_given_state(w.call, w.rows.x, false), *beyond = dr_given_state(w.call, w.rows.x, true);
+#pragma unroll 1
+    for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
+        const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
+        const unsigned at = dr_tile_at<T>(0, 64, column, channel);
+        const float before =
+            entry ? dr_state_element(rows, entry, w.group * 64 + channel, column) : dr_to_float(*(const T *)(state + at));
+        const float after =
+            beyond ? dr_state_element(rows, beyond, w.group * 64 + channel, column) : dr_to_float(*(const T *)(d_state + at));
+        sum = fmaf(before, after, sum);
+    }
+    return sum;
+}
+
+/* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
+template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const int left = rows.key_size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
+    union {
+        unsigned word[4];
+        uint4 words;
+        T x[8];
+    } put[2][2]; /* of rows g and g + 8, of columns 8 t and 32 + 8 t */
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < 8; n += 4) {
+            unsigned(&x)[4] = put[h][n / 4].word;
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = dr_pack(T(), c[n + i][2 * h], c[n + i][2 * h + 1]);
+            dr_group_exchange(x);
+        }
+    to += w.row * stride + 8 * w.t;
+    if (rows.aligned) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                if (32 * n < left && w.row + 8 * h < alive) *(uint4 *)(to + 8 * h * stride + 32 * n) = put[h][n].words;
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (32 * n + e < left && w.row + 8 * h < alive) to[8 * h * stride + 32 * n + e] = put[h][n].x[e];
+}
+
+/* The rows as floats to [64][Kp]. */
+static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
+    const int width = w.call.plan.key_width;
+    to += w.rows.x.block * 64 * width + w.group * 64 + 2 * w.t;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *(float2 *)(to + (int64_t)(w.row + 8 * h) * width + 8 * n) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* Likewise as floats to the diagonal scan's backward. */
+static __device__ inline void put_scan(const worker &w, float *to, const float (&c)[8][4]) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const int64_t stride = (int64_t)rows.key_heads * rows.key_size;
+    const int left = rows.key_size - w.group * 64 - 2 * w.t;
+    to += w.rows.x.place.first * stride + w.rows.x.key_head * rows.key_size + w.group * 64 + 2 * w.t;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = w.row + 8 * h;
+        if (row >= w.rows.x.rows) continue;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float *pair = to + row * stride + 8 * n;
+            if (rows.aligned && 8 * n < left) {
+                *(float2 *)pair = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+            } else {
+                if (8 * n < left) pair[0] = c[n][2 * h];
+                if (8 * n + 1 < left) pair[1] = c[n][2 * h + 1];
+            }
+        }
+    }
+}
+
+/* Sums of the squares of a box, of the thread's two rows. */
+template <typename T> static __device__ inline float2 squares_of(const worker &w, const char *box) {
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
+        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+    }
+    return sum_of_four(sum);
+}
+
+/* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
+ * value head, else what row_gradients takes. */
+template <typename T> static __device__ inline void put_input(const worker &w, dr_input i, const float (&c)[8][4]) {
+    const dr_cuda_input &input = w.call.plan.rows.input[i];
+    if (input.gradient)
+        put_tokens<T>(w, (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
+                      input.token, c);
+}
+
+template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    if (dr_rows_direct(&rows) || dr_rows_made(&rows))
+        put_input<T>(w, DR_INPUT_QUERY, q);
+    else
+        put_floats(w, w.call.back.d_query, q);
+}
+
+template <typename T, bool reads> static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
+    const dr_cuda_backward_call &call = w.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_row &row = rows.row[0];
+    const bool made = dr_rows_made(&rows);
+    if (!made && !dr_rows_direct(&rows)) {
+        if (reads) put_floats(w, call.back.d_read, r);
+        put_floats(w, call.back.d_write, k);
+        return;
+    }
+    const float factor[2] = {reads ? -w.rows.gain[w.row] : 0, reads ? -w.rows.gain[w.row + 8] : 0};
+    const bool apart = made || dr_row_lead(&row) == DR_LEAD_APART;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
+            if (reads && !apart) k[n][i] += r[n][i];
+        }
+    if (made) {
+        put_scan(w, call.diagonal.key, r);
+        put_scan(w, call.diagonal.squashed, k);
+        return;
+    }
+    if (reads && apart) put_input<T>(w, dr_row_led(&row), r);
+    put_input<T>(w, dr_row_written(&row), k);
+}
+
+/* Of r = key + lambda query: what the query and lambda get of its gradient. */
+template <typename T>
+static __device__ inline void lead_sum(const worker &w, const char *queries, const float (&r)[8][4], float (&q)[8][4]) {
+    const float2 dot = dots_with<T>(w, r, queries);
+    const float upper = -w.rows.gain[w.row], lower = -w.rows.gain[w.row + 8];
+    put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
+    const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[n][i] = fmaf(factor[i / 2], r[n][i], q[n][i]);
+}
+
+/* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
+ * S dO, S dY. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float (&r)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK, erase = score + BOX;
+    const unsigned update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
+                   key = tile_of(w, shape::key) + own, query = await_tile(w, shape::query) + own,
+                   write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
+                   d_state = await_tile(w, shape::exit + w.group);
+    const chunk_decays &decay = w.rows.decay;
+    const bool made = dr_rows_made(&rows);
+    float k[8][4];
+    const auto from_exit = [&](bool add) {
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, false, false>(k, update + b * BOX, w.base + d_state + b * BOX, add || b > 0);
+        dr_group_commit();
+    };
+    dr_shared_fence();
+    if (w.rows.beyond) {
+        const auto replace = [&](const float *given) {
+            meet_group(w);
+            for (int b = 0; b < value_boxes; b++)
+                replace_states<T>(w, d_state + b * BOX, given, w.call.back.d_exit, b * 64, w.group * 64);
+            dr_shared_fence();
+            meet_group(w);
+        };
+        replace(dr_given_state(w.call, w.rows.x, true));
+        from_exit(false);
+        dr_group_wait<0>();
+        replace(NULL);
+    }
+    from_exit(w.rows.beyond);
+    if (rows.scalar_decay) {
+        const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
+        if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
+    }
+    dr_group_wait<0>();
+    leave_tile(w, shape::output);
+#pragma unroll
+    for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
+    leave_tile(w, shape::d_update);
+    leave_tile(w, shape::value);
+    {
+        const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
+        scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
+        if (shape::reads)
+            scale_rows(r, dr_score_gain(w.rows.gain[w.row]) * before * decay.read[w.row],
+                       dr_score_gain(w.rows.gain[w.row + 8]) * before * decay.read[w.row + 8]);
+        scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
+    }
+    float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
+    if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + write_key);
+    unsigned turned[4][4];
+    if (shape::reads) operands_turned<T>(turned, erase, w.rows.rest), dr_group_settle(turned), dr_group_settle(r);
+    dr_group_settle(q), dr_group_settle(k);
+    dr_group_begin();
+    chain<T, false, false>(q, score, w.base + write_key, true);
+    if (shape::reads) chain<T, false, false>(r, erase, w.base + write_key, true);
+    dr_group_commit();
+    chain<T, true, false>(k, score, w.base + query, true);
+    if (shape::reads) chain_rows<T>(k, turned, w.base + key);
+    dr_group_commit();
+    dr_group_wait<1>();
+    if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
+    if (reading != READS_SUM) put_query<T>(w, q);
+    if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+    dr_group_wait<0>();
+    if (reading == READS_WRITTEN) {
+        dots_with<T>(w, r, k, w.shared + key, read, write);
+    } else {
+        if (shape::reads) read = dots_with<T>(w, r, w.shared + key);
+        if (rows.scalar_decay || made) write = dots_with<T>(w, k, w.shared + write_key);
+    }
+    put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
+    put_rows(w, w.sums.read[w.group], read);
+    put_rows(w, w.sums.writer[w.group], far);
+    if (made) {
+        const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
+        if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
+        put_rows(w, w.call.back.write_part + part, write);
+        put_rows(w, w.call.back.square_part + part, squares_of<T>(w, w.shared + write_key));
+    }
+    leave_tile(w, shape::key);
+    if (shape::apart) leave_tile(w, shape::write);
+    if (reading == READS_SUM) {
+        if (dr_rows_direct(&rows)) lead_sum<T>(w, w.shared + query, r, q);
+        put_query<T>(w, q);
+    }
+    leave_tile(w, shape::query);
+    put_keys<T, shape::reads>(w, r, k);
+}
+
+#endif
+#endif

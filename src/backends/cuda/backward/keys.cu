@@ -1,0 +1,390 @@
+/* keys: what queries, read keys and write keys get, for every chunk, value head and 64 channels of K, with no or scalar decay.
+ *
+ *     d_query_i = scale f(at_i, 0) (S dO_i) + sum_j G_ij f w_j           d_read_i = f(at_i, 0) (S dY_i) + sum_j M_ij f w_j / s
+ *     d_far_j   = f(N, j+1) (dS' U_j)                                   d_near_j = sum_i f (G_ij q_i - c_i M_ij r_i / s)
+ *
+ * f is in G and M already, the factors from entry and to exit scale rows. With a decay of each channel: keys_channel.cu.
+ *
+ * One block of four warps; a warp owns 16 rows. */
+#include "backends/cuda/backward/keys.cuh"
+#include "backends/cuda/device/device.cuh"
+
+/* ---- factors and sums of rows -------------------------------------------------------------------------------------------- */
+
+static __device__ inline void fades(const dr_cuda_rows &rows, const keys_rows &k) {
+    const int i = (int)threadIdx.x;
+    if (i >= 64) return;
+    float head = 1, tail = 1;
+    for (int j = 0; j < i; j++) head *= k.alpha[j];
+    for (int j = 63; j > i; j--) tail *= k.alpha[j];
+    k.head_read[i] = dr_undecayed(rows, i) ? head : head * k.alpha[i];
+    k.head_query[i] = head * k.alpha[i];
+    k.tail[i] = tail;
+}
+
+/* Row sums of c times a tile, of this warp's rows: lane 4 g has rows g and g + 8. */
+template <typename T> static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
+        sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
+}
+
+/* Row sums of the squares of a tile, likewise. */
+template <typename T> static __device__ inline float2 square_rows(const char *tile) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
+        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
+        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
+}
+
+static __device__ inline void clear(float (&c)[8][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) c[n][i] = 0;
+}
+
+/* Zeroes entries of G and M whose pair spans no decay, once their products are made: in the sums over rows they cancel, and of
+ * strong decays what is left is smaller than their rounding. A barrier before and after. */
+template <typename T>
+static __device__ inline void drop_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room) {
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
+        const int reader = i / 64, writer = i % 64, seen = reader / rows.steps - (dr_undecayed(rows, reader) ? 1 : 0);
+        const unsigned at = dr_tile_at<T>(0, 64, reader, writer);
+        if (writer / rows.steps >= reader / rows.steps) *(T *)(shared + room.score + at) = dr_from_float<T>(0.0f);
+        if (reads && writer / rows.steps >= seen) *(T *)(shared + room.erase + at) = dr_from_float<T>(0.0f);
+    }
+    __syncthreads();
+}
+
+/* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
+ * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
+ * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one
+ * of the row before. reads: times -c. */
+static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers,
+                                          float *reads, float2 reader, float2 read, float2 far) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
+    if (lane % 4 == 0) {
+        call.back.writer_part[at + row] = far.x;
+        call.back.writer_part[at + row + 8] = far.y;
+        readers[row] = reader.x;
+        readers[row + 8] = reader.y;
+        reads[row] = read.x;
+        reads[row + 8] = read.y;
+    }
+    __syncthreads();
+    const int i = (int)threadIdx.x;
+    if (i >= 64) return;
+    float sum = readers[i];
+    if (!dr_undecayed(call.plan.rows, i)) sum += reads[i];
+    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += reads[i + 1];
+    call.back.reader_part[at + i] = sum;
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------------- */
+
+static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
+    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* ---- gradients at once --------------------------------------------------------------------------------------------------- */
+
+/* This lane's channels of an accumulator's half h to a vector, `to` its channel `first`; NULL: not wanted. */
+template <typename U>
+static __device__ inline void store_vector(const dr_cuda_rows &rows, U *to, int first, const float (&c)[8][4], int h) {
+    if (!to) return;
+    const int t = (int)(threadIdx.x % 4), left = rows.key_size - first - 2 * t;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        U *pair = to + 2 * t + 8 * n;
+        if (rows.aligned && 8 * n + 1 < left) {
+            dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
+            continue;
+        }
+        if (8 * n < left) pair[0] = dr_from_float<U>(c[n][2 * h]);
+        if (8 * n + 1 < left) pair[1] = dr_from_float<U>(c[n][2 * h + 1]);
+    }
+}
+
+/* r, times -c, to where it leads: to the gradients of the write key and the query beside it, or what stays in r to an input of
+ * its own. Part of lambda's gradient on the way. */
+template <typename T>
+static __device__ inline void lead_read(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                        const keys_room &room, int first, int row, int h, float gain, float (&q)[8][4],
+                                        float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int t = (int)(threadIdx.x % 4), token = dr_row_token(rows, row);
+    const dr_row &spec = dr_rule_row(rows, row - token * rows.steps);
+    const dr_lead lead = dr_row_lead(&spec);
+    const float sign = spec.read == DR_READ_FREE ? gain : -gain;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float &left = r[n][2 * h], &right = r[n][2 * h + 1];
+        left *= sign, right *= sign;
+        if (lead == DR_LEAD_TIED || lead == DR_LEAD_SUM) w[n][2 * h] += left, w[n][2 * h + 1] += right;
+    }
+    if (lead == DR_LEAD_SUM) {
+        const bool there = row < x.rows;
+        const float lambda = there ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head) : 0;
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 query = tile_pair<T>(shared + room.query, row, 8 * n + 2 * t);
+            sum = fmaf(query.x, r[n][2 * h], fmaf(query.y, r[n][2 * h + 1], sum));
+            q[n][2 * h] = fmaf(lambda, r[n][2 * h], q[n][2 * h]);
+            q[n][2 * h + 1] = fmaf(lambda, r[n][2 * h + 1], q[n][2 * h + 1]);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (t == 0) call.back.lambda_part[(x.block * (call.plan.key_width / 64) + first / 64) * 64 + row] = sum;
+    }
+    if (lead == DR_LEAD_GATED && row < x.rows) {
+        const dr_cuda_input &input = rows.input[DR_INPUT_ERASE_GATE];
+        const T *gates = (const T *)input.at + dr_input_index(input, x.place.first + token, 0, x.head) + first + 2 * t;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 key = tile_pair<T>(shared + room.write, row, 8 * n + 2 * t);
+            float gate[2];
+            dr_load_lane<T, 2>(gates + 8 * n, rows.key_size - first - 8 * n - 2 * t, rows.aligned, gate);
+            w[n][2 * h] = fmaf(gate[0], r[n][2 * h], w[n][2 * h]);
+            w[n][2 * h + 1] = fmaf(gate[1], r[n][2 * h + 1], w[n][2 * h + 1]);
+            r[n][2 * h] *= key.x, r[n][2 * h + 1] *= key.y;
+        }
+    }
+}
+
+/* For rules whose rows lead to inputs (dr_rows_direct). */
+template <typename T>
+static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                           const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
+                                           float (&r)[8][4], float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4 + 8 * h;
+        if (call.plan.reads) {
+            lead_read<T>(call, x, shared, room, first, row, h, k.gain[row], q, r, w);
+            store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_READ, row), first, r, h);
+        }
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_WRITE, row), first, w, h);
+    }
+}
+
+/* For rules whose write key the scan makes (dr_rows_made): the gradient of the query, and what the scan's backward needs. */
+template <typename T>
+static __device__ inline void store_made(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                         const keys_room &room, const keys_rows &k, int first, const float (&q)[8][4],
+                                         float (&r)[8][4], const float (&w)[8][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16 + lane / 4;
+    const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + 8 * h;
+        const float gain = call.plan.reads ? -k.gain[row] : 0;
+#pragma unroll
+        for (int n = 0; n < 8; n++) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
+        store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
+        if (row >= x.rows) continue;
+        store_vector<float>(rows, call.diagonal.key + from + row * stride + first, first, r, h);
+        store_vector<float>(rows, call.diagonal.squashed + from + row * stride + first, first, w, h);
+    }
+    const float2 write = dot_rows<T>(w, shared + room.write), square = square_rows<T>(shared + room.write);
+    if (lane % 4 != 0) return;
+    const int64_t at = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + mine;
+    call.back.write_part[at] = write.x;
+    call.back.write_part[at + 8] = write.y;
+    call.back.square_part[at] = square.x;
+    call.back.square_part[at + 8] = square.y;
+}
+
+/* ---- the kernel, second half: after the states ----------------------------------------------------------------------------
+ */
+
+template <typename T>
+static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                     const keys_room &room, const keys_rows &k, int first, float (&q)[8][4], float (&r)[8][4],
+                                     float (&w)[8][4]) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int warp = (int)(threadIdx.x / 32), row = warp * 16 + (int)(threadIdx.x % 32) / 4;
+    const unsigned base = dr_shared_address(shared);
+    scale_rows(q, k.head_query, row, rows.scale);
+    scale_rows(w, k.tail, row, 1);
+    if (plan.reads) {
+        scale_rows(r, k.head_read, row, 1);
+        scale_rows(r, k.split, row, 1);
+    }
+    constexpr bool apart = sizeof(T) == 4;
+    float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
+    if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
+    if (apart && rows.scalar_decay) {
+        entry = dot_rows<T>(q, shared + room.query);
+        if (plan.reads) entry_read = dot_rows<T>(r, shared + room.read);
+    }
+    dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
+    dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
+    if (plan.reads) {
+        dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
+        dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
+        scale_rows(r, k.inverse, row, 1);
+        read = dot_rows<T>(r, shared + room.read);
+    }
+    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
+    float2 query = read, write = read;
+    if (rows.scalar_decay) {
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    if (plan.reads && (made || direct) && threadIdx.x % 4 == 0) {
+        float *part = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
+        part[0] = -read.x;
+        part[8] = -read.y;
+    }
+    if (direct) {
+        store_direct<T>(call, x, shared, room, k, first, q, r, w);
+    } else if (made) {
+        store_made<T>(call, x, shared, room, k, first, q, r, w);
+    } else {
+        const int64_t at = x.block * 64 * plan.key_width + first;
+        if (plan.reads) store_rows(call.back.d_read + at, plan.key_width, r);
+        store_rows(call.back.d_query + at, plan.key_width, q);
+        store_rows(call.back.d_write + at, plan.key_width, w);
+    }
+    if (!rows.scalar_decay) return;
+    if (apart) {
+        drop_pairs<T>(rows, plan.reads, shared, room);
+        clear(q), clear(r), clear(w);
+        dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
+        dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
+        if (plan.reads) {
+            dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
+            dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
+            const float2 near = dot_rows<T>(r, shared + room.read);
+            read = make_float2(k.inverse[row] * (entry_read.x + near.x), k.inverse[row + 8] * (entry_read.y + near.y));
+        }
+        query = dot_rows<T>(q, shared + room.query);
+        write = dot_rows<T>(w, shared + room.write);
+    }
+    const float2 reader = apart ? make_float2(entry.x + (query.x - write.x), entry.y + (query.y - write.y))
+                                : make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    read.x *= -k.gain[row];
+    read.y *= -k.gain[row + 8];
+    decay_parts(call, x, k.total, k.total + 64, reader, read, far);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
+    keys(const __grid_constant__ dr_cuda_backward_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
+    if (x.rows == 0) return;
+    keys_room room = lay_room(sizeof(T), false);
+    if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
+    const keys_rows k = lay_rows(shared, room);
+    const int thread = (int)threadIdx.x;
+    const int64_t block = x.block;
+    const unsigned base = dr_shared_address(shared);
+    put_gains(call, x, k);
+    put_leads<T>(rows, x, first, k.leads);
+    if (thread < 64) {
+        const bool decays = thread < x.rows && thread % rows.steps == 0;
+        k.alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
+    }
+    __syncthreads();
+    fades(rows, k);
+
+    /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
+    constexpr bool narrow = sizeof(T) == 2;
+    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
+    float q[8][4] = {}, r[8][4] = {}, w[8][4] = {};
+    float2 exit = make_float2(0, 0);
+    load_states<T>(call, x, shared, room, first, 0, COPY_ALL);
+    dr_copy_commit();
+#pragma unroll 1
+    for (int column = 0; column < plan.value_width; column += 64) {
+        dr_copy_wait<0>();
+        __syncthreads();
+        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        exit_part<T, 16>(rows, shared, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        if (narrow && (entry || beyond)) {
+            __syncthreads();
+            if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
+            if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
+            __syncthreads();
+            if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+            if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        }
+        __syncthreads(); /* the stage is read */
+        if (column + 64 < plan.value_width)
+            load_states<T>(call, x, shared, room, first, column + 64, COPY_ALL);
+        else
+            load_pairs<T>(call, x, shared, room, first, COPY_ALL);
+        dr_copy_commit();
+    }
+    *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
+    __syncthreads();
+    if (thread < 64) {
+        const int64_t at = block * plan.key_width + first + thread;
+        k.exit[thread] =
+            call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
+        if (rows.scalar_decay) call.back.exit_part[at] = k.exit[thread];
+    }
+    dr_copy_wait<0>();
+    __syncthreads();
+    finish_pairs<T>(call, x, shared, room, first);
+    finish<T>(call, x, shared, room, k, first, q, r, w);
+}
+
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T), false).bytes;
+    const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
+    DR_TRY(dr_cuda_allow_shared((const void *)keys<T>));
+    keys<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("keys");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (call->plan.blocks == 0) return DR_OK;
+    if (call->plan.rows.channel_decay) return dr_cuda_backward_keys_channel(call, stream);
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    return DR_OK;
+}

@@ -1,0 +1,312 @@
+/* keys where every channel has a decay of its own (keys.cu has the formulas): a block of eight warps for 64 channels of K. In
+ * products a warp has the 16 rows of a block of rows and 32 of the channels; what is done element by element it does for half
+ * of such a block, eight rows, and all channels, two a lane.
+ *
+ * A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks between * tail
+ * (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so far, the
+ * state's part first, by one block's factor. Pairs between the halves of a block go the same way. No quotient, no positive
+ * exponent.
+ *
+ * What is left, pairs in one half and all that depends on a row and a channel alone, is done after the accumulators have passed
+ * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
+ * gradient of the log decays (decay.cu says which). */
+#include "backends/cuda/backward/keys_channel.cuh"
+#include "backends/cuda/device/device.cuh"
+
+/* ---- decays -------------------------------------------------------------------------------------------------------------- */
+
+/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay; 128 threads. */
+static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
+                                    decay.token, x.place.tokens};
+    dr_clear_rows<float>(alpha, 64, 1, 0, rows.steps);
+    if (rows.steps > 1 && 64 % rows.steps) { /* the rows behind the last whole token */
+        for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
+            *(float4 *)(alpha + dr_tile_at<float>(0, 64, 64 / rows.steps * rows.steps, i * 4)) = make_float4(0, 0, 0, 0);
+    }
+    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, 64 / rows.steps, 0, rows.steps, from);
+}
+
+/* alpha in their place: a thread's elements are anywhere in the tile. */
+static __device__ inline void make_alphas(char *alpha) {
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < 64 * 64 / 4; i += THREADS) {
+        float4 &x = ((float4 *)alpha)[i];
+        x = make_float4(expf(x.x), expf(x.y), expf(x.z), expf(x.w));
+    }
+}
+
+/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
+ * the half that has no such pairs); the factors of blocks and halves. */
+template <typename T, bool reads>
+static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, second = warp % 2, d = (int)(threadIdx.x % 32) * 2;
+    const char *alpha = shared + room.alpha;
+    const float2 one = make_float2(1, 1), none = make_float2(0, 0);
+    float2 other = one, product = one; /* of the other half; from the start of this one, then to its end */
+#pragma unroll
+    for (int i = 0; i < HALF; i++) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
+    const float2 first = second ? other : one, last = second ? one : other;
+#pragma unroll 2
+    for (int i = 0; i < HALF; i++) {
+        const int row = start + i;
+        const float2 before = product;
+        product = times(product, alpha_pair(alpha, row, d));
+        const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
+        set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
+        set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
+        if (!reads) continue;
+        const float2 r = times(tile_pair<T>(shared + room.read, row, d), dr_undecayed(rows, row) ? before : product);
+        set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
+        set_pair<T>(shared + room.scaled[5], row, d, second ? r : none);
+    }
+    *(float2 *)(k.half + warp * 64 + d) = product;
+    if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
+    product = one;
+#pragma unroll 2
+    for (int i = HALF - 1; i >= 0; i--) {
+        const int row = start + i;
+        const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
+        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
+        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
+        product = times(product, alpha_pair(alpha, row, d));
+    }
+}
+
+/* ---- products: 32 channels, from `column` on
+ * --------------------------------------------------------------------------------- */
+
+static __device__ inline void scale_columns(float (&c)[4][4], const float *factor, int column) {
+    const int t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float2 f = *(const float2 *)(factor + column + 8 * n + 2 * t);
+        c[n][0] *= f.x, c[n][1] *= f.y, c[n][2] *= f.x, c[n][3] *= f.y;
+    }
+}
+
+/* Rows of the second half of this warp's block (upper 0: of the first) *= factor of the columns, += more. */
+static __device__ inline void join_halves(float (&c)[4][4], const float (&more)[4][4], const float *factor, int column,
+                                          int second) {
+    const int t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float2 f = *(const float2 *)(factor + column + 8 * n + 2 * t);
+        if (second) {
+            c[n][2] = fmaf(c[n][2], f.x, more[n][2]);
+            c[n][3] = fmaf(c[n][3], f.y, more[n][3]);
+        } else {
+            c[n][0] = fmaf(c[n][0], f.x, more[n][0]);
+            c[n][1] = fmaf(c[n][1], f.y, more[n][1]);
+        }
+    }
+}
+
+/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages. */
+template <typename T>
+static __device__ inline void multiply_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
+                                              int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
+#pragma unroll 1
+    for (int k = 0; k < 4; k++) {
+        if (entry) {
+            dr_operand_a<T> d_o, d_u;
+            dr_load_a<T>(d_o, at + room.stage[0], 64, row, k * 16);
+            if (reads) dr_load_a<T>(d_u, at + room.stage[1], 64, row, k * 16);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                dr_operand_b<T> s[2];
+                dr_load_b_straight<T>(s, at + room.stage[3], 64, k * 16, column + n * 16);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    dr_product<T>(q[2 * n + i], d_o, s[i]);
+                    if (reads) dr_product<T>(r[2 * n + i], d_u, s[i]);
+                }
+            }
+        }
+        if (exit) {
+            dr_operand_a<T> u;
+            dr_load_a<T>(u, at + room.stage[2], 64, row, k * 16);
+            dr_multiply_row<T, false, 2>(w, u, at + room.stage[4], 64, k * 16, column);
+        }
+    }
+}
+
+/* C += 16 columns of G or M, those of block b, of this warp's rows, times rows of keys. */
+template <typename T>
+static __device__ inline void add_writers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
+    dr_operand_a<T> a;
+    dr_load_a<T>(a, scores, 64, row, b * 16);
+    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+}
+
+/* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
+template <typename T>
+static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, const float *factor, int row,
+                                          int column) {
+    dr_operand_a<T> a;
+    dr_load_turned<T>(a, scores, b, row, factor);
+    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
+
+/* q, r, w: S dO, S dY, dS' U of a block's rows. */
+template <typename T, int form>
+static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                     const keys_room &room, const keys_rows &k, int first, float (&q)[4][4], float (&r)[4][4],
+                                     float (&w)[4][4]) {
+    constexpr bool reads = form & READS;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int block = (int)(threadIdx.x / 64), column = (int)(threadIdx.x / 32) % 2 * 32, mine = block * 16;
+    const int row = mine + (int)(threadIdx.x % 32) / 4;
+    const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
+    const float *half = k.half + block * 128;
+    scale_keys<T, reads>(rows, shared, room, k);
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[n][i] *= rows.scale;
+    if (reads) scale_rows(r, k.split, row, 1);
+#pragma unroll 1
+    for (int b = 0; b < block; b++) {
+        scale_columns(q, k.total + b * 64, column);
+        add_writers<T>(q, scores, base + room.scaled[0], b, mine, column);
+        if (!reads) continue;
+        scale_columns(r, k.total + b * 64, column);
+        add_writers<T>(r, erases, base + room.scaled[0], b, mine, column);
+    }
+    {
+        float more[4][4] = {};
+        add_writers<T>(more, scores, base + room.scaled[3], block, mine, column);
+        join_halves(q, more, half, column, 1);
+    }
+    if (reads) {
+        float more[4][4] = {};
+        add_writers<T>(more, erases, base + room.scaled[3], block, mine, column);
+        join_halves(r, more, half, column, 1);
+    }
+    float near[4][4] = {};
+#pragma unroll 1
+    for (int b = 3; b > block; b--) {
+        scale_columns(w, k.total + b * 64, column);
+        if (b < 3) scale_columns(near, k.total + b * 64, column);
+        add_readers<T>(near, scores, base + room.scaled[1], b, NULL, mine, column);
+        if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, k.rest, mine, column);
+    }
+    {
+        float more[4][4] = {};
+        join_halves(w, more, half + 64, column, 0);
+        add_readers<T>(more, scores, base + room.scaled[4], block, NULL, mine, column);
+        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, k.rest, mine, column);
+        join_halves(near, more, half + 64, column, 0);
+    }
+    char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
+    __syncthreads(); /* all products are made: the place of the scaled keys is free */
+    put_own(own, column, q);
+    if (reads) put_own(own + OWN_BYTES, column, r);
+    put_own(own + 2 * OWN_BYTES, column, near);
+    __syncthreads();
+    finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
+}
+
+template <typename T, int form>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
+    keys_channel(const __grid_constant__ dr_cuda_backward_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr bool reads = form & READS;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
+    if (x.rows == 0) return;
+    keys_room room = lay_room(sizeof(T), true);
+    if (!reads || dr_rows_tied(plan.rows)) room.read = room.write;
+    const keys_rows k = lay_rows(shared, room);
+    const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
+    const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
+    const unsigned base = dr_shared_address(shared);
+
+    /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
+    constexpr bool narrow = sizeof(T) == 2;
+    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
+    float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
+    float2 exit = make_float2(0, 0);
+    /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
+    const int V = plan.value_width;
+    bool asked = false;
+#pragma unroll 1
+    for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
+        const int place = column % 128 ? room.ahead : 0, next = column + 128;
+        const unsigned at = base + (unsigned)place;
+        if (column == 0) { /* while the first tiles are under way */
+            put_gains(call, x, k);
+            put_leads<T>(plan.rows, x, first, k.leads);
+            if (thread < 64) k.exit[thread] = call.chunk.keep[x.block * plan.key_width + first + thread];
+        }
+        if (column >= 0) {
+            dr_copy_wait<1>();
+            __syncthreads();
+            multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
+            exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first,
+                                     column, exit);
+            if (column == 0) make_alphas(shared + room.alpha);
+            if (narrow && (entry || beyond)) {
+                __syncthreads();
+                if (entry && half == COPY_FIRST)
+                    dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
+                if (beyond && half == COPY_SECOND)
+                    dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
+                __syncthreads();
+                multiply_states<T>(room, at, reads, entry, beyond, row, side, q, r, w);
+            }
+            __syncthreads(); /* the stage is read */
+        }
+        if (column >= 0 && next >= V && place == 0 && !asked) {
+            load_pairs<T>(call, x, shared, room, first, half);
+            asked = true;
+            continue;
+        }
+        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
+        if (next == 0 && half == COPY_SECOND) load_decays(plan.rows, x, first, shared + room.alpha);
+        dr_copy_commit(); /* with nothing in it, too: the waits count groups */
+    }
+    *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;
+    __syncthreads();
+    if (thread < 64) {
+        float sum = 0;
+        for (int i = 0; i < WARPS; i++) sum += k.half[i * 64 + thread];
+        k.exit[thread] *= sum;
+    }
+    dr_copy_wait<0>();
+    __syncthreads();
+    if constexpr (form != READS && reads) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
+    finish<T, form>(call, x, shared, room, k, first, q, r, w);
+}
+
+template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T), true).bytes;
+    const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 2, "keys_channel", &grid));
+    DR_TRY(dr_cuda_allow_shared((const void *)keys_channel<T, form>));
+    keys_channel<T, form><<<grid, THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("keys_channel");
+    return DR_OK;
+}
+
+template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_rows *rows = &call->plan.rows;
+    const bool direct = dr_rows_direct(rows);
+    bool late = rows->row[0].undecayed;
+    for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
+    if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
+    if (!direct) return late ? launch<T, READS | LATE | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
+    if (late) return launch<T, READS | LATE>(call, stream);
+    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED>(call, stream) : launch<T, READS>(call, stream);
+}
+
+dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch_form<T>(call, stream));
+    return DR_OK;
+}

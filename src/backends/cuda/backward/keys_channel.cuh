@@ -1,0 +1,341 @@
+/* What keys_channel.cu does element by element: a warp has half of a block of rows, eight, and all 64 channels, two a lane.
+ *
+ * Accumulators pass through shared memory first, in a place of the block's own. Then the warp's rows come one after another:
+ * products of alpha run along, pairs within the half are added, gradients take the form in which they leave, and the sums that
+ * make the gradient of the log decays run along, too (decay.cu says which). */
+#ifndef DR_CUDA_KEYS_CHANNEL_CUH
+#define DR_CUDA_KEYS_CHANNEL_CUH
+
+#include "backends/cuda/backward/keys.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / 32, HALF = 8 }; /* rows of a half block, a warp's */
+
+/* What a rule's rows need; a kernel of its own for each form keeps the code short that a warp runs through. */
+enum {
+    READS = 1,
+    LATE = 2, /* read keys before their decay, or the negatives of inputs */
+    GATED = 4,
+    FLOATS = 8 /* gradients that do not all lead to inputs */
+};
+
+static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
+    return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
+}
+
+static __device__ inline float2 times(float2 x, float2 y) {
+    return make_float2(x.x * y.x, x.y * y.y);
+}
+
+static __device__ inline float2 plus(float2 x, float2 y, float2 z) {
+    return make_float2(fmaf(x.x, y.x, z.x), fmaf(x.y, y.y, z.y));
+}
+
+static __device__ inline float2 plus(float s, float2 y, float2 z) {
+    return make_float2(fmaf(s, y.x, z.x), fmaf(s, y.y, z.y));
+}
+
+/* ---- two channels a lane ------------------------------------------------------------------------------------------------- */
+
+enum { OWN_BYTES = 16 * 64 * (int)sizeof(float) };
+
+/* Accumulators of a block's rows to its floats [16][64]. */
+static __device__ inline void put_own(char *own, int column, const float (&c)[4][4]) {
+    const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *(float2 *)(own + dr_tile_at<float>(0, 16, g + 8 * h, column + 8 * n + 2 * t)) =
+                make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* Of the warp's row i. */
+static __device__ inline float2 &own_pair(char *own, int i) {
+    const int row = (int)(threadIdx.x / 32) % 2 * HALF + i;
+    return *(float2 *)(own + dr_tile_at<float>(0, 16, row, (int)(threadIdx.x % 32) * 2));
+}
+
+/* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
+ * gradients of, once these are read, and leave together (store_tile); the others go to floats, of row 0 and the lane's
+ * channels. */
+typedef struct {
+    float *query, *read, *write; /* floats; NULL: to the tile, or nowhere */
+    int64_t stride;              /* from row to row */
+    int rows, left;              /* rows and channels that are there */
+    bool aligned, made, padded;  /* floats have all 64 rows and channels */
+    float sign[2];     /* by row % 2: times what a read key's gradient is to an input of its own; 0: it joins the write
+                          key's */
+    const char *gates; /* of token 0 */
+    int64_t gate_stride;
+    float *gain, *write_dot, *square; /* [64] sums; NULL: not wanted */
+} channel_results;
+
+template <typename T>
+static __device__ inline channel_results channel_results_of(const dr_cuda_backward_call &call, const dr_row_block &x,
+                                                            int first) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const int channel = first + (int)(threadIdx.x % 32) * 2;
+    const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
+    const bool direct = dr_rows_direct(&rows);
+    channel_results to = {};
+    to.made = dr_rows_made(&rows);
+    to.aligned = rows.aligned;
+    to.left = rows.key_size - channel;
+    to.rows = x.rows;
+    if ((direct || to.made) && plan.reads) to.gain = call.back.gain_part + part;
+    if (to.made) {
+        to.stride = (int64_t)rows.key_heads * rows.key_size;
+        const int64_t from = x.place.first * to.stride + x.key_head * rows.key_size + channel;
+        to.read = call.diagonal.key + from;
+        to.write = call.diagonal.squashed + from;
+        to.write_dot = call.back.write_part + part;
+        to.square = call.back.square_part + part;
+    } else if (!direct) {
+        const int64_t at = x.block * 64 * plan.key_width + channel;
+        to.stride = plan.key_width;
+        to.padded = true;
+        to.query = call.back.d_query + at;
+        to.read = plan.reads ? call.back.d_read + at : NULL;
+        to.write = call.back.d_write + at;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const dr_row &row = dr_rule_row(rows, i < rows.steps ? i : 0);
+        const bool apart = row.read != DR_READ_NONE && dr_row_lead(&row) == DR_LEAD_APART;
+        to.sign[i] = !apart ? 0 : row.read == DR_READ_FREE ? -1 : 1;
+    }
+    const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
+    to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
+    to.gate_stride = gate.token * (int64_t)sizeof(T);
+    return to;
+}
+
+static __device__ inline void put_floats(const channel_results &to, float *at, int row, float2 x) {
+    at += row * to.stride;
+    if (to.padded || (row < to.rows && to.aligned && to.left > 1)) {
+        *(float2 *)at = x;
+    } else if (row < to.rows) {
+        if (to.left > 0) at[0] = x.x;
+        if (to.left > 1) at[1] = x.y;
+    }
+}
+
+/* The warp's rows of a tile to where they lead. */
+template <typename T>
+static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_block &x, const char *tile, const lead *leads,
+                                         int index, int first) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * HALF, within = lane % units * unit;
+    const int left = rows.key_size - first - within;
+#pragma unroll 1
+    for (int j = 0; j < HALF; j += 32 / units) {
+        const int row = mine + j + lane / units;
+        T *to = lead_of<T>(rows, x, leads, index, row);
+        if (!to) continue;
+        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
+        if (rows.aligned && left > 0) {
+            *(uint4 *)(to + within) = *(const uint4 *)from;
+        } else {
+#pragma unroll 1
+            for (int e = 0; e < unit && e < left; e++) to[within + e] = from[e];
+        }
+    }
+}
+
+/* What rows_near and rows_far left in the tiles, to the inputs. */
+template <typename T>
+static __device__ inline void store_tiles(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
+                                          const keys_room &room, const keys_rows &k, int first, const channel_results &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int tiles[] = {room.query, room.write, room.read};
+    if (to.query) return;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i <= LEADS_READ; i++)
+        if ((i == LEADS_QUERY || !to.write) && (i != LEADS_READ || room.read != room.write))
+            store_tile<T>(rows, x, shared + tiles[i], k.leads, i, first);
+}
+
+/* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
+ * d_near without the decays from or to the border of the half; out, e (what goes into the suffix sum over rows) and what the
+ * write key has got so far, of its read key too where that leads to it. Returns what an undecayed read of the first row adds to
+ * the row before. */
+template <typename T, int form>
+static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                          char *own, const channel_results &to) {
+    constexpr bool reads = form & READS, undecayed = form & LATE, gated = form & GATED, floats = form & FLOATS;
+    const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
+    const char *alpha = shared + room.alpha;
+    const float2 one = make_float2(1, 1), none = make_float2(0, 0);
+    float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
+    float2 head = one, before_first = none;
+    float gains[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        const int row = start + i;
+        const bool late = undecayed && dr_undecayed(rows, row);
+        const float2 a = alpha_pair(alpha, row, d), before = head;
+        const float2 q = tile_pair<T>(shared + room.query, row, d), w = tile_pair<T>(shared + room.write, row, d);
+        float score[HALF], erase[HALF];
+        dr_take_eight<T>(shared + room.score, 64, row, start, score);
+        head = times(head, a);
+        float2 d_q = times(own_pair(own, i), head), r = none, d_r = none, rest = none;
+        if (reads) {
+            dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
+            r = tile_pair<T>(shared + room.read, row, d);
+            rest = times(make_float2(k.rest[row], k.rest[row]), r);
+            d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
+        }
+#pragma unroll
+        for (int j = 0; j < i; j++) {
+            const float2 fade_before = fade[j], x_before = x[j];
+            fade[j] = times(fade[j], a);
+            x[j] = times(x[j], a);
+            d_q = plus(score[j], x[j], d_q);
+            float2 more = times(make_float2(score[j], score[j]), q);
+            if (reads) {
+                d_r = plus(erase[j], late ? x_before : x[j], d_r);
+                if (undecayed)
+                    near[j] = plus(late ? fade_before : fade[j], times(make_float2(erase[j], erase[j]), rest), near[j]);
+                else
+                    more = plus(erase[j], rest, more);
+            }
+            near[j] = plus(fade[j], more, near[j]);
+        }
+        x[i] = w;
+        fade[i] = one;
+        near[i] = none;
+        float2 e = times(q, d_q), all = times(make_float2(score[i], score[i]), q);
+        d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
+        if (reads) {
+            const float inverse = k.inverse[row], gain = k.gain[row], sign = to.sign[i % 2];
+            d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
+            gains[i] = -(r.x * d_r.x + r.y * d_r.y);
+            const float2 erased = make_float2(-gain * d_r.x, -gain * d_r.y), read = times(r, erased);
+            if (late && i > 0) {
+                float2 &last = own_pair(own, i - 1);
+                last = make_float2(last.x + read.x, last.y + read.y);
+            } else if (late) {
+                before_first = read;
+            } else {
+                e = make_float2(e.x + read.x, e.y + read.y);
+            }
+            if (floats) {
+                put_floats(to, to.read, row, to.made ? erased : d_r);
+            } else if (gated) {
+                float gate[2] = {};
+                if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
+                all = plus(make_float2(gate[0], gate[1]), erased, all);
+                set_pair<T>(shared + room.read, row, d, times(w, erased));
+            } else if (sign != 0) {
+                set_pair<T>(shared + room.read, row, d, make_float2(sign * erased.x, sign * erased.y));
+            } else {
+                all = make_float2(all.x + erased.x, all.y + erased.y);
+            }
+        } else if (floats && to.read) {
+            put_floats(to, to.read, row, none);
+        }
+        own_pair(own, i) = e;
+        own_pair(own + OWN_BYTES, i) = all;
+        if (floats && to.query)
+            put_floats(to, to.query, row, d_q);
+        else
+            set_pair<T>(shared + room.query, row, d, d_q);
+    }
+    if (reads && to.gain) {
+        dr_warp_sums<HALF>(gains);
+        if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
+    }
+    float2 tail = one;
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        const float2 w = tile_pair<T>(shared + room.write, start + i, d),
+                     got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
+        float2 &e = own_pair(own, i), &all = own_pair(own + OWN_BYTES, i);
+        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        all = make_float2(all.x + got.x, all.y + got.y);
+        tail = times(tail, alpha_pair(alpha, start + i, d));
+    }
+    return before_first;
+}
+
+/* The rest of w's gradients, and those of the log decays. own: e, what w has got, and d_far without the decays to the border.
+ */
+template <typename T, bool floats>
+static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                       const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
+                                       const channel_results &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
+    const char *alpha = shared + room.alpha;
+    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
+#pragma unroll 2
+    for (int i = HALF - 1; i >= 0; i--) {
+        const int row = start + i;
+        const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i)), near = own_pair(own + OWN_BYTES, i);
+        const float2 all = make_float2(near.x + far.x, near.y + far.y);
+        tail = times(tail, alpha_pair(alpha, row, d));
+        const float2 e = own_pair(own, i), write = tile_pair<T>(shared + room.write, row, d), f = times(far, write);
+        if (floats)
+            put_floats(to, to.write, row, all);
+        else
+            set_pair<T>(shared + room.write, row, d, all);
+        if (floats && to.made) {
+            const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
+            const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
+            if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
+        }
+        suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
+        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
+        own_pair(own, i) = suffix;
+        own_pair(own + 2 * OWN_BYTES, i) = f;
+    }
+    /* the factors of halves are read: their place is free for the sums of warps */
+    *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
+    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+    __syncthreads();
+    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+    for (int w = warp + 1; w < WARPS; w++) {
+        const float2 sum = *(const float2 *)(k.half + w * 64 + d);
+        suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    }
+    for (int w = 0; w < warp; w++) {
+        const float2 sum = *(const float2 *)(k.half + (WARPS + w) * 64 + d);
+        prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+    }
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    if (!decay.gradient) return;
+    float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
+#pragma unroll 2
+    for (int i = 0; i < HALF; i++) {
+        const int row = start + i, token = dr_row_token(rows, row);
+        const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
+        const float2 sum = make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y);
+        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
+        if (row >= x.rows || row != token * rows.steps) continue;
+        float *pair = gradient + token * decay.token;
+        if (to.aligned && to.left > 1) {
+            *(float2 *)pair = sum;
+        } else {
+            if (to.left > 0) pair[0] = sum.x;
+            if (to.left > 1) pair[1] = sum.y;
+        }
+    }
+}
+
+/* All of it; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+template <typename T, int form>
+static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room, const keys_rows &k, char *own, int first, int column,
+                                          const float (&w)[4][4]) {
+    const channel_results to = channel_results_of<T>(call, x, first);
+    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
+    __syncthreads();
+    put_own(own + 2 * OWN_BYTES, column, w);
+    __syncthreads();
+    rows_far<T, (form & FLOATS) != 0>(call, x, shared, room, k, own, first, before_first, to);
+    store_tiles<T>(call, x, shared, room, k, first, to);
+}
+
+#endif

@@ -1,0 +1,338 @@
+/* The reverse scan: chunk after chunk, last first, the gradient dS of the state for 64 columns of V.
+ *
+ *     dY = P'^T dO + X dS'      dS = D dS' + Q~^T dO - R~^T diag(c) dY
+ *
+ * The scan (scan.cuh) with the roles of R~ and X exchanged and one more source: the same tiles, the same transposes, so that
+ * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do.
+ *
+ * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
+ * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
+ * local(p), with the M that the forward saved. */
+#include "backends/cuda/backward/reverse_warpgroups.cuh"
+#include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/device/device.cuh"
+
+enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
+
+/* ---- products ---------------------------------------------------------------------------------------------------------- */
+
+/* dY^T = dS'^T X^T. given: dS' is one that the call gives in float, and what its rounding takes goes through the product, too.
+ */
+template <typename T, int tiles>
+static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
+                                               float (&y)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < tiles / 2; k++) {
+        const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
+        dr_operand_a<T> a;
+        dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
+        dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+        if constexpr (sizeof(T) == 2)
+            if (given) {
+                float rest[2][4];
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+                dr_operand_from<T>(a, rest[0], rest[1]);
+                dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
+            }
+    }
+}
+
+/* += dO^T P' */
+template <typename T> static __device__ inline void update_from_outputs(const dr_scan_block &x, float (&y)[8][4]) {
+    const dr_cuda_chunk_plan &plan = x.call.plan;
+    const int mine = (int)(threadIdx.x / 32) * 16;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (k * 16 < plan.query_rows) {
+            const unsigned base = dr_forget(dr_shared_address(x.shared));
+            float d_o[2][4];
+            dr_load_transposed<T>(d_o, base + (unsigned)x.room.value, plan.query_rows, k * 16, mine);
+            dr_operand_a<T> a;
+            dr_operand_from<T>(a, d_o[0], d_o[1]);
+            dr_multiply_row<T, false, 4>(y, a, base + (unsigned)x.room.score, plan.query_rows, k * 16);
+        }
+}
+
+/* dS^T = dS'^T D + dO^T Q~ - (diag(c) dY)^T R~ */
+template <typename T, int tiles>
+static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[tiles][4], const float (&y)[8][4]) {
+    const dr_cuda_chunk_plan &plan = x.call.plan;
+    const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
+    const unsigned reader = dr_shared_address(x.shared + x.room.reader), query = dr_shared_address(x.shared + x.room.query);
+    const unsigned output = dr_shared_address(x.shared + x.room.value);
+    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors);
+    const float *keep = (const float *)(x.shared + x.room.keep) + t * 2;
+#pragma unroll
+    for (int n = 0; n < tiles; n++) {
+        const float2 d = *(const float2 *)(keep + n * 8);
+        s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (k * 16 < plan.query_rows) {
+            float d_o[2][4];
+            dr_load_transposed<T>(d_o, output, plan.query_rows, k * 16, mine);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const float factor = factors[k * 16 + h * 8 + 2 * t + j].query;
+                    d_o[h][j] *= factor;
+                    d_o[h][j + 2] *= factor;
+                }
+            dr_operand_a<T> a;
+            dr_operand_from<T>(a, d_o[0], d_o[1]);
+            dr_multiply_row<T, false, tiles / 2>(s, a, query, plan.query_rows, k * 16);
+        }
+    if (!plan.reads) return;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float erased[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const dr_cuda_row_factors f = factors[k * 16 + h * 8 + 2 * t + j];
+                const float factor = -f.gain * f.reader;
+                erased[h][j] = factor * y[2 * k + h][j];
+                erased[h][j + 2] = factor * y[2 * k + h][j + 2];
+            }
+        dr_operand_a<T> a;
+        dr_operand_from<T>(a, erased[0], erased[1]);
+        dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
+    }
+}
+
+/* Turns dY^T and stores it as rows of [64][Vp]. */
+template <typename T>
+static __device__ inline void store_updates(const dr_scan_block &x, void *d_update, int64_t block, const float (&y)[8][4]) {
+    const int64_t width = x.call.plan.value_width;
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    T *to = (T *)d_update + block * 64 * width + x.columns + threadIdx.x / 32 * 16;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        if constexpr (sizeof(T) == 2) {
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(unsigned *)(to + (n * 8 + g) * width + 8 * h + 2 * t) =
+                    dr_transpose_matrix(dr_pack(T(), y[n][2 * h], y[n][2 * h + 1]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[(n * 8 + 2 * t + i % 2) * width + g + i / 2 * 8] = y[n][i];
+        }
+    }
+}
+
+/* ---- chunk after chunk --------------------------------------------------------------------------------------------------- */
+
+template <typename T, int boxes>
+static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes == 4 ? 1 : 3)
+    reverse(const __grid_constant__ reverse_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr int tiles = boxes * 8, width = boxes * 64;
+    constexpr bool late = boxes == 4 || sizeof(T) == 4; /* X is asked for at the end of a chunk: registers are short */
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const int64_t *cu = call.scan.tensors.cu;
+    const unsigned groups = (unsigned)plan.value_width / 64;
+    const dr_scan_place place = dr_scan_find(call.scan, blockIdx.x % groups, blockIdx.x / groups);
+    if (reverse_idle(call, place)) return;
+    const dr_scan_block x = {call.scan, shared, call.scan.room, place.head, place.head / plan.rows.group, place.columns, false};
+    float s[tiles][4] = {};
+    begin_back<tiles>(call, x, place, s);
+
+    dr_chunk_place now = dr_chunk_of(plan, cu, place.sequence, place.end - 1);
+    int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
+    int left = place.end - place.begin;
+    if (left > 0) {
+        load_exit<T, width>(x, block);
+        dr_copy_commit();
+        load_scores<T>(x, block);
+        load_outputs<T>(x, now, x.room.value);
+        dr_scan_load_factors(x, block);
+        dr_copy_commit();
+        dr_scan_load_readers<T, width>(x, now, block);
+        dr_copy_commit();
+    }
+    for (; left > 0; left--) {
+        const bool more = left > 1;
+        float y[8][4] = {};
+        if (!call.summary) dr_scan_save<T, tiles>(x, block, s);
+        dr_copy_wait<2>();
+        __syncthreads(); /* X is there */
+        update_from_exit<T, tiles>(x, now.last, s, y);
+        dr_copy_wait<1>();
+        __syncthreads(); /* P', dO and factors are there; X is read */
+        if (more && !late) load_exit<T, width>(x, block - plan.value_heads);
+        dr_copy_commit(); /* with nothing in it, too: the waits count groups */
+        update_from_outputs<T>(x, y);
+        if (!call.summary) store_updates<T>(x, call.d_update, block, y);
+        dr_copy_wait<1>();
+        __syncthreads(); /* Q~, R~ are there */
+        reverse_state<T, tiles>(x, s, y);
+        __syncthreads(); /* all tiles but X are read */
+        now.first -= plan.chunk;
+        now.tokens = plan.chunk;
+        now.last = false;
+        block -= plan.value_heads;
+        if (more) {
+            if (late) load_exit<T, width>(x, block);
+            dr_copy_commit();
+            load_scores<T>(x, block);
+            load_outputs<T>(x, now, x.room.value);
+            dr_scan_load_factors(x, block);
+            dr_copy_commit();
+            dr_scan_load_readers<T, width>(x, now, block);
+            dr_copy_commit();
+        }
+    }
+    const unsigned again = dr_forget(blockIdx.x); /* found once more rather than kept in registers */
+    end_back<tiles>(call, x, dr_scan_find(call.scan, again % groups, again / groups), s);
+}
+
+/* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes every eighth
+ * channel, its lanes E neighbours each of what is contracted. Without reads M is the product of the decays. */
+template <int E>
+static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid_constant__ reverse_call call) {
+    enum { WIDTH = 32 * E };
+    __shared__ __align__(16) float state[2][JOIN_COLUMNS][WIDTH];
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
+    const int groups = plan.value_width / JOIN_COLUMNS, warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
+    const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
+    const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * JOIN_COLUMNS;
+    const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
+    int32_t length;
+    const int64_t chunks = dr_sequence_chunks(plan, tensors.cu, sequence);
+    const int parts = dr_cuda_parts(&plan, chunks, &length);
+    const auto place_of = [&](int part) {
+        return (((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * plan.value_width + first) * WIDTH;
+    };
+    for (int part = parts - 1; part > 0; part--) {
+        const float *local = call.local + place_of(part);
+        float *to = call.between + place_of(part - 1);
+        float(*next)[WIDTH] = state[part % 2], (*last)[WIDTH] = state[(part + 1) % 2];
+        if (part == parts - 1) {
+            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) to[i] = next[0][i] = local[i];
+        } else if (!plan.reads) {
+            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) {
+                float kept = 1;
+                for (int chunk = part * length; chunk < (part + 1) * length; chunk++)
+                    kept *= tensors.keep[((slot + chunk) * plan.value_heads + head) * WIDTH + i % WIDTH];
+                to[i] = next[0][i] = fmaf(kept, last[0][i], local[i]);
+            }
+        } else {
+            const float *passage =
+                tensors.passage + ((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * WIDTH * WIDTH + lane * E;
+            float x[JOIN_COLUMNS][E];
+#pragma unroll
+            for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&last[v][lane * E], E, true, x[v]);
+#pragma unroll 4
+            for (int j = warp; j < WIDTH; j += JOIN_WARPS) {
+                float m[E], sum[JOIN_COLUMNS];
+                dr_load_lane<float, E>(passage + j * WIDTH, E, true, m);
+#pragma unroll
+                for (int v = 0; v < JOIN_COLUMNS; v++) {
+                    sum[v] = 0;
+#pragma unroll
+                    for (int e = 0; e < E; e++) sum[v] = fmaf(m[e], x[v][e], sum[v]);
+                }
+                dr_warp_sums<JOIN_COLUMNS>(sum);
+                if (lane % 4 == 0) {
+                    const int at = lane / 4 * WIDTH + j;
+                    to[at] = next[0][at] = local[at] + sum[0];
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------------ */
+
+template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int bytes = call->scan.room.bytes;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 4, "reverse", &grid));
+    DR_TRY(dr_cuda_allow_shared((const void *)reverse<T, boxes>));
+    reverse<T, boxes><<<grid, SCAN_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("reverse");
+    return DR_OK;
+}
+
+typedef void (*group_reverse_kernel)(group_reverse_call);
+
+template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
+    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, false>;
+    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true>
+                                  : reverse_warpgroups<T, boxes, groups, 2, true>;
+}
+
+/* Chunks of other lengths than the rules' own are for the other form. */
+static bool fits_groups(const dr_cuda_chunk_plan *plan) {
+    return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
+}
+
+/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
+ */
+template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
+    enum { SHARED = 227 * 1024 };
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int columns = plan->value_width / DR_CUDA_COLUMNS;
+    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
+    const int groups = columns > 1 && chains * columns > plan->processors ? 2 : 1;
+    const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
+    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, SHARED)};
+    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
+    const int bytes = dr_group_scan_bytes(group_call.scan);
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 2, "reverse_warpgroups", &grid));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<grid, 128 + 128 * groups, (size_t)bytes, stream>>>(group_call);
+    DR_CUDA_LAUNCHED("reverse_warpgroups");
+    return DR_OK;
+}
+
+template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 3, "join_back", &grid));
+    join_back<E><<<grid, 32 * JOIN_WARPS, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("join_back");
+    return DR_OK;
+}
+
+template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {
+    const auto pass = [=](const reverse_call *which) {
+        if constexpr (sizeof(T) == 2 && boxes < 4)
+            if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
+        return launch_reverse<T, boxes>(which, stream);
+    };
+    if (call->scan.plan.parts > 1) {
+        reverse_call summary = *call;
+        summary.summary = true;
+        DR_TRY(pass(&summary));
+        DR_TRY(launch_join<2 * boxes>(call, stream));
+    }
+    return pass(call);
+}
+
+dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const reverse_call reverse = {{call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o,
+                                   call->back.d_exit, dr_scan_lay(call->plan, (int)dr_dtype_size(call->plan.storage), false),
+                                   false},
+                                  call->back.d_update,
+                                  call->back.local,
+                                  call->back.between,
+                                  false};
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
+        if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
+        if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);
+        return launch<T, 4>(&reverse, stream);
+    });
+    return DR_OK;
+}

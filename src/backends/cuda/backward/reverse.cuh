@@ -1,0 +1,77 @@
+/* What the two forms of the reverse scan share (reverse.cu): the call, its tiles, and where parts begin and end. */
+#ifndef DR_CUDA_REVERSE_CUH
+#define DR_CUDA_REVERSE_CUH
+
+#include "backends/cuda/backward/backward.h"
+#include "backends/cuda/chunkwise/scan.cuh"
+
+/* scan: with d_final as its initial state, d_initial as the final one, d_o as o and d_exit as the saved states. */
+typedef struct {
+    dr_scan_call scan;
+    void *d_update;
+    float *local;   /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
+    float *between; /* after a part, likewise */
+    bool summary;   /* local, and nothing else */
+} reverse_call;
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int width> static __device__ inline void load_exit(const dr_scan_block &x, int64_t block) {
+    const dr_strided<T> exit = {(const T *)x.call.tensors.exit + block * 64 * width, width, 64};
+    dr_copy_rows<T>(x.shared + x.room.exit, 64, width / 64, width, true, 64, 0, 1, exit);
+}
+
+/* P' */
+template <typename T> static __device__ inline void load_scores(const dr_scan_block &x, int64_t block) {
+    const int queries = x.call.plan.query_rows;
+    const dr_strided<T> score = {(const T *)x.call.tensors.score + block * queries * 64, 64, queries};
+    dr_copy_rows<T>(x.shared + x.room.score, queries, 1, 64, true, queries, 0, 1, score);
+}
+
+/* 64 columns of dO, to the tile at `offset` */
+template <typename T>
+static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chunk_place &place, int offset) {
+    const dr_cuda_rows &rows = x.call.plan.rows;
+    const int queries = x.call.plan.query_rows;
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    const dr_strided<T> d_o = {(const T *)x.call.o + place.first * stride + (int64_t)x.head * rows.value_size + x.columns,
+                               stride, place.tokens};
+    dr_copy_rows<T>(x.shared + offset, queries, 1, rows.value_size - x.columns, rows.aligned, queries, 0, 1, d_o);
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------------- */
+
+/* Whether there is nothing to do: no such part, or the summary's first, before which there is none. */
+static __device__ inline bool reverse_idle(const reverse_call &call, const dr_scan_place &place) {
+    return place.part >= place.parts || (call.summary && place.part == 0);
+}
+
+/* The gradient that a part ends with. */
+template <int tiles>
+static __device__ inline void begin_back(const reverse_call &call, const dr_scan_block &x, const dr_scan_place &place,
+                                         float (&s)[tiles][4]) {
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    float *between = call.between + place.place * plan.value_width * plan.key_width;
+    if (place.parts > 1 && !call.summary) {
+        dr_scan_pass<tiles, false>(x, s, between);
+    } else if (place.part == place.parts - 1) {
+        const float *d_final = call.scan.initial + place.chain * plan.rows.key_size * plan.rows.value_size;
+        if (call.scan.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = d_final[at]; });
+        /* d_final may lie where d_initial goes */
+        if (call.summary) dr_scan_pass<tiles, true>(x, s, between);
+    }
+}
+
+template <int tiles>
+static __device__ inline void end_back(const reverse_call &call, const dr_scan_block &x, const dr_scan_place &place,
+                                       float (&s)[tiles][4]) {
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    if (call.summary) {
+        dr_scan_pass<tiles, true>(x, s, call.local + place.place * plan.value_width * plan.key_width);
+    } else if (call.scan.final && place.part == 0) {
+        float *d_initial = call.scan.final + place.chain * plan.rows.key_size * plan.rows.value_size;
+        dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { d_initial[at] = element; });
+    }
+}
+
+#endif

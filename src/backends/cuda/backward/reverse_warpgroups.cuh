@@ -1,0 +1,226 @@
+/* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products, the copying warps and the barriers
+ * of scan_warpgroups.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are asked for at once; dY^T is taken from the first two
+ * while the third, which adds to dS^T, is under way. */
+#ifndef DR_CUDA_REVERSE_WARPGROUPS_CUH
+#define DR_CUDA_REVERSE_WARPGROUPS_CUH
+
+#include "backends/cuda/backward/reverse.cuh"
+#include "backends/cuda/chunkwise/scan_warpgroups.cuh"
+
+/* scan.call is that of reverse_call. */
+typedef struct {
+    reverse_call call;
+    dr_group_scan_call scan;
+} group_reverse_call;
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* columns: of V that the computing groups have. */
+template <typename T, int width>
+static __device__ inline void reverse_copy(const group_reverse_call &group_call, char *shared, const dr_scan_place &place,
+                                           int groups) {
+    const dr_group_scan_call &scan = group_call.scan;
+    const dr_scan_call &call = scan.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned gates = dr_shared_address(shared);
+    dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.end - 1);
+    int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
+    dr_group_turn at = {0, 1}, told = {0, 0};
+    for (int left = place.end - place.begin; left > 0; left--) {
+        dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
+        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, place.head / plan.rows.group, 0,
+                           false};
+        load_exit<T, width>(x, block);
+        load_scores<T>(x, block);
+#pragma unroll 1
+        for (int g = 0; g < groups; g++) {
+            x.columns = place.columns + g * 64;
+            load_outputs<T>(x, now, call.room.value + g * 64 * 64 * 2);
+        }
+        dr_scan_load_factors(x, block);
+        dr_scan_load_readers<T, width>(x, now, block);
+        dr_copy_commit();
+        if (scan.stages == 2) {
+            dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
+            dr_group_next(told, scan.stages);
+        } else if (left < place.end - place.begin) {
+            dr_group_tell<1>(dr_group_filled(scan, gates, told.stage));
+            dr_group_next(told, scan.stages);
+        }
+        dr_group_next(at, scan.stages);
+        now.first -= plan.chunk;
+        now.tokens = plan.chunk;
+        block -= plan.value_heads;
+    }
+    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
+}
+
+/* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
+template <typename T, int steps>
+static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors, unsigned tile, int rows,
+                                              unsigned (&plain)[steps][4], unsigned (&scaled)[steps][4]) {
+    const int mine = dr_scan_warp() * 16;
+    factors += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < steps; k++) {
+        float d_o[2][4];
+        dr_operand_a<T> a;
+        dr_load_transposed<T>(d_o, tile, rows, k * 16, mine);
+        dr_operand_from<T>(a, d_o[0], d_o[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) plain[k][i] = a.x[i];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) d_o[h][i] *= factors[k * 16 + h * 8 + i % 2].query;
+        dr_operand_from<T>(a, d_o[0], d_o[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) scaled[k][i] = a.x[i];
+    }
+}
+
+/* -(diag(c) dY)^T times the factors of R~, as operands A. */
+template <typename T>
+static __device__ inline void reverse_erased(const dr_cuda_row_factors *factors, const float (&u)[8][4], unsigned (&y)[4][4]) {
+    factors += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float erased[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const dr_cuda_row_factors f = factors[k * 16 + h * 8 + j];
+                const float factor = -f.gain * f.reader;
+                erased[h][j] = factor * u[2 * k + h][j];
+                erased[h][j + 2] = factor * u[2 * k + h][j + 2];
+            }
+        dr_operand_a<T> a;
+        dr_operand_from<T>(a, erased[0], erased[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[k][i] = a.x[i];
+    }
+}
+
+/* dY^T to rows of [64][Vp], through the warp's columns of the tile of dO, which is read by then. */
+template <typename T>
+static __device__ inline void reverse_put(T *to, int width, unsigned tile, const char *shared, const float (&u)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16, row = lane / 2, column = mine + lane % 2 * 8;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const unsigned x[4] = {dr_pack(T(), u[n][0], u[n][1]), dr_pack(T(), u[n][2], u[n][3]),
+                               dr_pack(T(), u[n + 1][0], u[n + 1][1]), dr_pack(T(), u[n + 1][2], u[n + 1][3])};
+        dr_store_matrices_transposed(dr_tile_at<T>(tile, 64, n * 8 + lane / 16 * 8 + lane % 8, mine + lane / 8 % 2 * 8), x);
+    }
+    __syncwarp();
+    tile -= dr_shared_address(shared);
+    to += row * width + column;
+#pragma unroll
+    for (int i = 0; i < 64; i += 16)
+        *(uint4 *)(to + i * width) = *(const uint4 *)(shared + dr_tile_at<T>(tile, 64, row + i, column));
+}
+
+/* What rounding to T takes from a gradient that the call gives in float, as operands A. */
+template <typename T, int tiles>
+static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+#pragma unroll
+    for (int k = 0; k < tiles / 2; k++) {
+        float rest[2][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+        dr_operand_a<T> operand;
+        dr_operand_from<T>(operand, rest[0], rest[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
+    }
+}
+
+/* steps: queries a chunk, in 16. */
+template <typename T, int boxes, int steps, bool reads>
+static __device__ inline void reverse_compute(const group_reverse_call &group_call, char *shared, int group, unsigned columns,
+                                              unsigned rest) {
+    constexpr int tiles = boxes * 8;
+    const reverse_call &call = group_call.call;
+    const dr_group_scan_call &scan = group_call.scan;
+    const dr_scan_room &room = scan.call.room;
+    const dr_cuda_chunk_plan &plan = scan.call.plan;
+    const unsigned gates = dr_shared_address(shared);
+    const dr_scan_place place = dr_scan_find(scan.call, columns, rest);
+    const dr_scan_block x = {scan.call, shared, room, place.head, place.head / plan.rows.group, place.columns, false};
+    float s[tiles][4] = {};
+    begin_back<tiles>(call, x, place, s);
+    int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
+    dr_group_turn at = {0, 0};
+    bool given = scan.call.initial && place.part == place.parts - 1;
+    for (int left = place.end - place.begin; left > 0; left--) {
+        const char *stage = shared + at.stage * room.bytes;
+        const unsigned tile = gates + (unsigned)(at.stage * room.bytes);
+        const unsigned outputs = tile + (unsigned)(room.value + group * 64 * 64 * 2);
+        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + room.factors);
+        unsigned a[tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
+        float u[8][4];
+        dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);
+        if (given) {
+            reverse_rest<T, tiles>(s, a);
+            dr_group_begin();
+            dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
+            dr_group_commit();
+            dr_group_wait<0>();
+        }
+        dr_group_leave<T, tiles>((const float *)(stage + room.keep), s, a);
+        reverse_outputs<T, steps>(factors, outputs, plan.query_rows, plain, scaled);
+        dr_group_begin();
+        dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
+        dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
+        dr_group_commit();
+        dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
+        dr_group_commit();
+        if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
+        dr_group_wait<1>();
+        if (reads) {
+            reverse_erased<T>(factors, u, y);
+            dr_group_begin();
+            dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
+            dr_group_commit();
+        }
+        if (!call.summary)
+            reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs,
+                           shared, u);
+        dr_group_wait<0>();
+        dr_gate_arrive(dr_group_free(scan, gates, at.stage));
+        dr_group_next(at, scan.stages);
+        block -= plan.value_heads;
+        given = false;
+    }
+    /* found once more rather than kept in registers */
+    end_back<tiles>(call, x, dr_scan_find(scan.call, dr_forget(columns), dr_forget(rest)), s);
+}
+
+#endif
+
+template <typename T, int boxes, int groups, int steps, bool reads>
+static __global__ void __launch_bounds__(128 + 128 * groups, 1)
+    reverse_warpgroups(const __grid_constant__ group_reverse_call group_call) {
+#ifdef DR_CUDA_WARPGROUPS
+    extern __shared__ __align__(1024) char shared[];
+    const dr_group_scan_call &scan = group_call.scan;
+    const unsigned all = (unsigned)dr_scan_groups(scan.call), blocks = (all + groups - 1) / groups;
+    const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
+    const int busy = (int)(all - first < groups ? all - first : groups);
+    const dr_scan_place place = dr_scan_find(scan.call, first, rest);
+    if (reverse_idle(group_call.call, place)) return;
+    dr_group_open(scan, dr_shared_address(shared), busy);
+    if (threadIdx.x < 128) {
+        if (groups == 2) dr_registers_give<40>();
+        reverse_copy<T, boxes * 64>(group_call, shared, place, busy);
+    } else {
+        if (groups == 2) dr_registers_take<232>();
+        const unsigned g = threadIdx.x / 128 - 1;
+        if (g < busy) reverse_compute<T, boxes, steps, reads>(group_call, shared, (int)g, first + g, rest);
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,329 @@
+/* rows: from the gradients of q~, r, w, c and z to those of the inputs. A warp takes a token of a key head and goes through its
+ * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
+#include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/device/device.cuh"
+
+enum { WARPS = 4 };
+
+/* A lane's part of the gradients that belong to the key head. */
+template <int E> struct key_sums {
+    float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], squashed[E], morrison[E],
+        read_query[E];
+};
+
+/* Sums over the steps of a token and value head. */
+template <int E> struct value_sums { float erase_gate[E], beta, erase_gain, lambda, alpha; };
+
+template <int E> static __device__ inline void clear(float (&x)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) x[e] = 0;
+}
+
+template <int E> static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) to[e] += x[e];
+}
+
+template <typename T, int E>
+static __device__ inline void store_gradient(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head,
+                                             const float (&x)[E]) {
+    const dr_cuda_input &input = rows.input[i];
+    if (!input.at || !input.gradient) return;
+    const int first = dr_lane_first<E>();
+    dr_store_lane<T, E>((T *)input.gradient + dr_input_index(input, token, step, head) + first, rows.key_size - first,
+                        rows.aligned, x);
+}
+
+static __device__ inline void put_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
+    const dr_cuda_input &input = rows.input[i];
+    if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, token, step, head)] = x;
+}
+
+/* One value per warp: x is the same in all lanes. */
+static __device__ inline void store_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
+    if (threadIdx.x % 32 == 0) put_scalar(rows, i, token, step, head, x);
+}
+
+/* A row of a block, [64][Kp] floats. */
+template <int E>
+static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const float *from, int64_t block, int row,
+                                       float (&to)[E]) {
+    dr_load_lane<float, E>(from + (block * 64 + row) * plan.key_width + dr_lane_first<E>(), E, true, to);
+}
+
+/* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
+ * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
+ * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
+ * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
+ * 16 bits. */
+static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
+                                          float write_dot, float *d_gain) {
+    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    const float least = storage == DR_F32 ? 0x1p-4f : 0x1p-10f;
+    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
+    if (fabsf(gains.gain) >= least) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
+}
+
+/* Adds a multiple of w to its gradient such that their product is `target`. */
+template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
+    const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
+    const float more = square > 0 ? (target - dot) / square : 0;
+#pragma unroll
+    for (int e = 0; e < E; e++) d_w[e] = fmaf(more, w[e], d_w[e]);
+}
+
+template <typename T, int E>
+static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_t token, int step, int key_head, int head,
+                                       int64_t block, int row, key_sums<E> &sums, value_sums<E> &own) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row &spec = dr_rule_row(rows, step);
+    const bool reads = spec.read != DR_READ_NONE;
+    const int64_t at = block * 64 + row;
+    float r[E], w[E], d_r[E], d_w[E];
+    /* asked for before anything waits */
+    load_row<E>(plan, call.back.d_write, block, row, d_w);
+    if (reads)
+        load_row<E>(plan, call.back.d_read, block, row, d_r);
+    else
+        clear<E>(d_r);
+    const float value_dot = call.back.value_dot[at], write_dot = call.back.write_dot[at];
+    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, head);
+    dr_key_lanes<E> x;
+    dr_load_key_lanes<T, E>(rows, spec, token, step, key_head, head, dr_lane_first<E>(), x);
+    dr_map_key_lanes<E>(spec, lambda, x, r, w);
+    const float dot = dr_row_needs_dot(rows, step) ? dr_lane_dot<E>(r, w) : 0;
+    const dr_map_gain_inputs scalars = dr_row_gain_inputs(rows, token, step, key_head, head, dot);
+    const dr_row_gains gains = dr_row_gain(rows, token, step, key_head, head, dot);
+
+    float d_gain = 0, d_factor = 0;
+    if (reads) {
+        d_gain = -dr_lane_dot<E>(r, d_r);
+#pragma unroll
+        for (int e = 0; e < E; e++) d_r[e] *= -gains.gain;
+    }
+    if (spec.value != DR_VALUE_NONE) {
+        if (spec.value == DR_VALUE_GAIN)
+            d_gain += value_dot;
+        else
+            d_factor += value_dot;
+    }
+    if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
+        settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
+        settle_write<E>(w, write_dot, d_w);
+    }
+    dr_map_gain_inputs d = {};
+    const dr_normalizer normalizer = dr_row_normalizer(rows, step);
+    dr_map_base_gain_backward(spec.gain, &scalars, gains.base, d_gain * gains.factor, &d);
+    dr_map_normalizer_backward(normalizer, &scalars, gains.factor, d_factor + d_gain * gains.base, &d);
+    own.beta += d.beta;
+    own.erase_gain += d.erase_gain;
+    own.alpha += d.alpha * scalars.alpha;
+
+    /* what this row adds to the tensors of its keys */
+    dr_key_lanes<E> dx;
+    clear<E>(dx.query), clear<E>(dx.key), clear<E>(dx.erase_key), clear<E>(dx.feedback_key), clear<E>(dx.free_read);
+    clear<E>(dx.free_write), clear<E>(dx.rate), clear<E>(dx.erase_gate), clear<E>(dx.made);
+    const dr_map_keys from = dr_key_pointers(x), to = dr_key_pointers(dx);
+    float d_lambda = 0;
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        d_r[e] = fmaf(d.dot, w[e], d_r[e]);
+        d_w[e] = fmaf(d.dot, r[e], d_w[e]);
+        if (normalizer != DR_NORMALIZER_NONE) {
+            float key[E];
+            dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+            d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
+            dx.key[e] += d.key_dot * w[e];
+        }
+        d_r[e] += dr_map_write_backward(dr_lane_write(spec.write), &from, r[e], d_w[e], &to, e);
+        d_lambda += dr_map_read_backward(spec.read, &from, lambda, d_r[e], &to, e);
+    }
+    add<E>(sums.query, dx.query), add<E>(sums.key, dx.key), add<E>(sums.erase_key, dx.erase_key);
+    add<E>(sums.feedback_key, dx.feedback_key), add<E>(sums.free_read, dx.free_read), add<E>(sums.free_write, dx.free_write);
+    add<E>(sums.rate, dx.rate), add<E>(own.erase_gate, dx.erase_gate);
+    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, dx.made);
+    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, dx.made);
+    if (spec.read == DR_READ_KEY_PLUS_QUERY) own.lambda += dr_warp_sum(d_lambda);
+}
+
+template <int E>
+static __device__ inline void store_for_scan(const dr_cuda_rows &rows, float *at, int64_t token, int head,
+                                             const float (&x)[E]) {
+    if (!at) return;
+    const int first = dr_lane_first<E>();
+    dr_store_lane<float, E>(at + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first, rows.aligned,
+                            x);
+}
+
+/* A token t of chunk slot `slot`. */
+template <typename T, int E>
+static __device__ inline void token_back(const dr_cuda_backward_call &call, int64_t slot, int t, int64_t token, int key_head) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    key_sums<E> sums;
+    clear<E>(sums.query), clear<E>(sums.key), clear<E>(sums.erase_key), clear<E>(sums.feedback_key);
+    clear<E>(sums.free_read), clear<E>(sums.free_write), clear<E>(sums.rate), clear<E>(sums.squashed);
+    clear<E>(sums.morrison), clear<E>(sums.read_query);
+    if (rows.step_axis) { /* key and beta have a row for each step */
+        for (int step = 0; step < rows.steps; step++) {
+            clear<E>(sums.key);
+            for (int i = 0; i < rows.group; i++) {
+                const int head = key_head * rows.group + i;
+                value_sums<E> own = {};
+                row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
+                               own);
+                store_scalar(rows, DR_INPUT_BETA, token, step, head, own.beta);
+            }
+            store_gradient<T, E>(rows, DR_INPUT_KEY, token, step, key_head, sums.key);
+        }
+    } else {
+        for (int i = 0; i < rows.group; i++) {
+            const int head = key_head * rows.group + i;
+            value_sums<E> own = {};
+            for (int step = 0; step < rows.steps; step++)
+                row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
+                               own);
+            store_scalar(rows, DR_INPUT_BETA, token, 0, head, own.beta);
+            store_scalar(rows, DR_INPUT_ERASE_GAIN, token, 0, head, own.erase_gain);
+            store_scalar(rows, DR_INPUT_LAMBDA, token, 0, head, own.lambda);
+            store_gradient<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, head, own.erase_gate);
+            const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+            if (rows.normalizer == DR_NORMALIZER_DISCOUNTED && decay.gradient && threadIdx.x % 32 == 0) {
+                const int64_t at = dr_input_index(decay, token, 0, head);
+                if (((const float *)decay.at)[at] != -INFINITY) ((float *)decay.gradient)[at] += own.alpha;
+            }
+        }
+    }
+    for (int i = 0; i < rows.group; i++) {
+        float d[E];
+        load_row<E>(plan, call.back.d_query, slot * plan.value_heads + key_head * rows.group + i,
+                    t * rows.steps + rows.steps - 1, d);
+        add<E>(sums.read_query, d);
+    }
+    if (rows.query != DR_QUERY_RIDGE) add<E>(sums.query, sums.read_query);
+    if (rows.query == DR_QUERY_CORRECTED) {
+        const float correction = dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head);
+        float key[E];
+        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+#pragma unroll
+        for (int e = 0; e < E; e++) sums.key[e] -= correction * sums.read_query[e];
+        const float dot = dr_lane_dot<E>(key, sums.read_query);
+        if (threadIdx.x % 32 == 0) call.back.d_correction[token * rows.key_heads + key_head] = -dot;
+    }
+    if (rows.diagonal_scan) {
+        store_for_scan<E>(rows, call.diagonal.key, token, key_head, sums.key);
+        store_for_scan<E>(rows, call.diagonal.query, token, key_head, sums.query);
+        store_for_scan<E>(rows, call.diagonal.squashed, token, key_head, sums.squashed);
+        store_for_scan<E>(rows, call.diagonal.morrison, token, key_head, sums.morrison);
+        store_for_scan<E>(rows, call.diagonal.read_query, token, key_head, sums.read_query);
+    } else {
+        if (!rows.step_axis) store_gradient<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, sums.key);
+        store_gradient<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, sums.query);
+    }
+    store_gradient<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, sums.erase_key);
+    store_gradient<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, sums.feedback_key);
+    store_gradient<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, sums.free_read);
+    store_gradient<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, sums.free_write);
+    store_gradient<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, sums.rate);
+}
+
+/* A block of threads takes WARPS tokens of a chunk and a key head, a warp one of them. */
+static __host__ __device__ inline unsigned token_groups(const dr_cuda_chunk_plan &plan) {
+    return ((unsigned)plan.chunk + WARPS - 1) / WARPS;
+}
+
+template <typename T, int E>
+static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned groups = token_groups(plan), rest = blockIdx.x / groups, heads = (unsigned)plan.key_heads;
+    const int t = (int)(blockIdx.x % groups * WARPS + threadIdx.x / 32);
+    const dr_chunk_place place = dr_find_chunk(plan, call.chunk.cu, rest / heads);
+    if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
+}
+
+/* Where keys.cu has led the gradients of the vectors to the inputs: those of the gains and of lambda, and for the scan's
+ * backward the multiple of w that settles w's. One thread a row. */
+static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
+    const int i = (int)threadIdx.x, parts = plan.key_width / 64;
+    if (i >= x.rows) return;
+    const int token = dr_row_token(rows, i), step = i - token * rows.steps;
+    const dr_row &spec = dr_rule_row(rows, step);
+    const bool reads = spec.read != DR_READ_NONE;
+    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
+    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0, lambda = 0;
+    for (int p = 0; p < parts && reads; p++) sum += call.back.gain_part[part + p * 64];
+    for (int p = 0; p < parts && call.back.lambda_part; p++) lambda += call.back.lambda_part[part + p * 64];
+    if (call.diagonal.settle) {
+        float more = 0;
+        if (reads) {
+            const float gain = call.chunk.factors[at].gain, write_dot = call.back.write_dot[at];
+            const dr_row_gains gains = {gain, gain, 1};
+            float dot = 0, square = 0;
+            for (int p = 0; p < parts; p++) {
+                dot += call.back.write_part[part + p * 64];
+                square += call.back.square_part[part + p * 64];
+            }
+            settle_gain(plan.storage, spec, gains, call.back.value_dot[at], write_dot, &sum);
+            if (square > 0) more = (write_dot - dot) / square;
+        }
+        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;
+    }
+    const dr_input gained = dr_row_gained(&spec);
+    if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
+    if (call.back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, lambda);
+}
+
+/* Whether a rule's rows leave gain_gradients anything to do. */
+static bool has_gains(const dr_cuda_backward_call *call) {
+    const dr_cuda_rows *rows = &call->plan.rows;
+    bool gained = call->diagonal.settle || call->back.lambda_part;
+    for (int i = 0; i < dr_rows_kinds(rows); i++) gained |= dr_row_gained(&rows->row[i]) != DR_INPUTS;
+    return gained;
+}
+
+static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "gain_gradients", &grid));
+    gain_gradients<<<grid, 64, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("gain_gradients");
+    return DR_OK;
+}
+
+template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const int64_t sizes[] = {plan->slots, plan->key_heads, token_groups(*plan)};
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(sizes, 3, "row_gradients", &grid));
+    row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
+    DR_CUDA_LAUNCHED("row_gradients");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
+        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
+        if (!written && has_gains(call)) DR_TRY(launch_gains(call, stream));
+    } else if (plan->slots > 0) {
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
+            if (plan->key_width == 64)
+                DR_TRY((launch<T, 2>(call, stream)));
+            else if (plan->key_width == 128)
+                DR_TRY((launch<T, 4>(call, stream)));
+            else
+                DR_TRY((launch<T, 8>(call, stream)));
+        });
+    }
+    const dr_cuda_input *correction = &plan->rows.input[DR_INPUT_CORRECTION], *decay = &plan->rows.input[DR_INPUT_LOG_DECAY];
+    if (correction->at && correction->gradient)
+        DR_TRY(dr_cuda_sum_rows(call->back.d_correction, plan->tokens, plan->key_heads, NULL, (float *)correction->gradient,
+                                stream));
+    if (plan->rows.constant_decay && decay->gradient)
+        DR_TRY(dr_cuda_sum_rows(call->back.d_log_decay, plan->tokens, plan->value_heads, (const float *)decay->at,
+                                (float *)decay->gradient, stream));
+    return DR_OK;
+}

@@ -1,0 +1,359 @@
+/* updates: from the states before the chunks and dY, for every chunk and value head
+ *
+ *     Y = Z - diag(c) R~ S      U = A Y      G = scale dO U^T      M = s dY U^T      gradients of values and write gates
+ *
+ * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. */
+#include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/scan.cuh"
+#include "backends/cuda/device/device.cuh"
+
+/* ---- shared memory ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int reader, state, output, d_update, update, rest, inverse, small, bytes;
+} updates_room;
+
+enum { FLOAT_TILE = 64 * 64 * (int)sizeof(float), FACTORS = 65 };
+
+static __host__ __device__ inline updates_room lay_room(int element) {
+    const int tile = 64 * 64 * element;
+    updates_room room;
+    room.reader = 0;
+    room.state = tile;
+    room.output = 2 * tile;
+    room.d_update = 3 * tile;
+    room.update = 4 * tile;
+    room.rest = 5 * tile;                         /* Y, then the decay factors */
+    room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
+    room.small = room.inverse + FLOAT_TILE;
+    room.bytes = room.small + 5 * 64 * (int)sizeof(float);
+    return room;
+}
+
+/* ---- stages ----------------------------------------------------------------------------------------------------------------
+ */
+
+/* 64 channels of R~, or of the input that it is a multiple of. */
+template <typename T>
+static __device__ inline void load_readers(const dr_cuda_backward_call &call, const dr_row_block &x, int first, char *tile) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    if (!plan.reader_direct) {
+        dr_load_columns<T>(tile, (const T *)call.chunk.reader + x.block * 64 * plan.key_width, plan.key_width, first);
+        return;
+    }
+    const dr_source source = dr_reader_source(rows);
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + x.key_head * source.head + first,
+                                rows.step_axis ? source.step : source.token, x.rows};
+    dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
+}
+
+/* Gradients of values and write gates of 64 columns from dZ = dY, 16 bytes a thread; dots[row] += (gate) value . dz. A thread
+ * takes all rows of a token that share its value, `share` of them. gates: a tile of write gates, where rows have any. */
+template <typename T, int share, bool gates_there>
+static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr_row_block &x, int column, const float *factor,
+                                              const char *values, const char *gates, const char *d_update, float *dots) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    union pack {
+        uint4 words;
+        T x[unit];
+    };
+    const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
+    const int within = (int)threadIdx.x % units * unit, left = rows.value_size - column - within;
+    const int vectors = rows.step_axis ? x.rows : x.place.tokens;
+    const int64_t stride = rows.step_axis ? value.step : value.token;
+    T *to = (T *)value.gradient, *to_gate = gates_there ? (T *)gate.gradient : NULL;
+    if (to) to += x.place.first * value.token + (int64_t)x.head * value.head + column + within;
+    if (to_gate) to_gate += x.place.first * gate.token + (int64_t)x.head * gate.head + column + within;
+#pragma unroll
+    for (int at = (int)threadIdx.x / units; at < 64 / share; at += BLOCK_THREADS / units) {
+        float d_value[unit] = {}, d_gate[unit] = {};
+#pragma unroll
+        for (int i = 0; i < share; i++) {
+            const int row = at * share + i;
+            const dr_value kind = rows.row[i].value;
+            if (share > 1 && kind == DR_VALUE_NONE) continue;
+            const bool gated = gates_there && kind == DR_VALUE_GATED;
+            pack v, d, w;
+            v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
+            d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
+            if (gated) w.words = *(const uint4 *)(gates + dr_tile_at<T>(0, 64, row, within));
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < unit; e++) {
+                const float d_z = dr_to_float(d.x[e]), open = gated ? dr_to_float(w.x[e]) : 1.0f;
+                const float z = dr_to_float(v.x[e]);
+                sum = fmaf(open * z, d_z, sum);
+                d_value[e] = fmaf(factor[row] * open, d_z, d_value[e]);
+                if (gated) d_gate[e] = fmaf(factor[row] * z, d_z, d_gate[e]);
+            }
+#pragma unroll
+            for (int step = 1; step < units; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if (within == 0) dots[row] += sum;
+        }
+        if (at >= vectors) continue;
+        if (to) dr_store_lane<T, unit>(to + at * stride, left, rows.aligned, d_value);
+        if (to_gate) dr_store_lane<T, unit>(to_gate + at * gate.token, left, rows.aligned, d_gate);
+    }
+}
+
+/* Y = Z - diag(c) R~ S of this warp's rows to u; read: R~ S without the factors of R~, gain: c times those; Z: factor times the
+ * value and, of the rows that have one, the write gate. */
+template <typename T, bool gates_there>
+static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *values, const char *gates, const float *factor,
+                                        const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
+    const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].value == DR_VALUE_GATED;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = mine + g + 8 * h;
+        const float f = factor[row], c = gain[row];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
+            const float2 z = dr_load_pair<T>(values + at);
+            float2 factors = make_float2(f, f);
+            if (gated) factors = dr_load_pair<T>(gates + at), factors.x *= f, factors.y *= f;
+            u[n][2 * h] = factors.x * z.x - c * read[n][2 * h];
+            u[n][2 * h + 1] = factors.y * z.y - c * read[n][2 * h + 1];
+        }
+    }
+}
+
+/* A tile of 64 x 64 numbers that are worth more than T: of 16 bits two tiles, of what T holds and of what it leaves. */
+template <typename T> static __device__ inline void put_fine(char *tile, int row, int column, float x, float y) {
+    const unsigned at = dr_tile_at<T>(0, 64, row, column);
+    dr_store_pair<T>((T *)(tile + at), x, y);
+    if constexpr (sizeof(T) == 2) {
+        const float left = x - dr_to_float(dr_from_float<T>(x)), right = y - dr_to_float(dr_from_float<T>(y));
+        dr_store_pair<T>((T *)(tile + 64 * 64 * 2 + at), left, right);
+    }
+}
+
+/* U += (A - I) Y, both fine tiles; what is small times small is left out. */
+template <typename T> static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
+    enum { LOW = 64 * 64 * 2 };
+    const int warp = (int)(threadIdx.x / 32);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (k <= warp) {
+            dr_operand_a<T> a, low;
+            dr_load_a<T>(a, inverse, 64, warp * 16, k * 16);
+            if constexpr (sizeof(T) == 2) dr_load_a<T>(low, inverse + LOW, 64, warp * 16, k * 16);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                dr_operand_b<T> b[2];
+                dr_load_b_straight<T>(b, rest, 64, k * 16, n * 16);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    dr_product<T>(u[2 * n + i], a, b[i]);
+                    if constexpr (sizeof(T) == 2) dr_product<T>(u[2 * n + i], low, b[i]);
+                }
+                if constexpr (sizeof(T) == 2) {
+                    dr_load_b_straight<T>(b, rest + LOW, 64, k * 16, n * 16);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) dr_product<T>(u[2 * n + i], a, b[i]);
+                }
+            }
+        }
+}
+
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float sum_of_four(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* The inverse without its diagonal, fine. A thread stays in four columns, its rows are eight apart. */
+template <typename T> static __device__ inline void load_inverse(char *tile, const float *from) {
+    const int first = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16 * 4;
+    from += first * 64 + column;
+    tile += dr_tile_at<T>(0, 64, first, column);
+#pragma unroll
+    for (int j = 0; j < 64; j += 8) {
+        const float4 all = *(const float4 *)(from + j * 64);
+        float x[4] = {all.x, all.y, all.z, all.w}, rest[4];
+        T *to = (T *)(tile + j * 64 * (int)sizeof(T));
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            x[e] = column + e < first + j ? x[e] : 0;
+            rest[e] = x[e] - dr_to_float(dr_from_float<T>(x[e]));
+        }
+        dr_put_four<T>(to, x);
+        if constexpr (sizeof(T) == 2) dr_put_four<T>(to + 64 * 64, rest);
+    }
+}
+
+/* f(b, j + 1) for boundaries b = 0 .. 64, in [65][64]; 0 for b <= j. A thread takes a column's first or second half. */
+static __device__ inline void spread_factors(const float *alpha, float *factors) {
+    const int j = (int)threadIdx.x % 64, half = (int)threadIdx.x / 64 * 33;
+    float f = j + 1 < half ? 1 : 0;
+    for (int b = j + 2; b < half; b++) f *= alpha[b - 1];
+#pragma unroll 8
+    for (int i = 0; i < 33 && half + i <= 64; i++) {
+        const int b = half + i;
+        f = b > j + 1 ? f * alpha[b - 1] : b == j + 1 ? 1.0f : 0.0f;
+        factors[b * 64 + j] = f;
+    }
+}
+
+/* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
+    updates(const __grid_constant__ dr_cuda_backward_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
+    if (x.rows == 0) return;
+    const updates_room room = lay_room(sizeof(T));
+    const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
+    const int64_t block = x.block;
+    const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
+    float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
+          *value = read_gain + 64;
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, pairs = rows.steps == 2 && !rows.step_axis;
+    if (thread < 64) {
+        gain[thread] = factors[thread].gain;
+        value[thread] = factors[thread].value;
+        read_gain[thread] = factors[thread].gain * factors[thread].reader;
+        const bool decays = thread < x.rows && thread % rows.steps == 0;
+        alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
+        dots[thread] = 0;
+    }
+    /* of 16 bits the next 64 channels come at once, to the place of Y */
+    enum { TILE = 64 * 64 * (int)sizeof(T), ahead = sizeof(T) == 2 ? 2 : 1 };
+    const unsigned base = dr_shared_address(shared);
+    const float *entry = dr_given_state(call, x, false);
+    if (plan.reads) load_inverse<T>(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
+
+    float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
+    float write_dots[2] = {};
+    for (int column = 0; column < plan.value_width; column += 64) {
+        float read[8][4] = {}, u[8][4];
+        const int64_t rows_at = block * 64 * plan.value_width;
+        for (int k = 0; k < plan.key_width; k += 64 * ahead) {
+            const T *states = (const T *)call.saved + (block * plan.value_width + column) * plan.key_width;
+            const bool two = ahead == 2 && k + 64 < plan.key_width;
+            __syncthreads();
+            if (k == 0) {
+                dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
+                dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
+                dr_load_values<T>(shared + room.update, rows, x.place, x.head, column, DR_INPUT_VALUE);
+            }
+            if (plan.reads) {
+                load_readers<T>(call, x, k, shared + room.reader);
+                dr_load_columns<T>(shared + room.state, states, plan.key_width, k);
+                if (two) {
+                    load_readers<T>(call, x, k + 64, shared + room.rest);
+                    dr_load_columns<T>(shared + room.rest + TILE, states, plan.key_width, k + 64);
+                }
+            }
+            dr_copy_commit();
+            dr_copy_wait<0>();
+            __syncthreads();
+            if (!plan.reads) break;
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
+            if (sizeof(T) == 4 || !entry) continue;
+            __syncthreads();
+            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
+            if (two) dr_load_rest<T>(shared + room.rest + TILE, rows, entry, column, k + 64);
+            __syncthreads();
+            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
+            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
+        }
+        const char *gates = shared + room.reader, *values = shared + room.update, *d_update = shared + room.d_update;
+        if (gated) {
+            __syncthreads(); /* readers are read */
+            dr_load_values<T>(shared + room.reader, rows, x.place, x.head, column, DR_INPUT_WRITE_GATE);
+            dr_copy_commit();
+            dr_copy_wait<0>();
+            __syncthreads();
+            take_rest<T, true>(rows, values, gates, value, read_gain, read, u);
+        } else {
+            take_rest<T, false>(rows, values, gates, value, read_gain, read, u);
+        }
+        if (pairs && gated)
+            value_gradients<T, 2, true>(rows, x, column, value, values, gates, d_update, dots);
+        else if (pairs)
+            value_gradients<T, 2, false>(rows, x, column, value, values, gates, d_update, dots);
+        else if (gated)
+            value_gradients<T, 1, true>(rows, x, column, value, values, gates, d_update, dots);
+        else
+            value_gradients<T, 1, false>(rows, x, column, value, values, gates, d_update, dots);
+        if (plan.reads) {
+            __syncthreads(); /* the values are read */
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+            __syncthreads();
+            apply_inverse<T>(u, base + room.inverse, base + room.rest);
+        } else {
+            __syncthreads();
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = mine + g + 8 * h;
+                const float2 d_z = dr_load_pair<T>(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
+                write_dots[h] = fmaf(u[n][2 * h], d_z.x, write_dots[h]);
+                write_dots[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dots[h]);
+                dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+            }
+        __syncthreads();
+        dr_store_columns<T>((T *)call.back.update + rows_at, plan.value_width, column, shared + room.update);
+        dr_multiply_scores<T>(scores, base + room.output, base + room.update);
+        if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float write_dot = sum_of_four(write_dots[h]);
+        if (t == 0) call.back.write_dot[block * 64 + mine + g + 8 * h] = write_dot;
+    }
+    __syncthreads();
+    if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
+    float *fade = (float *)(shared + room.rest);
+    if (rows.scalar_decay) spread_factors(alpha, fade);
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = mine + g + 8 * h, j = 8 * n + 2 * t;
+            float2 query_fade = make_float2(1, 1), read_fade = query_fade;
+            if (rows.scalar_decay) {
+                query_fade = *(const float2 *)(fade + (i + 1) * 64 + j);
+                read_fade = *(const float2 *)(fade + (dr_undecayed(rows, i) ? i : i + 1) * 64 + j);
+            }
+            const float s = dr_score_gain(gain[i]);
+            dr_put_pair<T>(shared + room.output, i, j, j <= i ? rows.scale * scores[n][2 * h] * query_fade.x : 0,
+                           j + 1 <= i ? rows.scale * scores[n][2 * h + 1] * query_fade.y : 0);
+            if (plan.reads)
+                dr_put_pair<T>(shared + room.d_update, i, j, j < i ? s * (erases[n][2 * h] * read_fade.x) : 0,
+                               j + 1 < i ? s * (erases[n][2 * h + 1] * read_fade.y) : 0);
+        }
+    __syncthreads();
+    dr_store_columns<T>((T *)call.back.d_score + block * 64 * 64, 64, 0, shared + room.output);
+    if (plan.reads) dr_store_columns<T>((T *)call.back.d_erase + block * 64 * 64, 64, 0, shared + room.d_update);
+}
+
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int bytes = lay_room(sizeof(T)).bytes;
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
+    DR_TRY(dr_cuda_allow_shared((const void *)updates<T>));
+    updates<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("updates");
+    return DR_OK;
+}
+
+dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (call->plan.blocks == 0) return DR_OK;
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
+    return DR_OK;
+}

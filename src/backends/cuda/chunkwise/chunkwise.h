@@ -1,0 +1,125 @@
+/* The chunkwise engine on a GPU: geometry, the tensors between its stages, the launches.
+ *
+ *     prepare   every chunk and value head at once    L = strict(diag(c) R W^T decayed), A = (I + L)^-1, P = lower(scale Q W^T
+ *                                                     decayed), X = A^T W~, P' = P A
+ *     scan      chunk after chunk, all columns of V    Y = Z - diag(c) R~ S     O = Q~ S + P' Y     S := D S + X^T Y
+ *
+ * with R~ = R f(at, 0), Q~ = scale Q f((t+1) n, 0), W~ = W f(N, j+1), D = f(N, 0) (docs/chunkwise.md). The write key never
+ * enters the scan, and two products follow one another in it instead of three. Rows without a read have no part in L; if no row
+ * reads, A = I, X = W~, P' = P.
+ *
+ * A chunk has at most 64 rows, C = 64 / steps tokens; its tensors have DR_CUDA_CHUNK_ROWS = 64 rows (query side: C rounded up
+ * to 16) and are zero behind the rows that are there, so that no product has a tail. "block" = chunk slot * HV + value head;
+ * every tensor below is [blocks][...], dense, in the call's storage type T unless float is said. Kp = K rounded up to 64, 128
+ * or 256, Vp = V to a multiple of 64; zero behind the true size.
+ *
+ * Sequence s has ceil(T_s / C) chunks, in slots one after another: from s ceil(T/C) with equal lengths, from cu[s]/C + s when
+ * packed, where some slots stay unused. All of it follows from shapes and the device model, nothing from the batch. */
+#ifndef DR_CUDA_CHUNKWISE_H
+#define DR_CUDA_CHUNKWISE_H
+
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/rows/rows.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DR_CUDA_CHUNK_ROWS = 64,
+    DR_CUDA_TILE = 16,
+    DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
+    DR_CUDA_PART_TOKENS = 1024,
+    DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
+};
+
+typedef struct {
+    dr_cuda_rows rows;
+    dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
+    int32_t chunk;       /* C tokens */
+    int32_t query_rows;  /* C rounded up to 16 */
+    int32_t key_width;   /* Kp */
+    int32_t value_width; /* Vp */
+    int32_t key_heads, value_heads;
+    bool reads;         /* some row has a read */
+    bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
+    bool query_direct;  /* likewise Q~ */
+    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: only a backward has it stored */
+    bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
+    bool hopper;        /* the kernels for sm_90a run */
+    bool warpgroups;    /* the scan is that of sm_90a's warp groups */
+    int32_t processors; /* streaming multiprocessors */
+    int64_t sequences, tokens;
+    int64_t length; /* tokens of every sequence; 0: packed, see cu */
+    int64_t slots;  /* of chunks */
+    int64_t blocks; /* slots * HV */
+    /* A long sequence of few heads is cut into parts that the scan takes at once: as many as `parts_wanted`, but none shorter
+     * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
+    int32_t parts_wanted;
+    int32_t parts; /* of the sequence that has most */
+} dr_cuda_chunk_plan;
+
+/* What the factors of a row are. Row i of a block, token t. */
+typedef struct {
+    float gain;   /* c_i; 0 for rows without a read */
+    float reader; /* R~_i = reader * (the row that the scan loads): f(at_i, 0) and the sign of the input where R~ is not stored,
+                     else 1 */
+    float value;  /* Z_i = value * (value row, times the write gate where there is one); 0 for rows without a value */
+    float query;  /* i is a token of the chunk here: Q~_i = query * (the row that the scan loads); it holds the scale */
+} dr_cuda_row_factors;
+
+/* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
+typedef struct {
+    int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
+    void *exit;                   /* [blocks][64][Kp] X */
+    void *score;                  /* [blocks][query_rows][64] P' */
+    void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum only if a backward follows */
+    void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
+    float *inverse;               /* [blocks][64][64] A; the backward asks for it */
+    dr_cuda_row_factors *factors; /* [blocks][64] */
+    float *keep;                  /* [blocks][Kp] D */
+    /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
+    float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
+    float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
+    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes */
+} dr_cuda_chunk_tensors;
+
+/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    dr_cuda_parts(const dr_cuda_chunk_plan *plan, int64_t chunks, int32_t *length) {
+    int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
+    if (parts > plan->parts_wanted) parts = plan->parts_wanted;
+    if (parts < 3) parts = 1;
+    const int64_t each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
+    if (length) *length = (int32_t)each;
+    return each > 0 ? (int32_t)((chunks + each - 1) / each) : 1;
+}
+
+/* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
+ * the engine has no kernel. */
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan);
+
+/* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
+void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+
+/* Floats of one state for every part and value head. */
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
+
+/* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
+size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
+
+/* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream);
+
+/* initial, final [sequences][HV][K][V] float or NULL; o [tokens][HV][V] T; saved as above or NULL. initial may be final. */
+dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                             void *o, float *final, void *saved, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,23 @@
+/* The chunkwise stages by storage type; each type's kernels are a file of their own. */
+#ifndef DR_CUDA_CHUNKWISE_KERNELS_H
+#define DR_CUDA_CHUNKWISE_KERNELS_H
+
+#include "backends/cuda/chunkwise/chunkwise.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DR_CHUNKWISE_DECLARE(suffix)                                                                                           \
+    dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
+                                             cudaStream_t stream);                                                             \
+    dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
+                                          const float *initial, void *o, float *final, void *saved, cudaStream_t stream)
+
+DR_CHUNKWISE_DECLARE(bf16);
+DR_CHUNKWISE_DECLARE(float32);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,125 @@
+/* The chunkwise kernels of one storage type: included by one file a type, which is compiled on its own. */
+#ifndef DR_CUDA_CHUNKWISE_LAUNCH_CUH
+#define DR_CUDA_CHUNKWISE_LAUNCH_CUH
+
+#include "backends/cuda/chunkwise/parts.cuh"
+#include "backends/cuda/chunkwise/prepare_channel.cuh"
+#include "backends/cuda/chunkwise/scan.cuh"
+#include "backends/cuda/chunkwise/scan_linear.cuh"
+
+template <typename T>
+static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+    const dr_prepare_call call = {*plan, *tensors};
+    const bool channel = plan->rows.channel_decay;
+    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
+                              : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
+    void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
+                                      : plan->rows.steps == 2 ? prepare_channel<T, true>
+                                                              : prepare_channel<T, false>;
+    const int64_t sizes[] = {plan->slots, plan->value_heads};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 2, "prepare", &blocks));
+    if (blocks == 0) return DR_OK;
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<blocks, PREPARE_THREADS, bytes, stream>>>(call);
+    DR_CUDA_LAUNCHED("prepare");
+    return DR_OK;
+}
+
+template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const int boxes = plan->key_width / 64, units = call->summary && plan->reads ? boxes : 0;
+    void (*kernel)(dr_scan_call) = boxes == 1 ? scan<T, 1> : boxes == 2 ? scan<T, 2> : scan<T, 4>;
+    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS + units};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 4, "scan", &blocks));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<blocks, SCAN_THREADS, call->room.bytes, stream>>>(*call);
+    DR_CUDA_LAUNCHED("scan");
+    return DR_OK;
+}
+
+typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
+
+template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
+    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
+    if (call->summary)
+        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+               : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
+                                           : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
+    if (!plan->reads)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
+    if (dr_group_scan_sums(*call))
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
+    if (plan->query_rows <= 32)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;
+    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
+}
+
+/* A thread block has a multiprocessor to itself: with two groups of columns it loads tiles once for both, with one more of the
+ * chain's blocks run at once. */
+template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
+    enum { SHARED = 227 * 1024 };
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    const int columns = dr_scan_groups(*call);
+    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
+    const bool pair = columns > 1 && chains * columns > plan->processors;
+    const int groups = pair || (call->summary && !plan->linear) ? 2 : 1;
+    const dr_group_scan_kernel kernel =
+        plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
+    const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
+    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
+    const int bytes = dr_group_scan_bytes(group_call) + beside;
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
+    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<blocks, plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups, bytes, stream>>>(group_call);
+    DR_CUDA_LAUNCHED("scan_warpgroups");
+    return DR_OK;
+}
+
+static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
+    const dr_parts_call parts = {call->plan, call->tensors};
+    const int64_t sizes[] = {call->plan.sequences, call->plan.value_heads, call->plan.value_width / PARTS_COLUMNS};
+    unsigned blocks;
+    DR_TRY(dr_cuda_grid(sizes, 3, "join_parts", &blocks));
+    join_parts<<<blocks, (unsigned)(call->plan.key_width * dr_parts_shares(call->plan.key_width)), 0, stream>>>(parts);
+    DR_CUDA_LAUNCHED("join_parts");
+    return DR_OK;
+}
+
+template <typename T>
+static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                                void *o, float *final, void *saved, cudaStream_t stream) {
+    const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const dr_scan_call call = {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated), false};
+    const auto launch = [=](const dr_scan_call *which) {
+        if constexpr (sizeof(T) == 2)
+            if (plan->warpgroups) return dr_launch_group_scan<T>(which, stream);
+        return dr_launch_scan_kernel<T>(which, stream);
+    };
+    if (plan->parts > 1) {
+        dr_scan_call summary = call;
+        summary.summary = true;
+        summary.o = summary.saved = NULL;
+        DR_TRY(launch(&summary));
+        DR_TRY(dr_launch_join(&call, stream));
+    }
+    return launch(&call);
+}
+
+#define DR_CHUNKWISE_KERNELS(T, suffix)                                                                                        \
+    dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
+                                             cudaStream_t stream) {                                                            \
+        return dr_launch_prepare<T>(plan, tensors, stream);                                                                    \
+    }                                                                                                                          \
+    dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
+                                          const float *initial, void *o, float *final, void *saved, cudaStream_t stream) {     \
+        return dr_launch_scan<T>(plan, tensors, initial, o, final, saved, stream);                                             \
+    }
+
+#endif

@@ -1,0 +1,137 @@
+/* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
+#include "backends/cuda/chunkwise/chunkwise.h"
+#include "backends/cuda/chunkwise/kernels.h"
+#include "ops/shapes.h"
+
+static int32_t round_up(int64_t size, int32_t unit) {
+    return (int32_t)((size + unit - 1) / unit * unit);
+}
+
+static int64_t slots_of(const dr_recurrence *recurrence, int64_t chunk) {
+    const dr_layout *layout = &recurrence->layout;
+    if (layout->cu_seqlens) return layout->rows / chunk + layout->sequences;
+    const int64_t length = layout->rows / layout->sequences;
+    return layout->sequences * ((length + chunk - 1) / chunk);
+}
+
+static bool any_read(const dr_rule *rule) {
+    for (int i = 0; i < rule->rows; i++)
+        if (rule->row[i].read != DR_READ_NONE) return true;
+    return false;
+}
+
+/* Whether the rows that read do so by a vector that stands in an input, and scalars can do the rest. */
+static bool reads_directly(const dr_rule *rule) {
+    const dr_read read = rule->row[0].read;
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 &&
+           (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
+}
+
+/* Whether the scan can make what they read of inputs: S r = S k + lambda S q, and it has S q. */
+static bool reads_sum(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&
+           rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
+}
+
+/* Whether the scan can do without prepare: nothing is read, and keys and queries are inputs as they are. */
+static bool is_linear(const dr_rule *rule) {
+    const dr_row *row = &rule->row[0];
+    const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
+           rule->query == DR_QUERY_PLAIN;
+}
+
+static bool queries_directly(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
+}
+
+/* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
+ * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
+    const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
+    plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
+    const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
+    plan->parts = dr_cuda_parts(plan, chunks, NULL);
+}
+
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+                                  dr_cuda_chunk_plan *plan) {
+    const dr_rule *rule = recurrence->rule;
+    const int steps = dr_rule_steps(rule);
+    if (steps > DR_CUDA_CHUNK_ROWS)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "the chunkwise kernels take up to %d rows a token, not %d", DR_CUDA_CHUNK_ROWS,
+                       steps);
+    const int64_t most = DR_CUDA_CHUNK_ROWS / steps;
+    if (recurrence->chunk > most)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "a chunk of %lld tokens is too long: the kernels take up to %lld here",
+                       (long long)recurrence->chunk, (long long)most);
+    const dr_layout *layout = &recurrence->layout;
+    *plan = (dr_cuda_chunk_plan){
+        .storage = storage,
+        .chunk = (int32_t)(recurrence->chunk ? recurrence->chunk : most),
+        .key_width = recurrence->key_size <= 64    ? 64
+                     : recurrence->key_size <= 128 ? 128
+                                                   : 256,
+        .value_width = round_up(recurrence->value_size, DR_CUDA_COLUMNS),
+        .key_heads = (int32_t)recurrence->key_heads,
+        .value_heads = (int32_t)recurrence->value_heads,
+        .reads = any_read(rule),
+        .reader_direct = reads_directly(rule),
+        .query_direct = queries_directly(rule),
+        .hopper = gpu->hopper,
+        .processors = gpu->processors,
+        .sequences = layout->sequences,
+        .tokens = layout->rows,
+        .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
+    };
+    plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
+    plan->slots = slots_of(recurrence, plan->chunk);
+    plan->blocks = plan->slots * plan->value_heads;
+    plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
+    plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
+    plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
+    plan_parts(layout, plan);
+    return DR_OK;
+}
+
+void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
+    const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
+    const size_t readers = blocks * rows * keys * element;
+    const bool between = backward || !plan->linear; /* something is passed from stage to stage */
+    *tensors = (dr_cuda_chunk_tensors){0};
+    if (between) tensors->exit = dr_arena_take(arena, readers);
+    if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
+    if (plan->reads && !plan->reader_direct && (backward || !plan->reader_sum)) tensors->reader = dr_arena_take(arena, readers);
+    if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
+    if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
+    if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
+    if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (plan->parts == 1) return;
+    const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
+    tensors->local = dr_arena_take(arena, states);
+    tensors->entry = dr_arena_take(arena, states);
+    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+}
+
+size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
+    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
+    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
+}
+
+size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
+    return (size_t)plan->blocks * (size_t)plan->value_width * (size_t)plan->key_width * dr_dtype_size(plan->storage);
+}
+
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+    if (plan->linear) return DR_OK;
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
+    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
+}
+
+dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                             void *o, float *final, void *saved, cudaStream_t stream) {
+    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
+    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
+}

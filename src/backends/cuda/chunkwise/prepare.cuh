@@ -1,0 +1,470 @@
+/* Prepare without decay or with a scalar one: scores, inverse, X and P' of every chunk and value head.
+ *
+ *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
+ *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
+ *                 row j to row i: within half a block of 16 rows made for the pair, between them and between blocks
+ *                 head * totals * tail
+ *     inverse     A = (I + L)^-1 (triangle.cuh)
+ *     combine     P' = P A, P from registers; X = A^T diag(f(N, j+1)) W, the factor on A's rows so that W enters as it is
+ *
+ * The last two products are tf32 (three of them for float): A must not be rounded to bf16. On sm_90a the products of 16-bit
+ * types are those of prepare_warpgroups.cuh. */
+#ifndef DR_CUDA_PREPARE_CUH
+#define DR_CUDA_PREPARE_CUH
+
+#include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
+#include "backends/cuda/chunkwise/triangle.cuh"
+
+typedef struct {
+    int writer, reader, query, matrix, halves, small, bytes;
+} dr_prepare_room;
+
+/* What a chunk keeps beside tiles and matrix. */
+typedef struct {
+    float dot[64], gain[64];
+    float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
+    float tail[64];           /* from after row i to the end of its block */
+    float leave[64];          /* from after row i to the end of the chunk */
+    float total[4];           /* of a block */
+} dr_prepare_small;
+
+/* From after a writer to what a reader of the same block of 16 sees, where the lane's accumulators lie: rows g and g + 8, of
+ * the columns 2t and 2t + 1 those in the row's own half of the block and those in the half before. */
+typedef struct {
+    float2 upper, lower, before;
+} dr_prepare_near;
+
+/* Read keys are made of the scores of keys and queries, and never stand in a tile. */
+static __host__ __device__ inline bool dr_prepare_sums(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    return plan.reader_sum && !tensors.reader;
+}
+
+static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element, bool sums) {
+    dr_prepare_room room;
+    const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
+    const bool reader = plan.reads && !sums && !dr_rows_tied(plan.rows);
+    room.writer = 0;
+    room.query = tile;
+    room.reader = reader ? room.query + tile : 0;
+    room.matrix = room.query;           /* once the products are made */
+    room.halves = room.matrix + matrix; /* a multiple of 1024 */
+    const int behind = room.halves + (element == 2 ? DR_HALVES_BYTES : 0);
+    int end = room.query + tile + (reader ? tile : 0);
+    if (end < behind) end = behind;
+    room.small = end;
+    room.bytes = end + (int)sizeof(dr_prepare_small);
+    return room;
+}
+
+/* R W^T and Q W^T: rows 16 warp .. of both, columns up to there. */
+template <typename T>
+static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader, unsigned query, int width, bool reads,
+                                                float (&l)[8][4], float (&p)[8][4]) {
+    const int warp = (int)(threadIdx.x / 32);
+    for (int k = 0; k < width; k += 16) {
+        dr_operand_a<T> r, q;
+        if (reads) dr_load_a<T>(r, reader, 64, warp * 16, k);
+        dr_load_a<T>(q, query, 64, warp * 16, k);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n <= warp) {
+                dr_operand_b<T> w[2];
+                dr_load_b<T>(w, writer, 64, n * 16, k);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    if (reads) dr_product<T>(l[2 * n + h], r, w[h]);
+                    dr_product<T>(p[2 * n + h], q, w[h]);
+                }
+            }
+    }
+}
+
+/* R W^T of r = key + lambda query, from K W^T and Q W^T. */
+static __device__ inline void dr_prepare_sum(const dr_cuda_rows &rows, const dr_prepare_block &x, float (&l)[8][4],
+                                             const float (&p)[8][4]) {
+    const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
+    const float *lambda = (const float *)input.at + x.place.first * input.token + x.head * input.head;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) + 8 * h;
+        const float factor = i < x.alive ? lambda[i * input.token] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(factor, p[n][e], l[n][e]);
+    }
+}
+
+/* r . w of every row, which is on the diagonal of R W^T. */
+static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    if (g / 2 != t) return;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
+}
+
+/* The warp among the four that make a chunk. */
+static __device__ inline int dr_prepare_warp() {
+    return (int)(threadIdx.x / 32 % 4);
+}
+
+/* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
+static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+    const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16), token = dr_row_token(rows, i);
+    return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+}
+
+/* Decays of the warp's 16 rows, by lane % 16, and their products within each half of them. */
+typedef struct {
+    float alpha, head, before, tail; /* from the start of the half to after the row, to before it; from after it to the end */
+} dr_prepare_half;
+
+static __device__ inline dr_prepare_half dr_prepare_halve(float alpha) {
+    const int own = (int)(threadIdx.x % 8);
+    dr_prepare_half x = {alpha, alpha, 1, alpha};
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) {
+        const float above = __shfl_up_sync(0xffffffffu, x.head, step), below = __shfl_down_sync(0xffffffffu, x.tail, step);
+        x.head *= own >= step ? above : 1.0f;
+        x.tail *= own + step < 8 ? below : 1.0f;
+    }
+    const float above = __shfl_up_sync(0xffffffffu, x.head, 1), below = __shfl_down_sync(0xffffffffu, x.tail, 1);
+    x.before = own == 0 ? 1.0f : above;
+    x.tail = own == 7 ? 1.0f : below;
+    return x;
+}
+
+/* read: what read keys see; else what queries do. */
+static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &rows, const dr_prepare_half &half, bool read) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4), own = (int)(threadIdx.x % 16);
+    const int row = (int)(threadIdx.x / 32 * 16); /* the warp's first; steps need not divide it */
+    const bool undecayed = read && rows.row[0].undecayed;
+    const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
+    const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
+    float upper = 1, lower = 1; /* from after column 2t + 1 */
+#pragma unroll
+    for (int m = 2; m < 8; m++) {
+        const float first = __shfl_sync(0xffffffffu, half.alpha, m), second = __shfl_sync(0xffffffffu, half.alpha, m + 8);
+        upper *= m > 2 * t + 1 && m <= upper_last ? first : 1.0f;
+        lower *= m > 2 * t + 1 && m <= lower_last ? second : 1.0f;
+    }
+    const float first = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 1);
+    const float second = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 9);
+    const float own_head = undecayed && (row + own) % rows.steps == 0 ? half.before : half.head;
+    const float head = __shfl_sync(0xffffffffu, own_head, g + 8);
+    const float left = __shfl_sync(0xffffffffu, half.tail, 2 * t), right = __shfl_sync(0xffffffffu, half.tail, 2 * t + 1);
+    dr_prepare_near near;
+    near.upper = make_float2(2 * t + 1 <= upper_last ? first * upper : upper, upper);
+    near.lower = make_float2(2 * t + 1 <= lower_last ? second * lower : lower, lower);
+    near.before = make_float2(head * left, head * right);
+    return near;
+}
+
+/* What the other warps need of the warp's block. */
+static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half,
+                                                dr_prepare_small &small) {
+    const int own = (int)(threadIdx.x % 16), i = dr_prepare_warp() * 16 + own;
+    const float upper = __shfl_sync(0xffffffffu, half.head, 7), lower = __shfl_sync(0xffffffffu, half.head, 15);
+    const float over = own < 8 ? 1.0f : upper;
+    if (threadIdx.x % 32 >= 16) return;
+    small.head[i] = over * half.head;
+    small.read[i] = over * (rows.row[0].undecayed && i % rows.steps == 0 ? half.before : half.head);
+    small.tail[i] = own < 8 ? half.tail * lower : half.tail;
+    if (own == 15) small.total[i / 16] = upper * lower;
+}
+
+/* From the gain and value of row i, with all decays there: what its readers are scaled by. Returns the decay from after the row
+ * to the end of the chunk. */
+static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
+                                               dr_cuda_row_factors &factors) {
+    float before = 1, after = 1;
+    for (int b = 0; b < i / 16; b++) before *= small.total[b];
+    for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
+    factors.reader = before * small.read[i];
+    if (i < tokens) {
+        const int last = (i + 1) * rows.steps - 1;
+        factors.query = rows.scale * small.head[last];
+        for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
+    }
+    return small.tail[i] * after;
+}
+
+/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
+ * the row's part times the column's. h: the lane's rows g and g + 8 of the block. */
+static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small,
+                                              const dr_prepare_near &near, const dr_prepare_near &near_read, bool reads,
+                                              float *matrix, float (&l)[8][4], float (&p)[8][4]) {
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int first = warp * 16 + g;
+    float asked[2], read[2], gain[2]; /* times the blocks between */
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = first + 8 * h;
+        gain[h] = reads ? small.gain[i] : 0.0f;
+        asked[h] = rows.scale * small.head[i], read[h] = gain[h] * small.read[i];
+    }
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) l[2 * b + e / 4][e % 4] = p[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
+                const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    p[n][2 * h] *= asked[h] * tail.x, p[n][2 * h + 1] *= asked[h] * tail.y;
+                    l[n][2 * h] *= read[h] * tail.x, l[n][2 * h + 1] *= read[h] * tail.y;
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) asked[h] *= small.total[b], read[h] *= small.total[b];
+        } else {
+            float(&left)[4] = p[2 * b], (&right)[4] = p[2 * b + 1], (&left_read)[4] = l[2 * b], (&right_read)[4] = l[2 * b + 1];
+            /* whether columns 2t and 2t + 1 of the half are seen by row g of it: by a query, by a read key */
+            const bool even = 2 * t <= g, odd = 2 * t + 1 <= g, even_read = 2 * t < g, odd_read = 2 * t + 1 < g;
+            left[0] = even ? rows.scale * near.upper.x * left[0] : 0.0f;
+            left[1] = odd ? rows.scale * near.upper.y * left[1] : 0.0f;
+            left[2] *= rows.scale * near.before.x, left[3] *= rows.scale * near.before.y;
+            right[0] = right[1] = 0;
+            right[2] = even ? rows.scale * near.lower.x * right[2] : 0.0f;
+            right[3] = odd ? rows.scale * near.lower.y * right[3] : 0.0f;
+            left_read[0] = even_read ? gain[0] * near_read.upper.x * left_read[0] : 0.0f;
+            left_read[1] = odd_read ? gain[0] * near_read.upper.y * left_read[1] : 0.0f;
+            left_read[2] *= gain[1] * near_read.before.x, left_read[3] *= gain[1] * near_read.before.y;
+            right_read[0] = right_read[1] = 0;
+            right_read[2] = even_read ? gain[1] * near_read.lower.x * right_read[2] : 0.0f;
+            right_read[3] = odd_read ? gain[1] * near_read.lower.y * right_read[3] : 0.0f;
+        }
+        if (!reads) continue;
+#pragma unroll
+        for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
+                    make_float2(l[n][2 * h], l[n][2 * h + 1]);
+    }
+}
+
+/* P' = P A: rows 16 warp .. of P from registers. */
+template <bool precise>
+static __device__ inline void dr_prepare_combine(const float *matrix, int warp, const float (&p)[8][4], float (&c)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
+            dr_eight_a<precise> a;
+            dr_accumulator_a<precise>(a, p[k]);
+#pragma unroll
+            for (int n = 0; n <= k; n++) {
+                dr_eight_b<precise> b;
+                dr_matrix_b<precise>(b, matrix, k * 8, n * 8);
+                dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
+            }
+        }
+}
+
+/* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
+template <typename T, bool pairs>
+static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, int warp, const float (&c)[8][4]) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = warp * 16 + g + 8 * h, token = pairs ? warp * 8 + g : dr_row_token(rows, i);
+        if (token >= plan.chunk || (pairs ? h > 0 : i - token * rows.steps != rows.steps - 1)) continue;
+        T *row = to + token * 64 + 2 * t;
+#pragma unroll
+        for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
+    }
+    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+        to[i] = dr_from_float<T>(0.0f);
+}
+
+/* Two operands B of eight contracted rows each, two times eight columns: rows row .. row + 15, columns column .. column + 15 of
+ * a tile, as tf32. w[k][n] */
+template <typename T>
+static __device__ inline void dr_load_rounded(dr_eight_b<false> (&w)[2][2], unsigned tile, int row, int column) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices_transposed(x, dr_tile_at<T>(tile, 64, row + lane % 16, column + lane / 16 * 8));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const T *pair = (const T *)&x[i];
+        w[i % 2][i / 2].high[0] = __float_as_uint(dr_to_float(pair[0]));
+        w[i % 2][i / 2].high[1] = __float_as_uint(dr_to_float(pair[1]));
+    }
+}
+
+template <> __device__ inline void dr_load_rounded<float>(dr_eight_b<false> (&w)[2][2], unsigned tile, int row, int column) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int k = i / 4, n = i / 2 % 2, j = i % 2;
+        w[k][n].high[j] =
+            dr_round_tf32(dr_load_shared(dr_tile_at<float>(tile, 64, row + 8 * k + 2 * t + j, column + 8 * n + g)));
+    }
+}
+
+/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type. leave NULL: 1. */
+template <typename T, typename from_type>
+static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan, const float *matrix, const float *leave,
+                                                  unsigned writer, T *to) {
+    constexpr bool precise = sizeof(T) == 4;
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
+#pragma unroll
+        for (int m = 0; m < 4; m++) { /* rows 16 m .. of X; A^T is zero left of them */
+            float x[4][4] = {};
+#pragma unroll
+            for (int k = 16 * m; k < 64; k += 16) {
+                dr_eight_a<precise> a[2];
+                dr_matrix_a_transposed<precise>(a[0], matrix + 16 * m, k, leave);
+                dr_matrix_a_transposed<precise>(a[1], matrix + 16 * m, k + 8, leave);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    if constexpr (precise) {
+                        dr_operand_b<float> w[2];
+                        dr_load_b_straight<float>(w, writer, 64, k, column + 16 * n);
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+#pragma unroll
+                            for (int h = 0; h < 2; h++)
+                                dr_product_rounded<true>(x[2 * n + h], a[i].high, a[i].low, w[h].high[i], w[h].low[i]);
+                    } else {
+                        dr_eight_b<false> w[2][2];
+                        dr_load_rounded<from_type>(w, writer, k, column + 16 * n);
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+#pragma unroll
+                            for (int h = 0; h < 2; h++)
+                                dr_product_rounded<false>(x[2 * n + h], a[i].high, a[i].low, w[i][h].high, w[i][h].low);
+                    }
+                }
+            }
+            T *row = to + (16 * m + g) * plan.key_width + column + 2 * t;
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
+        }
+    }
+}
+
+static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors &tensors, const dr_prepare_block &x,
+                                                     const float *matrix) {
+    if (!tensors.inverse) return;
+    for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS)
+        tensors.inverse[x.block * 64 * 64 + e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+}
+
+/* X = diag(leave) W: no row reads, A = I. */
+template <typename T>
+static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &plan, const float *leave, const char *writer,
+                                                     T *to) {
+    constexpr int unit = 16 / (int)sizeof(T);
+    const int units = plan.key_width / unit;
+    for (int i = (int)threadIdx.x % PREPARE_THREADS; i < 64 * units; i += PREPARE_THREADS) {
+        const int row = i / units, column = i % units * unit;
+        union {
+            uint4 words;
+            T element[unit];
+        } pack;
+        pack.words = *(const uint4 *)(writer + dr_tile_at<T>(0, 64, row, column));
+#pragma unroll
+        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(leave[row] * dr_to_float(pack.element[e]));
+        *(uint4 *)(to + row * plan.key_width + column) = pack.words;
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
+    prepare(const __grid_constant__ dr_prepare_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr bool precise = sizeof(T) == 4;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_prepare_block x = dr_prepare_find(call);
+    if (x.place.tokens <= 0) return;
+    const bool sums = dr_prepare_sums(plan, tensors);
+    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T), sums);
+    dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
+    float *matrix = (float *)(shared + room.matrix);
+    char *reader = room.reader ? shared + room.reader : NULL;
+    const int64_t tile = x.block * 64 * plan.key_width;
+
+    dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+    const int i = (int)threadIdx.x;
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
+    const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
+    const dr_prepare_near near_read = rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
+    dr_prepare_spread(rows, half, small);
+    dr_copy_wait<0>();
+    dr_shared_fence();
+    __syncthreads();
+    dr_finish_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+
+    float l[8][4] = {}, p[8][4] = {};
+    const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
+    const unsigned reader_at = dr_shared_address(shared + (reader ? room.reader : room.writer));
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_group_scores<T>(writer_at, reader_at, query_at, plan.key_width / 64, plan.reads, l, p);
+    } else
+#endif
+        dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
+    if (sums) dr_prepare_sum(rows, x, l, p);
+    dr_prepare_dots(l, small.dot);
+    if (tensors.reader)
+        dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
+    if (tensors.query)
+        dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
+                       plan.query_rows, rows.steps - 1, rows.steps);
+    __syncthreads();
+    dr_cuda_row_factors factors = {0, 0, 0, 0};
+    if (i < 64) {
+        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
+        small.gain[i] = factors.gain;
+    }
+    __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
+    if (i < 64) {
+        small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
+        if (plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
+        tensors.factors[x.block * 64 + i] = factors;
+    }
+    const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+    for (int k = i; k < plan.key_width; k += PREPARE_THREADS) tensors.keep[x.block * plan.key_width + k] = kept;
+    dr_prepare_mask(rows, small, near, near_read, plan.reads, matrix, l, p);
+    __syncthreads();
+    T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    const int warp = (int)(threadIdx.x / 32);
+    if (!plan.reads) {
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T, false>(plan, (char *)matrix, warp, p, score);
+        else
+#endif
+            dr_prepare_put_score<T, false>(plan, score, warp, p);
+        dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
+        return;
+    }
+    dr_triangle_invert<precise>(matrix);
+    dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        return;
+    }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, warp, p, c);
+    dr_prepare_put_score<T, false>(plan, score, warp, c);
+    dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
+}
+
+#endif

@@ -1,0 +1,577 @@
+/* Prepare with a decay of each channel. As prepare.cuh, but for the scores, whose decay stands inside the contraction, and the
+ * decayed readers, which are stored.
+ *
+ * Every factor is a product of decays, none a quotient, so 0 and underflow need no care. 32 channels at a time, rows in blocks
+ * of 16, a warp each, and these in quarters of 4:
+ *
+ *     scale     a thread takes a quarter's 4 rows and 4 channels: the scores within the quarter element by element in float32;
+ *               r and q from the start of the quarter, w to its end, as tables
+ *     score     from earlier quarters by tf32 products (three for float). The decay between the writer's quarter and the
+ *               reader's is multiplied to operands: within a block to w, the reader's quarter as reference; between blocks to r
+ *               and q as far as the start of their block, to w as far as the end of its own
+ *     leave     r, q from the start of the chunk to memory, w to its end to a tile
+ *
+ * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8.
+ *
+ * With two rows a token (pairs) only the first of them decays and only the second has a query: half the exponentials, and the
+ * eight queries of a block are the upper rows of their operand, whose lower ones are zero. */
+#ifndef DR_CUDA_PREPARE_CHANNEL_CUH
+#define DR_CUDA_PREPARE_CHANNEL_CUH
+
+#include "backends/cuda/chunkwise/prepare.cuh"
+
+enum { SLICE = 32, SLICE_PITCH = SLICE + 4 /* eight rows of 16 bytes lie in different banks */ };
+
+/* Tables of one slice of channels, and what follows them once all slices are done. */
+typedef struct {
+    float reader[64][SLICE_PITCH], query[64][SLICE_PITCH]; /* times the decay from the start of row i's quarter */
+    float writer[64][SLICE_PITCH];                         /* w times the decay from after row i to the end of its quarter */
+    float quarter[16][SLICE];                              /* decay of a quarter */
+    float rest[16][SLICE];                                 /* from the end of a quarter to the end of its block */
+    float total[4][SLICE];                                 /* of a block */
+} dr_slice_tables;
+
+typedef struct {
+    float matrix[64][DR_MATRIX_PITCH];
+    float near_read[64][4],
+        near_query[64][4]; /* [i][d]: the scores of row i and row i - d of the same quarter, without gains */
+} dr_slice_results;
+
+typedef struct {
+    int writer, reader, query, leaving, tables, halves, gain, bytes;
+} dr_channel_room;
+
+static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
+    dr_channel_room room;
+    const int tile = 64 * plan.key_width * element;
+    const bool reader = plan.reads && !dr_rows_tied(plan.rows);
+    room.writer = 0;
+    room.query = tile;
+    room.reader = reader ? 2 * tile : 0;
+    int end = reader ? 3 * tile : 2 * tile;
+    const bool groups = element == 2 && plan.hopper; /* then halves of W~ take the places of write keys and queries */
+    room.leaving = 0;                                /* float: in the place of the write keys */
+    if (element == 2 && !groups) {
+        room.leaving = end;
+        end += 64 * plan.key_width * 4;
+    }
+    room.tables = end;
+    room.halves = room.tables + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
+    end += (int)sizeof(dr_slice_tables);
+    if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
+    room.gain = end;
+    room.bytes = room.gain + 64 * (int)sizeof(float);
+    return room;
+}
+
+/* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
+typedef struct {
+    int block, quarter, row, channel; /* row: the first; channel: within the slice */
+    int64_t decay[4];                 /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
+    int query[4];                     /* where its query goes, among those of the chunk; -1: it has none */
+    bool undecayed[4];                /* it reads before its decay */
+} dr_quarter_place;
+
+/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
+ * from thread block to thread block, and between those that lie on one multiprocessor. */
+static __device__ inline int dr_channel_block() {
+    return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
+}
+
+static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block();
+    dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = at.row + i, token = dr_row_token(rows, row), step = row - token * rows.steps;
+        at.decay[i] = row < x.alive && step == 0 ? token * rows.input[DR_INPUT_LOG_DECAY].token : -1;
+        at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
+        at.undecayed[i] = rows.row[0].undecayed && step == 0;
+    }
+    return at;
+}
+
+/* Scores within a quarter, of row i and row j <= i at i (i + 1) / 2 + j; over the thread's channels. */
+typedef struct {
+    float read[10], asked[10];
+} dr_quarter_sums;
+
+/* The keys, [row][channel], and what becomes of them. */
+typedef struct {
+    float reader[4][4], query[4][4], writer[4][4];
+} dr_quarter_keys;
+
+/* Decays from the start of the block to the quarter, and from the quarter to the block's end. */
+typedef struct {
+    float before[4], rest[4];
+} dr_quarter_decays;
+
+/* Tables hold numbers for tf32 products that are not exact: dr_round_tf32 says why. */
+template <typename T> static __device__ inline float dr_slice_lift() {
+    return sizeof(T) == 4 ? 1.0f : 1.000345f;
+}
+
+/* Whether row i of a quarter may have a query, or a decay. */
+template <bool pairs> static __device__ constexpr bool dr_quarter_asks(int i) {
+    return !pairs || i % 2 == 1;
+}
+
+template <bool pairs> static __device__ constexpr bool dr_quarter_decays_at(int i) {
+    return !pairs || i % 2 == 0;
+}
+
+/* Where the query of a row of the chunk stands among those of the table. */
+template <bool pairs> static __device__ inline int dr_query_row(int row) {
+    return pairs ? row / 2 : row;
+}
+
+/* Log decays of the quarter's rows, four channels of `from`, of which `left` exist; 0 where a row does not decay. */
+template <bool pairs>
+static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const float *from, int left, bool aligned,
+                                             float (&g)[4][4]) {
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (!dr_quarter_decays_at<pairs>(i)) continue;
+            float4 all = make_float4(0, 0, 0, 0);
+            if (at.decay[i] >= 0 && left > 0) all = __ldg((const float4 *)(from + at.decay[i]));
+            g[i][0] = all.x, g[i][1] = all.y, g[i][2] = all.z, g[i][3] = all.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
+}
+
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+}
+
+/* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
+template <typename T, bool pairs>
+static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
+                                               dr_quarter_sums &sums, dr_quarter_keys &x, float (&total)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            alpha[i] = !dr_quarter_decays_at<pairs>(i) ? 1.0f : sizeof(T) == 4 ? expf(g[i][e]) : __expf(g[i][e]);
+        float head = dr_slice_lift<T>(), tail = head;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int first = i * (i + 1) / 2;
+            const float read = x.reader[i][e] * (at.undecayed[i] ? 1.0f : alpha[i]), asked = x.query[i][e] * alpha[i];
+#pragma unroll
+            for (int j = 0; j < i; j++) {
+                if (dr_quarter_asks<pairs>(i)) sums.asked[first + j] = fmaf(asked, f[j], sums.asked[first + j]);
+                if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
+                f[j] *= alpha[i];
+            }
+            f[i] = x.writer[i][e]; /* no decay lies between a row and itself */
+            if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(x.query[i][e], f[i], sums.asked[first + i]);
+            if (reads) sums.read[first + i] = fmaf(x.reader[i][e], f[i], sums.read[first + i]);
+            x.query[i][e] = asked * head;
+            x.reader[i][e] = read * head;
+            head *= alpha[i];
+        }
+#pragma unroll
+        for (int i = 3; i >= 0; i--) {
+            x.writer[i][e] *= tail;
+            tail *= alpha[i];
+        }
+        total[e] = alpha[0] * alpha[1] * (alpha[2] * alpha[3]);
+    }
+}
+
+/* All tables of a slice. */
+template <typename T, bool pairs>
+static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
+                                                const char *reader, const char *query, int slice, bool reads,
+                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
+    float total[4];
+    dr_quarter_keys x = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
+        if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
+        dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
+    }
+    dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_put_four<float>(&tables.writer[at.row + i][at.channel], x.writer[i]);
+        if (dr_quarter_asks<pairs>(i))
+            dr_put_four<float>(&tables.query[dr_query_row<pairs>(at.row + i)][at.channel], x.query[i]);
+        if (reads) dr_put_four<float>(&tables.reader[at.row + i][at.channel], x.reader[i]);
+    }
+    dr_put_four<float>(&tables.quarter[at.row / 4][at.channel], total);
+#pragma unroll
+    for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
+        const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
+        const float far = __shfl_xor_sync(0xffffffffu, half, 16);
+        decays.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
+        decays.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
+        total[e] = half * far;
+    }
+    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], decays.rest);
+    if (at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------------- */
+
+template <bool precise> static __device__ inline void dr_slice_cut(float x, unsigned &high, unsigned &low) {
+    if (precise) {
+        dr_split(x, high, low);
+    } else {
+        high = __float_as_uint(x);
+        low = 0;
+    }
+}
+
+/* count rows, 16 or 8, and 8 channels of a table, as an operand A without a type; behind 8 rows zeros. */
+template <int count> static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices(x, dr_shared_address(rows + (lane % count) * SLICE_PITCH + lane / 16 * 4));
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = count == 16 || i % 2 == 0 ? __uint_as_float(x[i]) : 0.0f;
+}
+
+/* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
+static __device__ inline void dr_slice_load_b(float (&b)[2][2], const float *row) {
+    const int lane = (int)(threadIdx.x % 32);
+    unsigned x[4];
+    dr_load_matrices(x, dr_shared_address(row + lane / 8 % 2 * 4));
+#pragma unroll
+    for (int i = 0; i < 4; i++) b[i / 2][i % 2] = __uint_as_float(x[i]);
+}
+
+/* Readers and queries of a block, eight channels. */
+typedef struct {
+    float reader[4], query[4];
+} dr_slice_rows;
+
+template <bool precise>
+static __device__ inline void dr_slice_multiply(float (&l)[4], float (&p)[4], bool reads, const dr_slice_rows &rows,
+                                                const float (&b)[2]) {
+    dr_eight_a<precise> a;
+    dr_eight_b<precise> w;
+#pragma unroll
+    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(b[i], w.high[i], w.low[i]);
+    if (reads) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.reader[i], a.high[i], a.low[i]);
+        dr_product_rounded<precise>(l, a.high, a.low, w.high, w.low);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.query[i], a.high[i], a.low[i]);
+    dr_product_rounded<precise>(p, a.high, a.low, w.high, w.low);
+}
+
+/* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
+ * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
+ * quarter
+ * 1. What else is in those products is not used. */
+template <bool precise, bool pairs>
+static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
+                                              float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
+    const bool second = g >= 4;
+    const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
+#pragma unroll 1
+    for (int k = 0; k < SLICE; k += 8) {
+        dr_slice_rows rows = {};
+        if (reads) dr_slice_load_a<16>(rows.reader, &tables.reader[block * 16][k]);
+        dr_slice_load_a<pairs ? 8 : 16>(rows.query, &tables.query[dr_query_row<pairs>(block * 16)][k]);
+        float decay[3][2], w[2][2], v[2];
+#pragma unroll
+        for (int q = 0; q < 3; q++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) decay[q][i] = tables.quarter[block * 4 + q][k + i * 4 + t];
+        dr_slice_load_b(w, &tables.writer[own_row][k]);
+        dr_slice_multiply<precise>(own_l[2], own_p[2], reads, rows, w[1]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) v[i] = second ? w[0][i] : w[0][i] * decay[1][i];
+        dr_slice_multiply<precise>(own_l[0], own_p[0], reads, rows, v);
+#pragma unroll
+        for (int i = 0; i < 2; i++) v[i] *= decay[2][i];
+        dr_slice_multiply<precise>(own_l[1], own_p[1], reads, rows, v);
+        if (block == 0) continue;
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; of pairs' queries all
+             * four in the upper rows */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
+            const float last = half * decay[2][i], lower = second ? last : half;
+            rows.reader[2 * i] *= upper, rows.reader[2 * i + 1] *= lower;
+            if (pairs)
+                rows.query[2 * i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
+            else
+                rows.query[2 * i] *= upper, rows.query[2 * i + 1] *= lower;
+        }
+#pragma unroll
+        for (int b = 2; b >= 0; b--)
+            if (b < block) {
+                dr_slice_load_b(w, &tables.writer[b * 16 + lane / 16 * 8 + r][k]);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) w[n][i] *= tables.rest[b * 4 + n * 2 + g / 4][k + i * 4 + t];
+                    dr_slice_multiply<precise>(l[2 * b + n], p[2 * b + n], reads, rows, w[n]);
+                }
+                if (b > 0)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float total = tables.total[b][k + i / 2 * 4 + t];
+                        rows.reader[i] *= total;
+                        if (!pairs || i % 2 == 0) rows.query[i] *= total;
+                    }
+            }
+    }
+}
+
+/* Puts what is in `own` to its place among the columns of the warp's own block. */
+static __device__ inline void dr_slice_place(int block, const float (&own)[3][4], float (&scores)[8][4]) {
+    const bool second = threadIdx.x % 32 >= 16;
+    float first[2]; /* rows of quarter 1, columns 0..3, which stand four columns on */
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) { /* no branches: they would take the array out of registers */
+            const bool here = n == 2 * block;
+            scores[n][e] = here ? first[e] : scores[n][e];
+            scores[n][2 + e] = here ? (second ? own[1][2 + e] : own[0][2 + e]) : scores[n][2 + e];
+            scores[n + 1][2 + e] = here ? own[2][2 + e] : scores[n + 1][2 + e];
+        }
+}
+
+/* The same for the queries of pairs, two of each quarter in the upper rows. */
+static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&scores)[8][4]) {
+    const int quarter = (int)(threadIdx.x % 32 / 8);
+    float first[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const bool here = n == 2 * block;
+            const float left = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[1][e];
+            scores[n][e] = here ? left : scores[n][e];
+            scores[n + 1][e] = here ? own[2][e] : scores[n + 1][e];
+        }
+}
+
+/* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
+template <typename T>
+static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (sizeof(T) == 2) {
+        uint2 high, low;
+        dr_halve<T>(y[0], y[1], high.x, low.x);
+        dr_halve<T>(y[2], y[3], high.y, low.y);
+        char *to = leaving + dr_tile_at<T>(0, 64, row, column);
+        *(uint2 *)to = high;
+        *(uint2 *)(to + width * 128) = low;
+        return;
+    }
+#endif
+    dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+}
+
+/* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
+template <typename T, bool pairs>
+static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
+                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
+                                             int slice, T *reader_to, T *query_to, T *exit_to) {
+    const float lower = 1.0f / dr_slice_lift<T>();
+    float before[4], after[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        if (b == at.block) continue;
+        const float4 all = *(const float4 *)&tables.total[b][at.channel];
+        const float total[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (b < at.block)
+                before[e] *= total[e];
+            else
+                after[e] *= total[e];
+    }
+    const int column = slice + at.channel;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = at.row + i;
+        float x[4], y[4];
+        if (plan.reads) {
+            dr_take_four(&tables.reader[row][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_put_four<T>(reader_to + row * plan.key_width + column, y);
+        }
+        if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
+            dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_put_four<T>(query_to + at.query[i] + column, y);
+        }
+        dr_take_four(&tables.writer[row][at.channel], x);
+#pragma unroll
+        for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
+        if (plan.reads)
+            dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
+        else
+            dr_put_four<T>(exit_to + row * plan.key_width + column, y);
+    }
+    for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
+        query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
+}
+
+/* The sums of all threads of a quarter, to results. */
+template <bool pairs>
+static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
+                                             dr_slice_results &results) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j <= i; j++) {
+            float read = sums.read[i * (i + 1) / 2 + j], asked = sums.asked[i * (i + 1) / 2 + j];
+#pragma unroll
+            for (int step = 4; step > 0; step /= 2) {
+                read += __shfl_xor_sync(0xffffffffu, read, step);
+                if (dr_quarter_asks<pairs>(i)) asked += __shfl_xor_sync(0xffffffffu, asked, step);
+            }
+            if (at.channel != 0) continue;
+            results.near_read[at.row + i][i - j] = read;
+            if (dr_quarter_asks<pairs>(i)) results.near_query[at.row + i][i - j] = asked;
+        }
+}
+
+/* Masks, gains and scale; what is within a quarter comes from its table. */
+template <bool pairs>
+static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
+                                              float (&l)[8][4], float (&p)[8][4]) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int i = warp * 16 + g + 8 * h, asker = pairs ? warp * 16 + 2 * g + 1 : i;
+        const float gain = gains[i];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = n * 8 + 2 * t + e;
+                float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
+                if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
+                lower = j < i ? gain * lower : 0.0f;
+                if (pairs && h > 0) continue;
+                if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
+                score = j <= asker ? rows.scale * score : 0.0f;
+            }
+            *(float2 *)&results.matrix[i][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+        }
+    }
+}
+
+template <typename T, bool pairs>
+static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
+    prepare_channel(const __grid_constant__ dr_prepare_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    constexpr bool precise = sizeof(T) == 4;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_prepare_block x = dr_prepare_find(call);
+    if (x.place.tokens <= 0) return;
+    const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
+    dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
+    dr_slice_results &results = *(dr_slice_results *)(shared + room.tables);
+    float *gain = (float *)(shared + room.gain);
+    char *writer = shared + room.writer, *query = shared + room.query;
+    char *reader = room.reader ? shared + room.reader : writer, *leaving = shared + room.leaving;
+    const int64_t tile = x.block * 64 * plan.key_width;
+    const int i = (int)threadIdx.x;
+
+    const dr_quarter_place at = dr_quarter_find(plan, x);
+    const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
+    const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
+    float g[4][4] = {};
+    dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
+    dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    dr_copy_wait<0>();
+    __syncthreads();
+    dr_finish_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+
+    float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
+    dr_quarter_sums sums = {};
+#pragma unroll 1
+    for (int slice = 0; slice < plan.key_width; slice += SLICE) {
+        dr_quarter_decays between;
+        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
+        decay += SLICE;
+        dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
+        __syncthreads();
+        if (i < SLICE)
+            tensors.keep[x.block * plan.key_width + slice + i] =
+                tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
+        dr_slice_leave<T, pairs>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
+                                 (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
+        dr_slice_scores<precise, pairs>(tables, at.block, plan.reads, l, p, own_l, own_p);
+        __syncthreads();
+    }
+    dr_slice_place(at.block, own_l, l);
+    if (pairs)
+        dr_slice_place_pairs(at.block, own_p, p);
+    else
+        dr_slice_place(at.block, own_p, p);
+    dr_quarter_put<pairs>(at, sums, results);
+    __syncthreads();
+    if (i < 64) {
+        dr_cuda_row_factors factors =
+            dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
+        gain[i] = factors.gain;
+        factors.reader = 1;
+        factors.query = i < x.place.tokens ? rows.scale : 0.0f;
+        tensors.factors[x.block * 64 + i] = factors;
+    }
+    __syncthreads();
+    dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);
+    __syncthreads();
+
+    T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    float *matrix = &results.matrix[0][0];
+    if (!plan.reads) {
+#ifdef DR_CUDA_WARPGROUPS
+        if constexpr (!precise)
+            dr_group_put_score<T, pairs>(plan, (char *)matrix, at.block, p, score);
+        else
+#endif
+            dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
+        return;
+    }
+    dr_triangle_invert<precise>(matrix);
+    dr_prepare_put_inverse(tensors, x, matrix);
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (!precise) {
+        dr_prepare_finish<T, true, pairs>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
+                                          score, exit);
+        return;
+    }
+#endif
+    float c[8][4] = {};
+    dr_prepare_combine<precise>(matrix, at.block, p, c);
+    dr_prepare_put_score<T, pairs>(plan, score, at.block, c);
+    dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
+}
+
+#endif

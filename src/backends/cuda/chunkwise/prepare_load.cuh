@@ -1,0 +1,337 @@
+/* The load stage of prepare and of keys.cu: the rows of a chunk as tiles of write keys, read keys and queries, and their gains.
+ *
+ * All that can comes by asynchronous copies. Keys that are made of two tensors are made in place once these have come
+ * (dr_finish_rows) if the other one has a tile as well; what is left is made from memory, eight channels at a time. A query
+ * stands in the last row of its token, other rows of its tile are zero: so scores of erase rows and of queries have the same
+ * decay factors and the same shape. */
+#ifndef DR_CUDA_PREPARE_LOAD_CUH
+#define DR_CUDA_PREPARE_LOAD_CUH
+
+#include "backends/cuda/chunkwise/chunkwise.h"
+#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/device/tiles.cuh"
+#include "backends/cuda/device/warpgroup.cuh"
+#include "backends/cuda/rows/rows.cuh"
+
+enum { PREPARE_THREADS = 128 };
+
+typedef struct {
+    dr_cuda_chunk_plan plan;
+    dr_cuda_chunk_tensors tensors;
+} dr_prepare_call;
+
+/* One block of threads: one chunk of one value head. */
+typedef struct {
+    int64_t block;
+    dr_chunk_place place;
+    int head, key_head;
+    int alive;          /* rows that are there */
+    int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
+} dr_prepare_block;
+
+static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
+    dr_prepare_block x;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
+    x.block = blockIdx.x;
+    x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
+    x.head = (int)(blockIdx.x - slot * heads);
+    x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
+    x.alive = x.place.tokens * call.plan.rows.steps;
+    x.channel = 0;
+    x.boxes = call.plan.key_width / 64;
+    return x;
+}
+
+/* Row i of a chunk as token and step of it. */
+static __device__ inline int dr_row_token(const dr_cuda_rows &rows, int i) {
+    return rows.steps == 1 ? i : i / rows.steps;
+}
+
+/* Every row that reads does so by the key that it writes: then one tile serves both. */
+static __host__ __device__ inline bool dr_rows_tied(const dr_cuda_rows &rows) {
+    const int count = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < count; i++) {
+        const dr_row &row = rows.row[i];
+        const bool same = (row.read == DR_READ_KEY && row.write == DR_WRITE_KEY) ||
+                          (row.read == DR_READ_ERASE_KEY && row.write == DR_WRITE_ERASE_KEY);
+        if (row.read != DR_READ_NONE && !same) return false;
+    }
+    return true;
+}
+
+template <typename T>
+static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input, bool per_value,
+                                                  bool axis) {
+    dr_strided<T> rows;
+    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head + x.channel;
+    rows.stride = axis ? input.step : input.token; /* a token's steps lie one after another */
+    rows.alive = axis ? x.alive : x.place.tokens;
+    return rows;
+}
+
+/* A vector that the scan made, [tokens, H, K]. */
+template <typename T>
+static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, const dr_prepare_block &x, const void *made) {
+    dr_strided<T> to;
+    to.stride = (int64_t)rows.key_heads * rows.key_size;
+    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size + x.channel;
+    to.alive = x.place.tokens;
+    return to;
+}
+
+/* How the read keys of a row are made of tiles that have come: of their own, which holds a gate or the negative, of that of
+ * the write keys, where these are the key itself, and of that of plain queries. DR_FORM_COPY: not at all. */
+static __host__ __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_row &row) {
+    if (row.read == DR_READ_FREE) return DR_FORM_NEGATIVE;
+    if (row.write != DR_WRITE_KEY) return DR_FORM_COPY;
+    if (row.read == DR_READ_GATED_KEY) return DR_FORM_TIMES;
+    return row.read == DR_READ_KEY_PLUS_QUERY && rows.query == DR_QUERY_PLAIN ? DR_FORM_PLUS : DR_FORM_COPY;
+}
+
+/* Whether dr_finish_rows has anything to do. */
+static __host__ __device__ inline bool dr_rows_late(const dr_cuda_rows &rows) {
+    const int parts = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < parts; i++)
+        if (rows.row[i].write == DR_WRITE_RATE_READ || dr_late_reads(rows, rows.row[i]) != DR_FORM_COPY) return true;
+    return false;
+}
+
+/* lambda of the chunk's tokens. */
+static __device__ inline dr_form_factor dr_lambda_factor(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+    const dr_form_factor factor = {(const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head, lambda.token,
+                                   1.0f};
+    return factor;
+}
+
+/* Read keys of the rows first, first + spacing, .. of the chunk, or what they will be made of. */
+template <typename T>
+static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
+                                            const dr_row &row, int count, int first, int spacing) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
+    const dr_form late = dr_late_reads(rows, row);
+    const dr_strided<T> key = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+    dr_strided<T> from = {NULL, 0, 0};
+    dr_form form = DR_FORM_COPY;
+    dr_form_factor factor = {NULL, 0, 1.0f};
+    switch (row.read) {
+    case DR_READ_NONE:
+        break;
+    case DR_READ_KEY:
+        from = key;
+        break;
+    case DR_READ_GATED_KEY:
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_GATE], true, false);
+        if (late != DR_FORM_TIMES) form = DR_FORM_TIMES;
+        break;
+    case DR_READ_KEY_PLUS_QUERY:
+        if (late == DR_FORM_PLUS) return;
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+        factor = dr_lambda_factor(rows, x);
+        form = DR_FORM_PLUS;
+        break;
+    case DR_READ_ERASE_KEY:
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
+        break;
+    case DR_READ_FEEDBACK:
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FEEDBACK_KEY], false, false);
+        break;
+    case DR_READ_FREE:
+        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_READ], false, false);
+        break;
+    }
+    if (form == DR_FORM_COPY)
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, from);
+    else
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, key, from, factor);
+}
+
+/* Write keys of those rows, or the rates that they will be made of. */
+template <typename T>
+static __device__ inline void dr_load_writes(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
+                                             const dr_row &row, int count, int first, int spacing) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int boxes = x.boxes, size = rows.key_size - x.channel;
+    dr_strided<T> a;
+    switch (row.write) {
+    case DR_WRITE_PRECONDITIONED:
+        a = dr_rows_made<T>(rows, x, rows.squashed);
+        break;
+    case DR_WRITE_SHERMAN_MORRISON:
+        a = dr_rows_made<T>(rows, x, rows.morrison);
+        break;
+    case DR_WRITE_ERASE_KEY:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
+        break;
+    case DR_WRITE_FREE:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_WRITE], false, false);
+        break;
+    case DR_WRITE_RATE_READ:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
+        break;
+    default:
+        a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
+    }
+    dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
+}
+
+/* Queries, in the last row of each token. */
+template <typename T>
+static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
+    const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
+                                                         : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+    dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
+    const dr_form_factor correction = {(const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f};
+    if (rows.query == DR_QUERY_CORRECTED)
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
+                        dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), correction);
+    else
+        dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
+}
+
+/* Where write keys, and queries, stand in a tensor as they are; else NULL at `at`. */
+static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    switch (rows.row[0].write) {
+    case DR_WRITE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_KEY]);
+    case DR_WRITE_PRECONDITIONED:
+        return dr_source_made(rows, rows.squashed);
+    case DR_WRITE_SHERMAN_MORRISON:
+        return dr_source_made(rows, rows.morrison);
+    case DR_WRITE_ERASE_KEY:
+        return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
+    case DR_WRITE_FREE:
+        return dr_source_of(rows.input[DR_INPUT_FREE_WRITE]);
+    default:
+        return none;
+    }
+}
+
+static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
+    const dr_source none = {NULL, 0, 0, 0};
+    if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
+    if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
+    return none;
+}
+
+/* 64 whole rows. */
+template <typename T>
+static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
+    const int thread = dr_copy_thread(), row = thread / units, within = thread % units;
+    const int64_t stride = source.token * (int)sizeof(T);
+    const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
+    at += row * stride + within * 16;
+    unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
+#pragma unroll 1
+    for (int box = 0; box < x.boxes; box++) {
+        const char *from = at + box * row_bytes;
+#pragma unroll
+        for (int j = 0; j < 64; j += step) {
+            dr_copy_whole(to + j * row_bytes, from);
+            from += step * stride;
+        }
+        to += 64 * row_bytes;
+    }
+}
+
+/* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. */
+template <typename T>
+static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
+                                           char *reader, char *query) {
+    const dr_cuda_rows &rows = plan.rows;
+    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned &&
+        rows.key_size - x.channel >= x.boxes * 64) { /* most often */
+        const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
+        if (write.at && asked.at) {
+            dr_load_whole<T>(writer, x, write);
+            dr_load_whole<T>(query, x, asked);
+            dr_copy_commit();
+            return;
+        }
+    }
+    const int parts = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    dr_load_queries<T>(query, plan, x);
+    dr_copy_commit();
+}
+
+/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. */
+template <typename T>
+static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
+                                             char *reader, const char *query) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int parts = rows.step_axis ? 1 : rows.steps, count = 64 / parts;
+    if (!reader || !dr_rows_late(rows)) return;
+#pragma unroll 1
+    for (int i = 0; i < 2 * parts; i++) { /* what is read, then what is written, of each row */
+        const dr_row &row = dr_rule_row(rows, i / 2);
+        dr_form form = dr_late_reads(rows, row);
+        if (i % 2) form = row.write == DR_WRITE_RATE_READ ? DR_FORM_TIMES : DR_FORM_COPY;
+        if (form == DR_FORM_COPY) continue;
+        const bool sum = form == DR_FORM_PLUS;
+        dr_form_factor factor = {NULL, 0, 1.0f};
+        if (sum) factor = dr_lambda_factor(rows, x);
+        char *tile = i % 2 ? writer : reader;
+        dr_form_tiles<T>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
+                         sum              ? query
+                         : tile == reader ? writer
+                                          : reader,
+                         sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
+    }
+    dr_shared_fence();
+    __syncthreads();
+}
+
+/* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.
+ */
+template <typename T>
+static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const char *tile, T *to, int rows, int first,
+                                          int spacing) {
+    const int lanes = plan.key_width / 8;
+    for (int i = (int)threadIdx.x; i < rows * lanes; i += PREPARE_THREADS) {
+        const int row = i / lanes, column = i % lanes * 8;
+        constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+        for (int e = 0; e < 8; e += unit) {
+            const int place = first + spacing * row;
+            uint4 word = make_uint4(0, 0, 0, 0);
+            if (place < 64) word = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, place, column + e));
+            *(uint4 *)(to + row * plan.key_width + column + e) = word;
+        }
+    }
+}
+
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. */
+static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
+    dr_map_gain_inputs none = {};
+    if (i >= x.alive) return none;
+    const int token = dr_row_token(rows, i);
+    return dr_row_gain_inputs(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, 0);
+}
+
+static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                      dr_map_gain_inputs inputs, float dot) {
+    const dr_row_gains none = {0, 0, 0};
+    if (i >= x.alive) return none;
+    inputs.dot = dot;
+    return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
+}
+
+/* gain and value of row i's factors. */
+static __device__ inline dr_cuda_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                                const dr_row_gains &gains) {
+    dr_cuda_row_factors factors = {0, 0, 0, 0};
+    if (i >= x.alive) return factors;
+    const dr_row &row = dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
+    factors.gain = row.read == DR_READ_NONE ? 0.0f : gains.gain;
+    factors.value = row.value == DR_VALUE_NONE ? 0.0f : row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
+    return factors;
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* What prepare does on sm_90a for 16-bit types: its products as those of a warp group, whose warp w has rows 16 w ...
+ *
+ * The inverse must not be rounded to 16 bits. So it goes into products as two numbers, a high part and what that leaves, which
+ * together are good to 2^-16; P likewise. Two or three products of 16 bits are as fast as one of tf32, and their operands need
+ * no arithmetic on the way from shared memory. */
+#ifndef DR_CUDA_PREPARE_WARPGROUPS_CUH
+#define DR_CUDA_PREPARE_WARPGROUPS_CUH
+
+#include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/chunkwise/triangle.cuh"
+#include "backends/cuda/device/warpgroup.cuh"
+
+/* Bytes of both halves of a 64 x 64 matrix, as tiles. */
+enum { DR_HALVES_BYTES = 2 * 64 * 64 * 2 };
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* x, y as a pair of the type, and what is lost by that. */
+template <typename T> static __device__ inline void dr_halve(float x, float y, unsigned &high, unsigned &low) {
+    high = dr_pack(T(), x, y);
+    const float2 rounded = dr_unpack(T(), high);
+    low = dr_pack(T(), x - rounded.x, y - rounded.y);
+}
+
+/* R W^T, if rows read, and Q W^T of tiles of `boxes` boxes. */
+template <typename T>
+static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, bool reads,
+                                              float (&l)[8][4], float (&p)[8][4]) {
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const unsigned on = (unsigned)box * 8192;
+        const uint64_t w = dr_group_operand(writer + on, 16), r = dr_group_operand(reader + on, 16),
+                       q = dr_group_operand(query + on, 16);
+        if (reads) {
+            dr_group_begin();
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), 1);
+            dr_group_commit();
+        }
+        dr_group_begin();
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), 1);
+        dr_group_commit();
+        dr_group_wait<0>();
+    }
+}
+
+/* The halves of the matrix as tiles, the low one behind the high one. */
+template <typename T> static __device__ inline void dr_halves_put(const float *matrix, char *halves) {
+    const int row = (int)threadIdx.x % 64, column = (int)threadIdx.x / 64 * 32;
+#pragma unroll
+    for (int i = 0; i < 32; i += 8) {
+        const float *from = matrix + row * DR_MATRIX_PITCH + column + i;
+        const float4 left = *(const float4 *)from, right = *(const float4 *)(from + 4);
+        uint4 high, low;
+        dr_halve<T>(left.x, left.y, high.x, low.x);
+        dr_halve<T>(left.z, left.w, high.y, low.y);
+        dr_halve<T>(right.x, right.y, high.z, low.z);
+        dr_halve<T>(right.z, right.w, high.w, low.w);
+        char *to = halves + dr_tile_at<T>(0, 64, row, column + i);
+        *(uint4 *)to = high;
+        *(uint4 *)(to + DR_HALVES_BYTES / 2) = low;
+    }
+}
+
+/* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
+template <typename T, bool scaled>
+static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
+                                             unsigned (&low)[4][4]) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = k * 16 + i / 2 * 8 + 2 * t, column = warp * 16 + i % 2 * 8 + g;
+            float x = 0, y = 0;
+            if (k >= warp) { /* A^T is zero left of its diagonal */
+                x = matrix[row * DR_MATRIX_PITCH + column], y = matrix[(row + 1) * DR_MATRIX_PITCH + column];
+                if (scaled) x *= leave[row], y *= leave[row + 1];
+            }
+            dr_halve<T>(x, y, high[k][i], low[k][i]);
+        }
+}
+
+/* C = P A, P from accumulators. */
+template <typename T>
+static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&p)[8][4], unsigned halves) {
+    const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
+    unsigned a[4][4], rest[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], a[k][i], rest[k][i]);
+    dr_group_begin();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_group_multiply<false>(T(), c, a[k], dr_group_forward(high, k * 2048), k > 0);
+        dr_group_multiply<false>(T(), c, rest[k], dr_group_forward(high, k * 2048), 1);
+        dr_group_multiply<false>(T(), c, a[k], dr_group_forward(low, k * 2048), 1);
+    }
+    dr_group_commit();
+    dr_group_wait<0>();
+}
+
+/* Rows 16 warp .. of 64 columns to a tile; the warp may read them at once. */
+template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32 % 4 * 16) + lane % 16;
+    const unsigned to = dr_shared_address(tile);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
+                               dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
+        dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);
+    }
+    __syncwarp();
+}
+
+/* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of
+ * row 0 .. 15. */
+template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
+    const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
+    dr_group_lay_rows<T>(tile, c);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = i * 4 + lane / 8, unit = lane % 8;
+        put(row, unit, *(const uint4 *)(tile + dr_tile_at<T>(0, 64, first + row, unit * 8)));
+    }
+}
+
+/* X = A^T diag(leave) W; W a tile of T and, with rest, behind it the tile of what rounding W to T left. */
+template <typename T, bool rest>
+static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
+                                             int width, char *stage, T *to) {
+    to += threadIdx.x / 32 * 16 * width;
+#pragma unroll 1
+    for (int box = 0; box < width / 64; box++) {
+        const uint64_t w = dr_group_operand(writer + (unsigned)box * 8192, 16);
+        const uint64_t v = dr_group_operand(writer + (unsigned)(width * 128 + box * 8192), 16);
+        float x[8][4];
+        dr_group_begin();
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            dr_group_multiply<false>(T(), x, high[k], dr_group_forward(w, k * 2048), k > 0);
+            dr_group_multiply<false>(T(), x, low[k], dr_group_forward(w, k * 2048), 1);
+        }
+        if (rest)
+#pragma unroll
+            for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), x, high[k], dr_group_forward(v, k * 2048), 1);
+        dr_group_commit();
+        dr_group_wait<0>();
+        dr_group_put_rows<T>(
+            stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + box * 64 + unit * 8) = eight; });
+    }
+}
+
+/* Rows 16 block .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 block ... */
+template <typename T, bool pairs>
+static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
+                                                 T *score) {
+    const dr_cuda_rows &rows = plan.rows;
+    dr_group_put_rows<T>(stage, c, [&](int row, int unit, uint4 eight) {
+        if (pairs) {
+            if (row < 8 && block * 8 + row < plan.chunk) *(uint4 *)(score + (block * 8 + row) * 64 + unit * 8) = eight;
+            return;
+        }
+        row += block * 16;
+        const int token = dr_row_token(rows, row);
+        if (token < plan.chunk && row - token * rows.steps == rows.steps - 1) *(uint4 *)(score + token * 64 + unit * 8) = eight;
+    });
+    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+        score[i] = dr_from_float<T>(0.0f);
+}
+
+/* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
+ * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. */
+template <typename T, bool rest, bool pairs>
+static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
+                                                int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
+    unsigned high[4][4], low[4][4];
+    dr_halves_put<T>(matrix, halves);
+    dr_halves_turn<T, !rest>(matrix, leave, high, low);
+    dr_shared_fence();
+    __syncthreads();
+    {
+        float c[8][4];
+        dr_halves_combine<T>(c, p, dr_shared_address(halves));
+        dr_group_put_score<T, pairs>(plan, (char *)matrix, block, c, score);
+    }
+    dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
+}
+
+#endif
+#endif

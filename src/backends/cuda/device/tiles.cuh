@@ -1,0 +1,290 @@
+/* Tiles of rows in shared memory (fragments.cuh says how they lie there), loaded by all threads of a block. Rows that are not
+ * there and columns behind the true size are zeros: a neighbour's NaN must not reach a product. */
+#ifndef DR_CUDA_TILES_CUH
+#define DR_CUDA_TILES_CUH
+
+#include "backends/cuda/device/fragments.cuh"
+#include "backends/cuda/rows/rows.h"
+
+/* Where the vectors of one head lie, by token and step. Strides in elements. */
+typedef struct {
+    const void *at;
+    int64_t token, step, head;
+} dr_source;
+
+static __device__ inline dr_source dr_source_of(const dr_cuda_input &input) {
+    const dr_source source = {input.at, input.token, input.step, input.head};
+    return source;
+}
+
+/* A vector that the scan made, [tokens, H, K]. */
+static __device__ inline dr_source dr_source_made(const dr_cuda_rows &rows, const void *made) {
+    const dr_source source = {made, (int64_t)rows.key_heads * rows.key_size, 0, rows.key_size};
+    return source;
+}
+
+/* ---- rows at one stride ---------------------------------------------------------------------------------------------- */
+
+/* The functions below are for 128 threads, whose first has an index that is a multiple of 128. */
+enum { DR_COPY_THREADS = 128 };
+
+static __device__ inline int dr_copy_thread() {
+    return (int)(threadIdx.x % DR_COPY_THREADS);
+}
+
+/* Rows first, first + spacing, .. of a tile of `boxes` boxes of 64 columns: `rows` of them, of which the first `alive` come
+ * from `at`, stride elements from one to the next, and the others are zeros; `size` columns exist. A thread stays in one column
+ * of units and, since its rows are 8 or 16 times spacing apart, at one exchange of units: all addresses but one are constants.
+ */
+template <typename T> struct dr_strided {
+    const T *at; /* NULL: zeros */
+    int64_t stride;
+    int alive;
+};
+
+template <typename T>
+static __device__ inline void dr_copy_elements(char *tile, int tile_rows, int boxes, int size, int rows, int first, int spacing,
+                                               const dr_strided<T> &from) {
+#pragma unroll 1
+    for (int i = dr_copy_thread(); i < rows * boxes * 64; i += DR_COPY_THREADS) {
+        const int row = i / (boxes * 64), column = i % (boxes * 64);
+        const bool valid = row < from.alive && column < size;
+        *(T *)(tile + dr_tile_at<T>(0, tile_rows, first + spacing * row, column)) =
+            valid ? from.at[row * from.stride + column] : dr_from_float<T>(0.0f);
+    }
+}
+
+template <typename T>
+static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes, int size, bool aligned, int rows, int first,
+                                           int spacing, const dr_strided<T> &from) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = DR_COPY_THREADS / units,
+                  unit = 16 / (int)sizeof(T);
+    const int alive = from.at ? from.alive : 0;
+    if (!aligned) {
+        const dr_strided<T> there = {from.at, from.stride, alive};
+        dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
+        return;
+    }
+    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units;
+    const int place = first + spacing * row;
+    const unsigned row_step = (unsigned)(spacing * row_bytes);
+    unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
+    const char *at = (const char *)(from.at + row * from.stride + within * unit);
+    const int64_t source_step = from.stride * (step * (int)sizeof(T));
+    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+#pragma unroll 1
+        for (int box = 0; box < boxes; box++) {
+            const char *source = at;
+#pragma unroll
+            for (int j = 0; j < 64; j += step) {
+                dr_copy_whole(to + j * row_step, source);
+                source += source_step;
+            }
+            to += (unsigned)(tile_rows * row_bytes);
+            at += row_bytes;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const bool inside = box * 64 + within * unit < size;
+        const char *source = at;
+#pragma unroll
+        for (int j = 0; j < 64; j += step) {
+            if (j + step <= rows || j + row < rows) {
+                const bool valid = inside && j + row < alive;
+                dr_copy_async(to + j * row_step, valid ? source : (const char *)from.at, valid);
+            }
+            source += source_step;
+        }
+        to += (unsigned)(tile_rows * row_bytes);
+        at += row_bytes;
+    }
+}
+
+/* From a tile of 64 columns to rows that lie at a stride, `size` columns of which exist; `to` says where, and is written. */
+template <typename T>
+static __device__ inline void dr_store_rows(const dr_strided<T> &to, const char *tile, int size, bool aligned) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    for (int i = dr_copy_thread(); i < to.alive * units; i += DR_COPY_THREADS) {
+        const int row = i / units, column = i % units * unit;
+        const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, column));
+        T *at = (T *)to.at + row * to.stride + column;
+        if (aligned && column + unit <= size) {
+            *(uint4 *)at = *(const uint4 *)from;
+        } else {
+            for (int e = 0; e < unit && column + e < size; e++) at[e] = from[e];
+        }
+    }
+}
+
+/* Zeros in the rows that first, first + spacing, .. leave out. */
+template <typename T>
+static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
+    constexpr int units = 64 * (int)sizeof(T) / 16;
+    const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
+    if (spacing == 1) return;
+#pragma unroll 1
+    for (int row = thread / units; row < tile_rows; row += step) {
+        if ((row + spacing - first) % spacing == 0) continue;
+        for (int box = 0; box < boxes; box++)
+            *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
+typedef enum { DR_FORM_COPY, DR_FORM_NEGATIVE, DR_FORM_TIMES, DR_FORM_PLUS } dr_form;
+
+static __device__ inline float dr_form_of(dr_form form, float s, float x, float y) {
+    return form == DR_FORM_TIMES ? x * y : form == DR_FORM_PLUS ? fmaf(s, y, x) : form == DR_FORM_NEGATIVE ? -x : x;
+}
+
+/* s of a row: floats at a stride, times `sign`; at NULL: sign alone. */
+typedef struct {
+    const float *at;
+    int64_t stride;
+    float sign;
+} dr_form_factor;
+
+static __device__ inline float dr_form_factor_of(const dr_form_factor &factor, int row, int alive) {
+    return factor.at && row < alive ? factor.sign * factor.at[row * factor.stride] : factor.sign;
+}
+
+/* Eight channels of row `row`, from `column` on, as floats. */
+template <typename T>
+static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row, int column, int size, bool aligned,
+                                             float (&x)[8]) {
+    const bool there = from.at && row < from.alive;
+    const T *at = from.at + row * from.stride + column;
+    if (aligned && there && column + 8 <= size) {
+        constexpr int words = 8 * (int)sizeof(T) / 16;
+        union {
+            uint4 word[words];
+            T element[8];
+        } pack;
+#pragma unroll
+        for (int i = 0; i < words; i++) pack.word[i] = __ldg((const uint4 *)at + i);
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = dr_to_float(pack.element[e]);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = there && column + e < size ? dr_to_float(at[e]) : 0.0f;
+}
+
+template <typename T>
+static __device__ inline void dr_take_eight(const char *tile, int rows, int row, int column, float (&x)[8]) {
+    constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 8; i += unit) {
+        union {
+            uint4 word;
+            T element[unit];
+        } pack;
+        pack.word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+#pragma unroll
+        for (int e = 0; e < unit; e++) x[i + e] = dr_to_float(pack.element[e]);
+    }
+}
+
+/* Two neighbours, the first at an even place: one load. */
+template <typename T> static __device__ inline float2 dr_load_pair(const void *at) {
+    if constexpr (sizeof(T) == 4) {
+        return *(const float2 *)at;
+    } else {
+        const unsigned word = *(const unsigned *)at;
+        const T *pair = (const T *)&word;
+        return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
+    }
+}
+
+/* Four channels of a row of a tile, the first a multiple of four. */
+template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
+    if constexpr (sizeof(T) == 4)
+        pack.all = *(const uint4 *)at;
+    else
+        pack.pair = *(const uint2 *)at;
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
+}
+
+/* Four to a place that is a multiple of four. */
+template <typename T> static __device__ inline void dr_put_four(T *to, const float (&x)[4]) {
+    union {
+        T element[4];
+        uint2 pair;
+        uint4 all;
+    } pack;
+#pragma unroll
+    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
+    if constexpr (sizeof(T) == 4)
+        *(uint4 *)to = pack.all;
+    else
+        *(uint2 *)to = pack.pair;
+}
+
+template <typename T>
+static __device__ inline void dr_put_eight(char *tile, int rows, int row, int column, const float (&x)[8]) {
+    constexpr int unit = 16 / (int)sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 8; i += unit) {
+        union {
+            uint4 word;
+            T element[unit];
+        } pack;
+#pragma unroll
+        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(x[i + e]);
+        *(uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i)) = pack.word;
+    }
+}
+
+/* Rows of a tile made of rows of two tensors, eight channels at a time. */
+template <typename T>
+static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool aligned, int rows, int first, int spacing,
+                                           dr_form form, const dr_strided<T> &a, const dr_strided<T> &b,
+                                           const dr_form_factor &factor) {
+    const int lanes = boxes * 8;
+#pragma unroll 1
+    for (int i = dr_copy_thread(); i < rows * lanes; i += DR_COPY_THREADS) {
+        const int row = i / lanes, column = i % lanes * 8;
+        float x[8], y[8];
+        dr_fetch_eight<T>(a, row, column, size, aligned, x);
+        dr_fetch_eight<T>(b, row, column, size, aligned, y);
+        const float s = dr_form_factor_of(factor, row, a.alive);
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+        dr_put_eight<T>(tile, 64, first + spacing * row, column, x);
+    }
+}
+
+/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y),
+ * whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at
+ * a time, since accumulators may be held meanwhile. */
+template <typename T>
+static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
+                                            const char *left, const char *right, int behind, const dr_form_factor &factor,
+                                            int alive) {
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+        const int column = box * 64 + (int)threadIdx.x % 16 * 4;
+#pragma unroll 1
+        for (int row = (int)threadIdx.x / 16; row < rows; row += (int)blockDim.x / 16) {
+            const int place = first + spacing * row;
+            float x[4], y[4];
+            dr_tile_four<T>(left, place, column, x);
+            dr_tile_four<T>(right, place + behind, column, y);
+            const float s = dr_form_factor_of(factor, row, alive);
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+            dr_put_four<T>((T *)(tile + dr_tile_at<T>(0, 64, place, column)), x);
+        }
+    }
+}
+
+#endif

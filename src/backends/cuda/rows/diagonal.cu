@@ -1,0 +1,192 @@
+/* The diagonal scan's memory, and its forward where it is a pass of its own: its ends, entries and replay (diagonal.h). */
+#include "backends/cuda/rows/diagonal.cuh"
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+/* A Sherman-Morrison key and a normalizer ask for sums over channels. */
+bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
+    return !dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON) && plan->rows.normalizer == DR_NORMALIZER_NONE;
+}
+
+void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
+    const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
+    *chain = dr_cuda_diagonal_chain{};
+    if (!plan->rows.diagonal_scan) return;
+    chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
+    chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
+    chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
+}
+
+size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
+    const size_t channels = (size_t)plan->key_heads * (size_t)plan->rows.key_size;
+    return plan->rows.diagonal_scan ? (size_t)plan->slots * channels * sizeof(float) : 0;
+}
+
+static void *take_vectors(const dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    const size_t channels = (size_t)plan->key_heads * (size_t)plan->rows.key_size;
+    return dr_arena_take(arena, (size_t)plan->tokens * channels * dr_dtype_size(plan->storage));
+}
+
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
+    if (!plan->rows.diagonal_scan) return;
+    if (dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = take_vectors(plan, arena);
+    if (dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = take_vectors(plan, arena);
+    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = take_vectors(plan, arena);
+    if (plan->rows.normalizer != DR_NORMALIZER_NONE)
+        plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------------- */
+
+/* Before chunks make A for one another: none has told anything, and A stays what it was where a sequence has no token. */
+static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                                  const __grid_constant__ dr_cuda_diagonal_chain chain) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
+    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+    if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
+    chain.final[i] = chain.initial ? chain.initial[i] : 0;
+}
+
+dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                 cudaStream_t stream) {
+    const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
+    const int64_t count = chain->final && states > chunks ? states : chunks;
+    return dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
+}
+
+template <typename T, int E, int W>
+static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W)
+    scan_ends(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+              const __grid_constant__ dr_cuda_diagonal_chain chain) {
+    int64_t slot;
+    int head;
+    dr_chunk_place place;
+    if (!dr_diagonal_own_chunk<W>(plan, cu, &slot, &head, &place)) return;
+    const dr_cuda_rows &rows = plan.rows;
+    const int first = dr_diagonal_first<E, W>();
+    float a[E], product = 1;
+#pragma unroll
+    for (int e = 0; e < E; e++) a[e] = 0;
+#pragma unroll 4
+    for (int t = 0; t < place.tokens; t++) {
+        float key[E];
+        dr_diagonal_key<T, E>(rows, place.first + t, head, first, key);
+        const float alpha = dr_diagonal_alpha(rows, place.first + t, head);
+        const float b = dr_diagonal_gain(rows, place.first + t, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, b, key[e]);
+        product *= alpha;
+    }
+    dr_diagonal_store<E>(rows, chain.end, slot, head, first, a);
+    if (first == 0) chain.product[slot * plan.key_heads + head] = product;
+}
+
+/* B, and the write key B * key; *sum is key . (B * key). */
+template <int E>
+static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (&a)[E], const float (&key)[E], float centre,
+                                         float (&b)[E], float (&write)[E], float (&slope)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        b[e] = dr_map_squash_value(&rows.squash, a[e], centre, &slope[e]);
+        write[e] = b[e] * key[e];
+    }
+}
+
+template <typename T, int E>
+static __device__ inline void store_made(const dr_cuda_rows &rows, void *made, int64_t token, int head, int first,
+                                         const float (&from)[E]) {
+    dr_store_lane<T, E>((T *)made + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first,
+                        rows.aligned, from);
+}
+
+template <typename T, int E, int W>
+static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W)
+    scan_replay(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                const __grid_constant__ dr_cuda_diagonal_chain chain) {
+    int64_t slot;
+    int head;
+    dr_chunk_place place;
+    if (!dr_diagonal_own_chunk<W>(plan, cu, &slot, &head, &place)) return;
+    const dr_cuda_rows &rows = plan.rows;
+    const int first = dr_diagonal_first<E, W>();
+    const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
+    float a[E], ridge[E];
+    dr_diagonal_ridges<E>(rows, head, first, ridge);
+    dr_diagonal_load<E>(rows, chain.entry, slot, head, first, a);
+#pragma unroll 4
+    for (int t = 0; t < place.tokens; t++) {
+        const int64_t token = place.first + t;
+        float key[E], made[E], b[E], slope[E];
+        dr_diagonal_key<T, E>(rows, token, head, first, key);
+        if (rows.morrison) { /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] = key[e] / (a[e] + ridge[e]);
+            const float factor = 1 / (1 + dr_lane_dot<E>(key, made));
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] *= factor;
+            store_made<T, E>(rows, rows.morrison, token, head, first, made);
+        }
+        const float alpha = dr_diagonal_alpha(rows, token, head);
+        const float gain = dr_diagonal_gain(rows, token, head);
+#pragma unroll
+        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        if (rows.squashed) {
+            squash_key<E>(rows, a, key, centre, b, made, slope);
+            store_made<T, E>(rows, rows.squashed, token, head, first, made);
+            if (rows.key_dot) {
+                const float dot = dr_lane_dot<E>(key, made);
+                if (threadIdx.x % 32 == 0) rows.key_dot[token * plan.key_heads + head] = dot;
+            }
+        }
+        if (rows.ridge_query) {
+            dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, made);
+#pragma unroll
+            for (int e = 0; e < E; e++) made[e] /= a[e] + ridge[e];
+            store_made<T, E>(rows, rows.ridge_query, token, head, first, made);
+        }
+    }
+}
+
+/* One thread takes a channel of a sequence's key head. Forward: entry and final; backward: exit and d_initial, from the last
+ * chunk on. */
+static __global__ void scan_carry(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu, const float *end,
+                                  const float *product, const float *from, bool backward, float *carried, float *to) {
+    const int64_t K = plan.rows.key_size, H = plan.key_heads;
+    const int64_t channel = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (channel >= plan.sequences * H * K) return;
+    const int64_t sequence = channel / (H * K), head = channel / K % H, d = channel % K;
+    const int64_t first = dr_sequence_slot(plan, cu, sequence), chunks = dr_sequence_chunks(plan, cu, sequence);
+    float a = from ? from[channel] : 0;
+#pragma unroll 8
+    for (int64_t i = 0; i < chunks; i++) {
+        const int64_t at = (first + (backward ? chunks - 1 - i : i)) * H + head;
+        carried[at * K + d] = a;
+        a = fmaf(product[at], a, end[at * K + d]);
+    }
+    if (to) to[channel] = a;
+}
+
+dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
+                                 const float *from, bool backward, float *carried, float *to, cudaStream_t stream) {
+    enum { THREADS = 64 };
+    const int64_t channels = plan->sequences * plan->key_heads * plan->rows.key_size;
+    return dr_diagonal_launch("scan_carry", scan_carry, (channels + THREADS - 1) / THREADS, THREADS, 0, stream, *plan, cu, end,
+                              product, from, backward, carried, to);
+}
+
+dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                   cudaStream_t stream) {
+    const int32_t K = plan->rows.key_size;
+    if (dr_cuda_diagonal_chained(plan)) return dr_cuda_diagonal_chain_forward(plan, cu, chain, stream);
+    DR_CUDA_CHUNK_STORAGE(
+        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, false, E, W, {
+            DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, E, W>, plan, stream, *plan, cu, *chain)));
+        }));
+    DR_TRY(dr_cuda_diagonal_carry(plan, cu, chain->end, chain->product, chain->initial, false, chain->entry, chain->final,
+                                  stream));
+    DR_CUDA_CHUNK_STORAGE(
+        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, true, E, W, {
+            DR_TRY((dr_diagonal_launch_chunks<W>("scan_replay", scan_replay<T, E, W>, plan, stream, *plan, cu, *chain)));
+        }));
+    return DR_OK;
+}

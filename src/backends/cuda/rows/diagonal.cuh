@@ -1,0 +1,155 @@
+/* What the kernels of the diagonal scan share (diagonal.h): who takes a chunk, what they read, how they are launched.
+ *
+ * Where a token needs sums over channels, one warp takes a chunk of a key head and a lane E neighbouring channels; else as many
+ * warps as there are channels by 32, and a thread one of them: what is made of a channel (logarithms, quotients) then runs on
+ * four times as many warps. */
+#ifndef DR_CUDA_DIAGONAL_CUH
+#define DR_CUDA_DIAGONAL_CUH
+
+#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/device/device.cuh"
+#include "backends/cuda/rows/diagonal.h"
+#include "backends/cuda/rows/rows.cuh"
+#include "maps/diagonal.h"
+
+/* Warps of a thread block that take a chunk each. */
+enum { DR_DIAGONAL_WARPS = 4 };
+
+static __device__ inline dr_input dr_diagonal_decay_input(const dr_cuda_rows &rows) {
+    return rows.tied_scan ? DR_INPUT_LOG_DECAY : DR_INPUT_SCAN_LOG_DECAY;
+}
+
+static __device__ inline dr_input dr_diagonal_gain_input(const dr_cuda_rows &rows) {
+    return rows.tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN;
+}
+
+static __device__ inline float dr_diagonal_alpha(const dr_cuda_rows &rows, int64_t token, int head) {
+    return expf(dr_input_scalar(rows, dr_diagonal_decay_input(rows), token, 0, head));
+}
+
+static __device__ inline float dr_diagonal_gain(const dr_cuda_rows &rows, int64_t token, int head) {
+    return dr_input_scalar(rows, dr_diagonal_gain_input(rows), token, 0, head);
+}
+
+/* A value of this lane's channels in [..][H][K] float. */
+static __device__ inline float *dr_diagonal_channels(const dr_cuda_rows &rows, float *at, int64_t index, int head, int first) {
+    return at + (index * rows.key_heads + head) * rows.key_size + first;
+}
+
+template <int E>
+static __device__ inline void dr_diagonal_load(const dr_cuda_rows &rows, float *at, int64_t index, int head, int first,
+                                               float (&to)[E]) {
+    dr_load_lane<float, E>(dr_diagonal_channels(rows, at, index, head, first), rows.key_size - first, rows.aligned, to);
+}
+
+template <int E>
+static __device__ inline void dr_diagonal_store(const dr_cuda_rows &rows, float *at, int64_t index, int head, int first,
+                                                const float (&from)[E]) {
+    dr_store_lane<float, E>(dr_diagonal_channels(rows, at, index, head, first), rows.key_size - first, rows.aligned, from);
+}
+
+/* The ridge is 1 behind the true size, where A and the keys are 0. */
+template <int E>
+static __device__ inline void dr_diagonal_ridges(const dr_cuda_rows &rows, int head, int first, float (&ridge)[E]) {
+    if (!rows.input[DR_INPUT_RIDGE].at) {
+#pragma unroll
+        for (int e = 0; e < E; e++) ridge[e] = 1;
+        return;
+    }
+    dr_input_vector<float, E>(rows, DR_INPUT_RIDGE, 0, 0, head, rows.key_size, first, ridge);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        if (first + e >= rows.key_size) ridge[e] = 1;
+}
+
+template <typename T, int E>
+static __device__ inline void dr_diagonal_key(const dr_cuda_rows &rows, int64_t token, int head, int first, float (&key)[E]) {
+    dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, head, rows.key_size, first, key);
+}
+
+/* The chunk and key head of this warp, or with more warps a chunk of this block; false: there is none, or nothing in
+ * it. */
+template <int W>
+static __device__ inline bool dr_diagonal_own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t *slot, int *head,
+                                                    dr_chunk_place *place) {
+    const int64_t task = W == 1 ? (int64_t)blockIdx.x * DR_DIAGONAL_WARPS + threadIdx.x / 32 : blockIdx.x;
+    if (task >= plan.slots * plan.key_heads) return false;
+    *slot = task / plan.key_heads;
+    *head = (int)(task % plan.key_heads);
+    *place = dr_find_chunk(plan, cu, *slot);
+    return place->tokens > 0;
+}
+
+/* The first channel of this thread. */
+template <int E, int W> static __device__ inline int dr_diagonal_first() {
+    return (int)(threadIdx.x % (32 * W)) * E;
+}
+
+/* Gradients of a token's gain and alpha. */
+static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, int64_t token, int head, float alpha,
+                                                      float d_gain, float d_alpha) {
+    const dr_cuda_input &gains = rows.input[dr_diagonal_gain_input(rows)], &decays = rows.input[dr_diagonal_decay_input(rows)];
+    float *to_gain = (float *)gains.gradient, *to_decay = (float *)decays.gradient;
+    if (to_gain) {
+        to_gain += dr_input_index(gains, token, 0, head);
+        *to_gain = rows.tied_scan ? *to_gain + d_gain : d_gain;
+    }
+    if (to_decay) {
+        to_decay += dr_input_index(decays, token, 0, head);
+        const float d_decay = alpha == 0 ? 0 : alpha * d_alpha;
+        *to_decay = rows.tied_scan ? *to_decay + d_decay : d_decay;
+    }
+}
+
+/* ---- launches --------------------------------------------------------------------------------------------------------- */
+
+/* E channels a thread, W warps a chunk: one where a token's sums over channels are asked for at once. */
+#define DR_DIAGONAL_FOR_LANES(K, whole, E, W, ...)                                                                             \
+    if (whole) {                                                                                                               \
+        constexpr int W = 1;                                                                                                   \
+        if ((K) <= 64) {                                                                                                       \
+            constexpr int E = 2;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        } else if ((K) <= 128) {                                                                                               \
+            constexpr int E = 4;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        } else {                                                                                                               \
+            constexpr int E = 8;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        }                                                                                                                      \
+    } else {                                                                                                                   \
+        constexpr int E = 1;                                                                                                   \
+        if ((K) <= 64) {                                                                                                       \
+            constexpr int W = 2;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        } else if ((K) <= 128) {                                                                                               \
+            constexpr int W = 4;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        } else {                                                                                                               \
+            constexpr int W = 8;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        }                                                                                                                      \
+    }
+
+/* One launch; blocks: of the grid. */
+template <typename... P>
+static dr_status dr_diagonal_launch(const char *name, void (*kernel)(P...), int64_t blocks, int threads, int bytes,
+                                    cudaStream_t stream, P... arguments) {
+    unsigned grid;
+    DR_TRY(dr_cuda_grid(&blocks, 1, name, &grid));
+    if (grid == 0) return DR_OK;
+    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    kernel<<<grid, (unsigned)threads, (size_t)bytes, stream>>>(arguments...);
+    return dr_cuda_check(cudaGetLastError(), name);
+}
+
+/* A launch with a chunk of a key head for W warps. */
+template <int W, typename... P>
+static dr_status dr_diagonal_launch_chunks(const char *name, void (*kernel)(P...), const dr_cuda_chunk_plan *plan,
+                                           cudaStream_t stream, P... arguments) {
+    const int64_t tasks = plan->slots * plan->key_heads, each = W == 1 ? DR_DIAGONAL_WARPS : 1;
+    return dr_diagonal_launch(name, kernel, (tasks + each - 1) / each, W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W, 0, stream,
+                              arguments...);
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* The diagonal scan A_t = alpha A_{t-1} + b key * key on a GPU, what it makes of keys and queries, and back.
+ *
+ *     ends      every chunk from zero: its A at the end, the product of its alphas      parallel over chunks
+ *     entries   A before every chunk, and after the last                                 chunk after chunk
+ *     replay    every chunk from its entry: write keys, q~                               parallel over chunks
+ *
+ * and the same three steps for the gradient of A, last chunk first. Where no token needs a sum over channels the three are one
+ * pass (diagonal_chain.cuh). Chunks are those of chunkwise.h. All of A is float. */
+#ifndef DR_CUDA_DIAGONAL_H
+#define DR_CUDA_DIAGONAL_H
+
+#include "backends/cuda/chunkwise/chunkwise.h"
+
+/* A over the chunks of a sequence, or its gradient from the last chunk on; [slots][H][K] floats. */
+typedef struct {
+    float *end;     /* what a chunk leaves that began with zero */
+    float *product; /* [slots][H] of the chunk's alphas */
+    float *entry;   /* what a chunk begins with: A before each chunk; a forward that a backward follows saves it */
+    unsigned *told; /* [H][slots] what chunks of a single pass have told of themselves: CHAIN_NOTHING, .. */
+    const float *initial;
+    float *final; /* [sequences][H][K] or NULL, both */
+} dr_cuda_diagonal_chain;
+
+/* Nothing; end and product; the state that it leaves. */
+enum { CHAIN_NOTHING, CHAIN_SUM, CHAIN_WHOLE };
+
+/* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
+ * scan's backward needs beside it. Those that the rule does not need are NULL. */
+typedef struct {
+    float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan; query NULL:
+                                                its gradient is complete and where it belongs */
+    float *squashed, *morrison, *read_query; /* of what the scan made */
+    float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
+    float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
+    float *ridge;                            /* [slots][H][K] partial sums */
+    float *centre;                           /* [slots][H] partial sums */
+} dr_cuda_diagonal_gradients;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Scratch of the forward, without entry: that may be saved; dr_cuda_diagonal_entry_bytes. */
+void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain);
+size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
+/* Whether the forward is a single pass. */
+bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
+/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
+ * saves them. */
+void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
+void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
+
+/* cu: as dr_cuda_chunk_tensors has it. */
+dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                   cudaStream_t stream);
+dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                         cudaStream_t stream); /* which it calls where it can */
+
+/* Before chunks make A for one another, or its gradient: none has told anything; and what is before a sequence of no token goes
+ * behind it. */
+dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                 cudaStream_t stream);
+
+/* From ends to entries, chunk after chunk; from, to [sequences][H][K] or NULL. backward: from the last chunk on. */
+dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
+                                 const float *from, bool backward, float *carried, float *to, cudaStream_t stream);
+
+/* Adds to what the rows' backward gave: gradients of key, query, scan gain, scan log decay (tied: beta, log decay, which are
+ * added to), partial sums of ridge and centre, and of the initial A. */
+dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                    const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
+                                    cudaStream_t stream);
+
+/* What it calls where only write keys B * key come of the scan: all but the sum of the centres' parts. */
+dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu,
+                                          const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
+                                          const float *d_final, float *d_initial, cudaStream_t stream);
+
+/* to[i] = sum over rows of partial[row][i], in a fixed order; 0 where zero_at[i] is -infinity (zero_at NULL: nowhere). */
+dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
+                           cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

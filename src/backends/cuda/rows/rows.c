@@ -1,0 +1,55 @@
+/* What the load stage is told, from the recurrence and the pointers of a call. */
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/rows/rows_make.h"
+
+static bool begins_at_16(const void *pointer) {
+    return (uintptr_t)pointer % 16 == 0;
+}
+
+/* Vectors begin at 16 bytes if each holds a multiple of that and the tensor does. */
+static bool is_aligned(const dr_cuda_input *input, int64_t size, size_t element) {
+    return (size_t)size * element % 16 == 0 && begins_at_16(input->at) && begins_at_16(input->gradient);
+}
+
+void dr_cuda_rows_make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
+                       const dr_input_gradients *gradients, dr_cuda_rows *rows) {
+    const dr_rule *rule = recurrence->rule;
+    *rows = (dr_cuda_rows){
+        .steps = dr_rule_steps(rule),
+        .step_axis = rule->repeat > 1,
+        .scalar_decay = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
+        .constant_decay = rule->decay == DR_DECAY_CONSTANT,
+        .channel_decay = rule->decay == DR_DECAY_CHANNEL,
+        .tied_scan = rule->tied_scan,
+        .diagonal_scan = rule->scan == DR_SCAN_DIAGONAL,
+        .aligned = true,
+        .query = rule->query,
+        .normalizer = rule->normalizer,
+        .squash = dr_map_squash_make(&rule->squash),
+        .gain_eps = (float)rule->gain_eps,
+        .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
+        .key_heads = (int32_t)recurrence->key_heads,
+        .value_heads = (int32_t)recurrence->value_heads,
+        .group = (int32_t)(recurrence->value_heads / recurrence->key_heads),
+        .key_size = (int32_t)recurrence->key_size,
+        .value_size = (int32_t)recurrence->value_size,
+    };
+    for (int i = 0; i < rule->rows; i++) rows->row[i] = rule->row[i];
+    for (int i = 0; i < DR_INPUTS; i++) {
+        if (!dr_rule_uses(rule, (dr_input)i)) continue;
+        const dr_input_form form = dr_recurrence_input_form(recurrence, (dr_input)i);
+        dr_cuda_input *input = &rows->input[i];
+        *input = (dr_cuda_input){
+            .at = inputs ? inputs->at[i] : NULL,
+            .gradient = gradients ? gradients->at[i] : NULL,
+            .token = form.per_row ? form.steps * form.heads * form.size : 0,
+            .step = form.heads * form.size,
+            .head = form.size,
+            .bytes = (int32_t)((size_t)form.size * dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))),
+            .element = (int32_t)dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i)),
+            .per_value = form.per_value,
+        };
+        if (form.vector && !is_aligned(input, form.size, dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))))
+            rows->aligned = false;
+    }
+}
