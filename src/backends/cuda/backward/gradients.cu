@@ -13,6 +13,7 @@
  * which they are needed, those that are done with first before the others. */
 #include "backends/cuda/backward/gradients_keys.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 /* READS_NOTHING and so on, or -1: the rows are of none of these kinds. */
 static int reading_of(const dr_cuda_chunk_plan *plan) {
@@ -379,13 +380,9 @@ static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? 
 template <typename T, int key_boxes, int value_boxes, int reading>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const auto kernel = gradients<T, key_boxes, value_boxes, reading>;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
-    const unsigned threads = chunk_shape<key_boxes, value_boxes, reading>::threads;
-    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<(unsigned)grid, threads, SHARED_BYTES, stream>>>(*call);
-    DR_CUDA_LAUNCHED("gradients");
-    return DR_OK;
+    return dr_cuda_launch("gradients", gradients<T, key_boxes, value_boxes, reading>, {grid},
+                          chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, *call);
 }
 
 template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {

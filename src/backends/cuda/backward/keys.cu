@@ -8,6 +8,7 @@
  * One block of four warps; a warp owns 16 rows. */
 #include "backends/cuda/backward/keys.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 /* ---- factors and sums of rows -------------------------------------------------------------------------------------------- */
 
@@ -372,14 +373,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
 }
 
 template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const int bytes = lay_room(sizeof(T), false).bytes;
-    const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 2, "keys", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)keys<T>));
-    keys<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
-    DR_CUDA_LAUNCHED("keys");
-    return DR_OK;
+    return dr_cuda_launch("keys", keys<T>, {call->plan.blocks, call->plan.key_width / 64}, BLOCK_THREADS,
+                          lay_room(sizeof(T), false).bytes, stream, *call);
 }
 
 dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {

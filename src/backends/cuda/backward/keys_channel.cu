@@ -12,6 +12,7 @@
  * gradient of the log decays (decay.cu says which). */
 #include "backends/cuda/backward/keys_channel.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
@@ -285,14 +286,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
 }
 
 template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const int bytes = lay_room(sizeof(T), true).bytes;
-    const int64_t sizes[] = {call->plan.blocks, call->plan.key_width / 64};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 2, "keys_channel", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)keys_channel<T, form>));
-    keys_channel<T, form><<<grid, THREADS, (size_t)bytes, stream>>>(*call);
-    DR_CUDA_LAUNCHED("keys_channel");
-    return DR_OK;
+    return dr_cuda_launch("keys_channel", keys_channel<T, form>, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
+                          lay_room(sizeof(T), true).bytes, stream, *call);
 }
 
 template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {

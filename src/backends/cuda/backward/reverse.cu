@@ -11,6 +11,7 @@
 #include "backends/cuda/backward/reverse_warpgroups.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
 
@@ -89,18 +90,8 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
     if (!plan.reads) return;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        float erased[2][4];
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const dr_cuda_row_factors f = factors[k * 16 + h * 8 + 2 * t + j];
-                const float factor = -f.gain * f.reader;
-                erased[h][j] = factor * y[2 * k + h][j];
-                erased[h][j + 2] = factor * y[2 * k + h][j + 2];
-            }
         dr_operand_a<T> a;
-        dr_operand_from<T>(a, erased[0], erased[1]);
+        reverse_erased<T>(a, factors + k * 16 + 2 * t, y[2 * k], y[2 * k + 1]);
         dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
     }
 }
@@ -127,6 +118,17 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
 
 /* ---- chunk after chunk --------------------------------------------------------------------------------------------------- */
 
+/* Asks for what a chunk needs but X, in the two groups that the waits count. */
+template <typename T, int width>
+static __device__ inline void load_rest(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
+    load_scores<T>(x, block);
+    load_outputs<T>(x, place, x.room.value);
+    dr_scan_load_factors(x, block);
+    dr_copy_commit();
+    dr_scan_load_readers<T, width>(x, place, block);
+    dr_copy_commit();
+}
+
 template <typename T, int boxes>
 static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes == 4 ? 1 : 3)
     reverse(const __grid_constant__ reverse_call call) {
@@ -148,12 +150,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     if (left > 0) {
         load_exit<T, width>(x, block);
         dr_copy_commit();
-        load_scores<T>(x, block);
-        load_outputs<T>(x, now, x.room.value);
-        dr_scan_load_factors(x, block);
-        dr_copy_commit();
-        dr_scan_load_readers<T, width>(x, now, block);
-        dr_copy_commit();
+        load_rest<T, width>(x, now, block);
     }
     for (; left > 0; left--) {
         const bool more = left > 1;
@@ -179,12 +176,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (more) {
             if (late) load_exit<T, width>(x, block);
             dr_copy_commit();
-            load_scores<T>(x, block);
-            load_outputs<T>(x, now, x.room.value);
-            dr_scan_load_factors(x, block);
-            dr_copy_commit();
-            dr_scan_load_readers<T, width>(x, now, block);
-            dr_copy_commit();
+            load_rest<T, width>(x, now, block);
         }
     }
     const unsigned again = dr_forget(blockIdx.x); /* found once more rather than kept in registers */
@@ -253,14 +245,9 @@ static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid
 
 template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
-    const int bytes = call->scan.room.bytes;
-    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 4, "reverse", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)reverse<T, boxes>));
-    reverse<T, boxes><<<grid, SCAN_THREADS, (size_t)bytes, stream>>>(*call);
-    DR_CUDA_LAUNCHED("reverse");
-    return DR_OK;
+    return dr_cuda_launch("reverse", reverse<T, boxes>,
+                          {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS}, SCAN_THREADS,
+                          call->scan.room.bytes, stream, *call);
 }
 
 typedef void (*group_reverse_kernel)(group_reverse_call);
@@ -286,24 +273,14 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
     const int groups = columns > 1 && chains * columns > plan->processors ? 2 : 1;
     const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
     const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, SHARED)};
-    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
-    const int bytes = dr_group_scan_bytes(group_call.scan);
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 2, "reverse_warpgroups", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<grid, 128 + 128 * groups, (size_t)bytes, stream>>>(group_call);
-    DR_CUDA_LAUNCHED("reverse_warpgroups");
-    return DR_OK;
+    return dr_cuda_launch("reverse_warpgroups", kernel, {chains, (columns + groups - 1) / groups}, 128 + 128 * groups,
+                          dr_group_scan_bytes(group_call.scan), stream, group_call);
 }
 
 template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
-    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 3, "join_back", &grid));
-    join_back<E><<<grid, 32 * JOIN_WARPS, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("join_back");
-    return DR_OK;
+    return dr_cuda_launch("join_back", join_back<E>, {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS},
+                          32 * JOIN_WARPS, 0, stream, *call);
 }
 
 template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {

@@ -39,6 +39,24 @@ static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chun
     dr_copy_rows<T>(x.shared + offset, queries, 1, rows.value_size - x.columns, rows.aligned, queries, 0, 1, d_o);
 }
 
+/* 16 rows of -(diag(c) dY)^T times the factors of R~, as operand A. */
+template <typename T>
+static __device__ inline void reverse_erased(dr_operand_a<T> &a, const dr_cuda_row_factors *factors, const float (&first)[4],
+                                             const float (&second)[4]) {
+    float erased[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const dr_cuda_row_factors f = factors[h * 8 + j];
+            const float factor = -f.gain * f.reader;
+            const float(&y)[4] = h ? second : first;
+            erased[h][j] = factor * y[j];
+            erased[h][j + 2] = factor * y[j + 2];
+        }
+    dr_operand_from<T>(a, erased[0], erased[1]);
+}
+
 /* ---- parts ------------------------------------------------------------------------------------------------------------- */
 
 /* Whether there is nothing to do: no such part, or the summary's first, before which there is none. */

@@ -81,22 +81,13 @@ static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors
 
 /* -(diag(c) dY)^T times the factors of R~, as operands A. */
 template <typename T>
-static __device__ inline void reverse_erased(const dr_cuda_row_factors *factors, const float (&u)[8][4], unsigned (&y)[4][4]) {
+static __device__ inline void reverse_erasures(const dr_cuda_row_factors *factors, const float (&u)[8][4],
+                                               unsigned (&y)[4][4]) {
     factors += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        float erased[2][4];
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const dr_cuda_row_factors f = factors[k * 16 + h * 8 + j];
-                const float factor = -f.gain * f.reader;
-                erased[h][j] = factor * u[2 * k + h][j];
-                erased[h][j + 2] = factor * u[2 * k + h][j + 2];
-            }
         dr_operand_a<T> a;
-        dr_operand_from<T>(a, erased[0], erased[1]);
+        reverse_erased<T>(a, factors + k * 16, u[2 * k], u[2 * k + 1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) y[k][i] = a.x[i];
     }
@@ -180,7 +171,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
         dr_group_wait<1>();
         if (reads) {
-            reverse_erased<T>(factors, u, y);
+            reverse_erasures<T>(factors, u, y);
             dr_group_begin();
             dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
             dr_group_commit();

@@ -6,6 +6,7 @@
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 /* ---- shared memory ----------------------------------------------------------------------------------------------------- */
 
@@ -343,13 +344,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 }
 
 template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const int bytes = lay_room(sizeof(T)).bytes;
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "updates", &grid));
-    DR_TRY(dr_cuda_allow_shared((const void *)updates<T>));
-    updates<T><<<grid, BLOCK_THREADS, (size_t)bytes, stream>>>(*call);
-    DR_CUDA_LAUNCHED("updates");
-    return DR_OK;
+    return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room(sizeof(T)).bytes, stream, *call);
 }
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {

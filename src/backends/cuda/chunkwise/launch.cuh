@@ -6,6 +6,7 @@
 #include "backends/cuda/chunkwise/prepare_channel.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/chunkwise/scan_linear.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
@@ -16,27 +17,16 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
                                       : plan->rows.steps == 2 ? prepare_channel<T, true>
                                                               : prepare_channel<T, false>;
-    const int64_t sizes[] = {plan->slots, plan->value_heads};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 2, "prepare", &blocks));
-    if (blocks == 0) return DR_OK;
-    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<blocks, PREPARE_THREADS, bytes, stream>>>(call);
-    DR_CUDA_LAUNCHED("prepare");
-    return DR_OK;
+    return dr_cuda_launch("prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes, stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int boxes = plan->key_width / 64, units = call->summary && plan->reads ? boxes : 0;
     void (*kernel)(dr_scan_call) = boxes == 1 ? scan<T, 1> : boxes == 2 ? scan<T, 2> : scan<T, 4>;
-    const int64_t sizes[] = {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS + units};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 4, "scan", &blocks));
-    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<blocks, SCAN_THREADS, call->room.bytes, stream>>>(*call);
-    DR_CUDA_LAUNCHED("scan");
-    return DR_OK;
+    return dr_cuda_launch("scan", kernel,
+                          {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS + units},
+                          SCAN_THREADS, call->room.bytes, stream, *call);
 }
 
 typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
@@ -72,24 +62,16 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
     const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
-    const int64_t sizes[] = {chains, (columns + groups - 1) / groups};
-    const int bytes = dr_group_scan_bytes(group_call) + beside;
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 2, "scan_warpgroups", &blocks));
-    DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<blocks, plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups, bytes, stream>>>(group_call);
-    DR_CUDA_LAUNCHED("scan_warpgroups");
-    return DR_OK;
+    const int threads = plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups;
+    return dr_cuda_launch("scan_warpgroups", kernel, {chains, (columns + groups - 1) / groups}, threads,
+                          dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
 static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
     const dr_parts_call parts = {call->plan, call->tensors};
-    const int64_t sizes[] = {call->plan.sequences, call->plan.value_heads, call->plan.value_width / PARTS_COLUMNS};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 3, "join_parts", &blocks));
-    join_parts<<<blocks, (unsigned)(call->plan.key_width * dr_parts_shares(call->plan.key_width)), 0, stream>>>(parts);
-    DR_CUDA_LAUNCHED("join_parts");
-    return DR_OK;
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    return dr_cuda_launch("join_parts", join_parts, {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
+                          plan->key_width * dr_parts_shares(plan->key_width), 0, stream, parts);
 }
 
 template <typename T>

@@ -51,7 +51,7 @@ dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *
                                  cudaStream_t stream) {
     const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
     const int64_t count = chain->final && states > chunks ? states : chunks;
-    return dr_diagonal_launch("scan_begin", scan_begin, (count + 127) / 128, 128, 0, stream, *plan, cu, *chain);
+    return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
 }
 
 template <typename T, int E, int W>
@@ -170,8 +170,8 @@ dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *
                                  const float *from, bool backward, float *carried, float *to, cudaStream_t stream) {
     enum { THREADS = 64 };
     const int64_t channels = plan->sequences * plan->key_heads * plan->rows.key_size;
-    return dr_diagonal_launch("scan_carry", scan_carry, (channels + THREADS - 1) / THREADS, THREADS, 0, stream, *plan, cu, end,
-                              product, from, backward, carried, to);
+    return dr_cuda_launch("scan_carry", scan_carry, {(channels + THREADS - 1) / THREADS}, THREADS, 0, stream, *plan, cu, end,
+                          product, from, backward, carried, to);
 }
 
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,

@@ -8,6 +8,7 @@
 
 #include "backends/cuda/chunkwise/places.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal.h"
 #include "backends/cuda/rows/rows.cuh"
 #include "maps/diagonal.h"
@@ -131,25 +132,13 @@ static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, 
         }                                                                                                                      \
     }
 
-/* One launch; blocks: of the grid. */
-template <typename... P>
-static dr_status dr_diagonal_launch(const char *name, void (*kernel)(P...), int64_t blocks, int threads, int bytes,
-                                    cudaStream_t stream, P... arguments) {
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&blocks, 1, name, &grid));
-    if (grid == 0) return DR_OK;
-    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel));
-    kernel<<<grid, (unsigned)threads, (size_t)bytes, stream>>>(arguments...);
-    return dr_cuda_check(cudaGetLastError(), name);
-}
-
 /* A launch with a chunk of a key head for W warps. */
 template <int W, typename... P>
 static dr_status dr_diagonal_launch_chunks(const char *name, void (*kernel)(P...), const dr_cuda_chunk_plan *plan,
                                            cudaStream_t stream, P... arguments) {
     const int64_t tasks = plan->slots * plan->key_heads, each = W == 1 ? DR_DIAGONAL_WARPS : 1;
-    return dr_diagonal_launch(name, kernel, (tasks + each - 1) / each, W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W, 0, stream,
-                              arguments...);
+    return dr_cuda_launch(name, kernel, {(tasks + each - 1) / each}, W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W, 0, stream,
+                          arguments...);
 }
 
 #endif

@@ -289,8 +289,8 @@ static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *c
                           }));
     DR_TRY(dr_cuda_diagonal_carry(plan, cu, gradients->end, chain->product, d_final, true, gradients->exit, d_initial, stream));
     DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(K, whole, E, W, {
-                              DR_TRY((dr_diagonal_launch(
-                                  "scan_replay_back", scan_replay_back<T, E, W>, plan->slots * plan->key_heads, 32 * W,
+                              DR_TRY((dr_cuda_launch(
+                                  "scan_replay_back", scan_replay_back<T, E, W>, {plan->slots, plan->key_heads}, 32 * W,
                                   plan->chunk * W * (32 * E + 2) * (int)sizeof(float), stream, *plan, cu, *chain, *gradients)));
                           }));
     return DR_OK;

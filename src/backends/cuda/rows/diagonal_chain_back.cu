@@ -179,9 +179,8 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
 }
 
 template <typename T, int boxes> static dr_status launch(const back_call *call, cudaStream_t stream) {
-    const int64_t tasks = call->plan.slots * call->plan.key_heads;
-    return dr_diagonal_launch("scan_back", scan_back<T, boxes>, tasks, 128 * boxes, room_bytes(64 * boxes, sizeof(T)), stream,
-                              *call);
+    return dr_cuda_launch("scan_back", scan_back<T, boxes>, {call->plan.slots, call->plan.key_heads}, 128 * boxes,
+                          room_bytes(64 * boxes, sizeof(T)), stream, *call);
 }
 
 dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu,
