@@ -43,6 +43,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
         tensors->local = dr_arena_take(arena, states);
         tensors->between = dr_arena_take(arena, states);
+        if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)V * (size_t)K));
     }
     if (plan->rows.constant_decay)
         tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));

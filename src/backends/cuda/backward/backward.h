@@ -42,6 +42,7 @@ typedef struct {
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
      * the gradient after it */
     float *local, *between;
+    float *passage; /* with plan.linear: of every part, its decay */
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */

@@ -10,6 +10,7 @@
  * local(p), with the M that the forward saved. */
 #include "backends/cuda/backward/reverse_warpgroups.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/carry_linear.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -292,6 +293,11 @@ template <typename T, int boxes> static dr_status launch(const reverse_call *cal
     if (call->scan.plan.parts > 1) {
         reverse_call summary = *call;
         summary.summary = true;
+        if constexpr (sizeof(T) == 2 && boxes < 4)
+            if (call->scan.plan.linear) {
+                DR_TRY((dr_launch_linear_parts<T, true>(call->scan, call->local, call->between, call->passage, stream)));
+                return pass(call);
+            }
         DR_TRY(pass(&summary));
         DR_TRY(launch_join<2 * boxes>(call, stream));
     }
@@ -305,6 +311,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream
                                   call->back.d_update,
                                   call->back.local,
                                   call->back.between,
+                                  call->back.passage,
                                   false};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);

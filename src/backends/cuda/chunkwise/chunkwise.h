@@ -81,7 +81,8 @@ typedef struct {
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
-    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes */
+    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes; with
+                     * plan.linear [part slots][HV], its decay */
 } dr_cuda_chunk_tensors;
 
 /* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). */
