@@ -8,12 +8,14 @@
 
 /* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
 
-/* The sum of S . dS' over the box of 64 channels and all columns of V, this thread's part; given states as they are. */
+/* The sum of S . dS' over the tiles of 64 channels from `first` on and all columns of V, this thread's part; given states as
+ * they are. By four warps. */
 template <typename T, int value_boxes>
-static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
+static __device__ inline float exit_sum(const dr_cuda_backward_call &call, const chunk_rows &told, int first, const char *state,
+                                        const char *d_state) {
     const int thread = (int)(threadIdx.x % 128);
     float sum = 0;
-    if (!w.rows.entry && !w.rows.beyond) {
+    if (!told.entry && !told.beyond) {
 #pragma unroll 4
         for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
             const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
@@ -26,25 +28,26 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
         }
         return sum;
     }
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const float *entry = dr_given_state(w.call, w.rows.x, false), *beyond = dr_given_state(w.call, w.rows.x, true);
+    const dr_cuda_rows &rows = call.plan.rows;
+    const float *entry = dr_given_state(call, told.x, false), *beyond = dr_given_state(call, told.x, true);
 #pragma unroll 1
     for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
         const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
         const unsigned at = dr_tile_at<T>(0, 64, column, channel);
         const float before =
-            entry ? dr_state_element(rows, entry, w.group * 64 + channel, column) : dr_to_float(*(const T *)(state + at));
+            entry ? dr_state_element(rows, entry, first + channel, column) : dr_to_float(*(const T *)(state + at));
         const float after =
-            beyond ? dr_state_element(rows, beyond, w.group * 64 + channel, column) : dr_to_float(*(const T *)(d_state + at));
+            beyond ? dr_state_element(rows, beyond, first + channel, column) : dr_to_float(*(const T *)(d_state + at));
         sum = fmaf(before, after, sum);
     }
     return sum;
 }
 
-/* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
-template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
+/* The rows to tokens of [tokens][..][size], the group's 64 columns from `to` on: 16 bytes a lane. */
+template <typename T>
+static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, int size, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
-    const int left = rows.key_size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
+    const int left = size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
     union {
         unsigned word[4];
         uint4 words;
@@ -129,7 +132,7 @@ template <typename T> static __device__ inline void put_input(const worker &w, d
     const dr_cuda_input &input = w.call.plan.rows.input[i];
     if (input.gradient)
         put_tokens<T>(w, (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      input.token, c);
+                      input.token, w.call.plan.rows.key_size, c);
 }
 
 template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
@@ -218,7 +221,8 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     }
     from_exit(w.rows.beyond);
     if (rows.scalar_decay) {
-        const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
+        const float exit =
+            dr_warp_sum(exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state));
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
     }
     dr_group_wait<0>();

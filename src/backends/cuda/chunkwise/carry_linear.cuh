@@ -4,8 +4,9 @@
  *     forward    S := D S + W^T (Z decayed to the end of the chunk)            first chunk first
  *     back       dS := D dS + (Q decayed from its start, times scale)^T dO     last chunk first
  *
- * It is the first pass over the parts of a cut sequence, both ways. It loads half of what the scan does and has one product a
- * chunk, so that a thread block waits for memory alone:
+ * It is the first pass over the parts of a cut sequence, both ways; and the reverse scan of those rules (keeps), which stores
+ * the gradient after each chunk. It loads half of what the scan does and has one product a chunk, so that a thread block waits
+ * for memory alone:
  *
  *     four warps          copy keys and values (queries and dO), as far ahead as there are stages
  *     4 or 8 warps        hold 64 columns of V a group, S^T [64 x K] in registers, as in scan_warpgroups.cuh
@@ -26,12 +27,13 @@ typedef struct {
     float keep;    /* D */
 } dr_carry_decays;
 
-/* scan: back with d_final as the initial state, dO as o. Parts have slots as in chunkwise.h. */
+/* scan: back with d_final as the initial state, d_initial as the final one, dO as o and, where they are kept, dS' as the saved
+ * states. Parts have slots as in chunkwise.h. */
 typedef struct {
     dr_scan_call scan;
-    float *local;               /* [part slots][HV][Vp][Kp] what comes of a part that begins at zero; at the edge: at what is given */
-    float *between;             /* likewise: what a part begins with */
-    float *passage;             /* [part slots][HV] the decay of a part */
+    float *local;   /* [part slots][HV][Vp][Kp] what comes of a part that begins at zero; at the edge: at what is given */
+    float *between; /* likewise: what a part begins with */
+    float *passage; /* [part slots][HV] the decay of a part */
     int value, gate, bytes;     /* places in a stage, and its size */
     int stages, decays, filled; /* behind the stages: the decays of each, and its two barriers */
 } dr_carry_call;
@@ -50,10 +52,10 @@ static inline dr_carry_call dr_carry_lay(const dr_scan_call &scan, float *local,
     return call;
 }
 
-/* Whether there is nothing to do: no such part, or none that follows it. */
-template <bool back>
+/* Whether there is nothing to do: no such part, or none that wants to know what comes of it. */
+template <bool back, bool keeps>
 static __device__ inline bool dr_carry_idle(const dr_carry_call &call, const dr_scan_place &place) {
-    return place.part >= place.parts || place.part == (back ? 0 : place.parts - 1);
+    return place.part >= place.parts || (!keeps && place.part == (back ? 0 : place.parts - 1));
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -67,7 +69,8 @@ static __device__ inline unsigned dr_carry_free(const dr_carry_call &call, unsig
 }
 
 /* The chunk that comes first. */
-template <bool back> static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call, const dr_scan_place &place) {
+template <bool back>
+static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call, const dr_scan_place &place) {
     return dr_chunk_of(call.scan.plan, call.scan.tensors.cu, place.sequence, back ? place.end - 1 : place.begin);
 }
 
@@ -93,8 +96,7 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
                     d_o = {call.scan.o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size},
                     value = back ? d_o : dr_source_of(rows.input[DR_INPUT_VALUE]);
     dr_chunk_place now = dr_carry_first<back>(call, place);
-    dr_group_stream keys =
-        dr_group_open_input<T>(plan, key, now.first, key_head, 0, 64, rows.key_size == boxes * 64, step);
+    dr_group_stream keys = dr_group_open_input<T>(plan, key, now.first, key_head, 0, 64, rows.key_size == boxes * 64, step);
     dr_group_stream values[2], gates[2];
 #pragma unroll
     for (int g = 0; g < 2; g++) {
@@ -130,7 +132,7 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
 /* By one warp, two rows a lane. */
-template <bool back>
+template <bool back, bool keeps>
 static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *shared, const dr_scan_place &place) {
     const dr_cuda_rows &rows = call.scan.plan.rows;
     const unsigned base = dr_shared_address(shared);
@@ -159,8 +161,8 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
         float product = alpha[0] * alpha[1]; /* of the rows up to the lane's, or from them on */
 #pragma unroll
         for (int distance = 1; distance < 32; distance *= 2) {
-            const float other = back ? __shfl_up_sync(0xffffffffu, product, distance)
-                                     : __shfl_down_sync(0xffffffffu, product, distance);
+            const float other =
+                back ? __shfl_up_sync(0xffffffffu, product, distance) : __shfl_down_sync(0xffffffffu, product, distance);
             product *= (back ? lane >= distance : lane + distance < 32) ? other : 1.0f;
         }
         const float keep = __shfl_sync(0xffffffffu, product, back ? 31 : 0);
@@ -175,7 +177,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
         dr_group_next(at, call.stages);
         passage *= keep;
     }
-    if (lane == 0 && place.columns == 0) call.passage[place.place] = passage;
+    if (!keeps && lane == 0 && place.columns == 0) call.passage[place.place] = passage;
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -204,20 +206,22 @@ static __device__ inline void dr_carry_values(const dr_carry_decays &decays, uns
     }
 }
 
-template <typename T, int boxes, bool back>
+template <typename T, int boxes, bool back, bool keeps>
 static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *shared, int group, unsigned columns,
                                                unsigned rest) {
-    constexpr int tiles = boxes * 8;
+    constexpr int tiles = boxes * 8, steps = tiles / 2;
     const dr_scan_call &scan = call.scan;
     const bool gated = !back && scan.plan.rows.input[DR_INPUT_WRITE_GATE].at;
     const unsigned base = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(scan, columns, rest);
     const dr_scan_block x = {scan, shared, scan.room, place.head, place.head / scan.plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
-    dr_scan_enter<tiles>(x, place, place.part == (back ? place.parts - 1 : 0), true, scan.initial, call.between, s);
+    dr_scan_enter<tiles>(x, place, place.part == (back ? place.parts - 1 : 0), !keeps, scan.initial, call.between, s);
+    int64_t block = (place.slot + (back ? place.end - 1 : place.begin)) * scan.plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
     for (int left = place.end - place.begin; left > 0; left--) {
-        const unsigned key = base + (unsigned)(at.stage * call.bytes), value = key + (unsigned)(call.value + group * 64 * 64 * 2);
+        const unsigned key = base + (unsigned)(at.stage * call.bytes),
+                       value = key + (unsigned)(call.value + group * 64 * 64 * 2);
         const dr_carry_decays &decays = ((const dr_carry_decays *)(shared + call.decays))[at.stage];
         unsigned z[4][4];
         dr_gate_wait(dr_carry_filled(call, base, at.stage), at.turn);
@@ -227,21 +231,32 @@ static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *
         else
             dr_carry_values<T, false>(decays, value, 0, z);
         const float keep = decays.keep;
+        unsigned a[steps][4];
+        if (keeps) dr_group_state<T, tiles>(s, a);
 #pragma unroll
         for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= keep;
         dr_group_begin();
         dr_group_chain<T, false>(s, z, key, 8192, true);
         dr_group_commit();
+        if (keeps) dr_group_save<T, steps>(scan, place, block, a);
         dr_group_wait<0>();
         dr_gate_arrive(dr_carry_free(call, base, at.stage));
         dr_group_next(at, call.stages);
+        block += back ? -scan.plan.value_heads : scan.plan.value_heads;
     }
-    dr_scan_pass<tiles, true>(x, s, call.local + place.place * scan.plan.value_width * scan.plan.key_width);
+    /* found once more rather than kept in registers */
+    const dr_scan_place again = dr_scan_find(scan, dr_forget(columns), dr_forget(rest));
+    if (!keeps) {
+        dr_scan_pass<tiles, true>(x, s, call.local + again.place * scan.plan.value_width * scan.plan.key_width);
+    } else if (scan.final && again.part == (back ? 0 : again.parts - 1)) {
+        float *final = scan.final + again.chain * scan.plan.rows.key_size * scan.plan.rows.value_size;
+        dr_scan_each<tiles>(x, s, [&](float &element, int64_t place_of) { final[place_of] = element; });
+    }
 }
 
 #endif
 
-template <typename T, int boxes, int groups, bool back>
+template <typename T, int boxes, int groups, bool back, bool keeps>
 static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THREADS, 1)
     carry_linear(const __grid_constant__ dr_carry_call call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -250,7 +265,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THR
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int busy = all - first < groups ? 1 : groups, role = (int)threadIdx.x / 128;
     const dr_scan_place place = dr_scan_find(call.scan, first, rest);
-    if (dr_carry_idle<back>(call, place)) return;
+    if (dr_carry_idle<back, keeps>(call, place)) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < call.stages; i++) {
             dr_gate_open(dr_carry_filled(call, dr_shared_address(shared), i), 128 + DR_CARRY_DECAY_THREADS);
@@ -261,9 +276,9 @@ static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THR
     if (role == 0)
         dr_carry_copy<T, boxes, back>(call, shared, place, busy);
     else if (role > groups)
-        dr_carry_decay<back>(call, shared, place);
+        dr_carry_decay<back, keeps>(call, shared, place);
     else if (role - 1 < busy)
-        dr_carry_compute<T, boxes, back>(call, shared, role - 1, first + (unsigned)role - 1, rest);
+        dr_carry_compute<T, boxes, back, keeps>(call, shared, role - 1, first + (unsigned)role - 1, rest);
 #endif
 }
 
@@ -278,7 +293,8 @@ static __global__ void __launch_bounds__(DR_JOIN_THREADS) join_linear(const __gr
     const int size = plan.value_width * plan.key_width, blocks = size / (4 * DR_JOIN_THREADS);
     const int64_t chain = blockIdx.x / blocks, sequence = chain / plan.value_heads;
     const int64_t at = blockIdx.x % blocks * 4 * DR_JOIN_THREADS + threadIdx.x * 4;
-    const int64_t first = dr_sequence_slot(plan, cu, sequence) / DR_CUDA_PART_CHUNKS * plan.value_heads + chain % plan.value_heads;
+    const int64_t first =
+        dr_sequence_slot(plan, cu, sequence) / DR_CUDA_PART_CHUNKS * plan.value_heads + chain % plan.value_heads;
     const int parts = dr_cuda_parts(&plan, dr_sequence_chunks(plan, cu, sequence), NULL);
     const auto place_of = [=](int i) { return first + (int64_t)(back ? parts - 1 - i : i) * plan.value_heads; };
     float4 x = make_float4(0, 0, 0, 0);
@@ -304,26 +320,41 @@ static __global__ void __launch_bounds__(DR_JOIN_THREADS) join_linear(const __gr
 
 /* ---- launches ------------------------------------------------------------------------------------------------------------ */
 
-template <typename T, int groups, bool back> static dr_status dr_launch_carry(const dr_carry_call *call, cudaStream_t stream) {
-    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+template <typename T, int groups, bool back, bool keeps>
+static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, float *between, float *passage,
+                                        cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &scan.plan;
+    const bool gated = !back && plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const dr_carry_call call = dr_carry_lay(scan, local, between, passage, groups, gated);
     const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, chains = plan->sequences * plan->value_heads * plan->parts;
-    DR_TRY(dr_cuda_launch("carry_linear", plan->key_width == 64 ? carry_linear<T, 1, groups, back> : carry_linear<T, 2, groups, back>,
+    return dr_cuda_launch("carry_linear",
+                          plan->key_width == 64 ? carry_linear<T, 1, groups, back, keeps>
+                                                : carry_linear<T, 2, groups, back, keeps>,
                           {chains, (columns + groups - 1) / groups}, 128 + 128 * groups + DR_CARRY_DECAY_THREADS,
-                          call->decays + call->stages * (int)sizeof(dr_carry_decays), stream, *call));
-    return dr_cuda_launch("join_linear", join_linear<back>,
-                          {plan->sequences, plan->value_heads,
-                           (int64_t)plan->value_width * plan->key_width / (4 * DR_JOIN_THREADS)},
-                          DR_JOIN_THREADS, 0, stream, *call);
+                          call.decays + call.stages * (int)sizeof(dr_carry_decays), stream, call);
 }
 
-/* What the parts of cut sequences begin with, to `between`. scan: with summary; the others as in dr_carry_call. */
+/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
+ */
+template <typename T, bool back, bool keeps>
+static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &scan.plan;
+    const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, chains = plan->sequences * plan->value_heads * plan->parts;
+    if (columns > 1 && chains * columns > plan->processors)
+        return dr_launch_carry_groups<T, 2, back, keeps>(scan, local, between, passage, stream);
+    return dr_launch_carry_groups<T, 1, back, keeps>(scan, local, between, passage, stream);
+}
+
+/* What the parts of cut sequences begin with, to `between`. */
 template <typename T, bool back>
 static dr_status dr_launch_linear_parts(const dr_scan_call &scan, float *local, float *between, float *passage,
                                         cudaStream_t stream) {
-    const bool gated = !back && scan.plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const int groups = scan.plan.value_width > 64 ? 2 : 1;
-    const dr_carry_call call = dr_carry_lay(scan, local, between, passage, groups, gated);
-    return groups == 2 ? dr_launch_carry<T, 2, back>(&call, stream) : dr_launch_carry<T, 1, back>(&call, stream);
+    DR_TRY((dr_launch_carry<T, back, false>(scan, local, between, passage, stream)));
+    const dr_carry_call call = {scan, local, between, passage, 0, 0, 0, 0, 0, 0};
+    const int64_t size = (int64_t)scan.plan.value_width * scan.plan.key_width;
+    return dr_cuda_launch("join_linear", join_linear<back>,
+                          {scan.plan.sequences, scan.plan.value_heads, size / (4 * DR_JOIN_THREADS)}, DR_JOIN_THREADS, 0,
+                          stream, call);
 }
 
 #endif

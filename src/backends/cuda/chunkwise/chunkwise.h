@@ -46,6 +46,7 @@ typedef struct {
     bool query_direct;  /* likewise Q~ */
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: only a backward has it stored */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
+    bool linear_back;   /* and so does the backward, for which nothing but states is kept */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
     int32_t processors; /* streaming multiprocessors */
@@ -71,6 +72,7 @@ typedef struct {
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
     int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
+    /* with plan.linear only for a backward that is not linear_back */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
     void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum only if a backward follows */

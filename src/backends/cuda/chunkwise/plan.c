@@ -91,6 +91,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
+    plan->linear_back = plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED &&
+                        rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
     return DR_OK;
 }
@@ -99,7 +101,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
     const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
     const size_t readers = blocks * rows * keys * element;
-    const bool between = backward || !plan->linear; /* something is passed from stage to stage */
+    const bool between = !plan->linear || (backward && !plan->linear_back); /* something is passed from stage to stage */
     *tensors = (dr_cuda_chunk_tensors){0};
     if (between) tensors->exit = dr_arena_take(arena, readers);
     if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);

@@ -11,7 +11,7 @@
  *     64 columns     copy, make, make, compute
  *     128 columns    copy, make, compute, compute
  *
- * For a backward the makers also write what prepare would have: X, P', the factors, D. */
+ * For a backward that is not linear_back the makers also write what prepare would have: X, P', the factors, D. */
 #ifndef DR_CUDA_SCAN_LINEAR_CUH
 #define DR_CUDA_SCAN_LINEAR_CUH
 
@@ -170,13 +170,13 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     if (i == 0) *(float *)(stage + call.room.keep) = kept;
-    if (first && call.saved)
+    if (first && call.tensors.exit)
         for (int k = i; k < boxes * 64; k += 128) call.tensors.keep[x.block * boxes * 64 + k] = kept;
     dr_group_wait<0>();
     dr_prepare_mask(rows, small, near, near, false, NULL, none, p);
     dr_group_lay_rows<T>(stage + call.room.score, p);
     dr_shared_fence();
-    if (!first || !call.saved) return;
+    if (!first || !call.tensors.exit) return;
     __barrier_sync_count(barrier, 128);
     dr_linear_keep<T>(call, x, small, stage, factors);
 }
