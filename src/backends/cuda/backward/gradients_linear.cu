@@ -189,15 +189,26 @@ static __device__ inline void make_linear(const dr_cuda_backward_call &call, cha
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
 
-/* C = A B^T of two tiles, asked for. */
+/* C += A B^T of two tiles, asked for. boxes: of both; 0: count says. */
 template <typename T, int boxes>
-static __device__ inline void ask_scores(const worker &w, float (&c)[8][4], int left, int right) {
+static __device__ inline void ask_scores(const worker &w, float (&c)[8][4], int left, int right, int count) {
     const unsigned a = w.base + await_tile(w, left), b = w.base + await_tile(w, right);
+    dr_group_settle(c);
     dr_shared_fence();
-    dr_group_begin();
+    if constexpr (boxes > 0) {
+        dr_group_begin();
 #pragma unroll
-    for (int box = 0; box < boxes; box++) chain<T, false, true>(c, a + box * BOX, b + box * BOX, box > 0);
-    dr_group_commit();
+        for (int box = 0; box < boxes; box++) chain<T, false, true>(c, a + box * BOX, b + box * BOX, true);
+        dr_group_commit();
+    } else {
+#pragma unroll 1
+        for (int box = 0; box < count; box++) {
+            dr_group_begin();
+            chain<T, false, true>(c, a + box * BOX, b + box * BOX, true);
+            dr_group_commit();
+            dr_group_wait<0>();
+        }
+    }
 }
 
 /* G (times the factors of values) or P to its box. */
@@ -232,47 +243,48 @@ static __device__ inline void put_linear_values(const worker &w, float (&z)[8][4
                       value.token, w.call.plan.rows.value_size, z);
 }
 
-/* only: the group, where not all have the same to do, so that no product is conditional; else -1. turn: of the boxes of scores.
- */
-template <typename T, int key_boxes, int value_boxes, int only>
+/* turn: of the boxes of scores. No product is conditional: a group that has no channels of K, or no columns of V, of its own
+ * makes those of the other once more. */
+template <typename T, int key_boxes, int value_boxes>
 static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    constexpr bool keyed = only < key_boxes, valued = only < value_boxes, single = shape::groups == 1;
+    constexpr bool single = shape::groups == 1;
+    constexpr int boxes = key_boxes == value_boxes ? key_boxes : 0; /* of all tiles of scores' products */
+    const bool keyed = w.group < key_boxes, valued = w.group < value_boxes;
+    const int mine = key_boxes == 2 ? w.group : 0;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const chunk_decays &decay = w.rows.decay;
     const bool direct = dr_rows_direct(&rows), dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
-    const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK;
-    float c[8][4], q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
+    const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
+                   score = w.base + WORK;
+    float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
     const int entry = same_in_warp(w.rows.entry), beyond = same_in_warp(w.rows.beyond);
     const int rest = shape::rests, exit_rest = rest + entry * key_boxes;
-    if (keyed) {
-        const unsigned output = w.base + await_tile(w, shape::output);
-        dr_group_settle(q);
+    const unsigned output = w.base + await_tile(w, shape::output);
+    dr_group_settle(q);
 #pragma unroll 1
-        for (int i = 1 - entry; i < 2; i++) {
-            const unsigned state = w.base + await_tile(w, (i ? shape::state : rest) + w.group);
-            dr_shared_fence();
-            dr_group_wait<0>();
-            dr_group_begin();
+    for (int i = 1 - entry; i < 2; i++) {
+        const unsigned state = w.base + await_tile(w, (i ? shape::state : rest) + mine);
+        dr_shared_fence();
+        dr_group_wait<0>();
+        dr_group_begin();
 #pragma unroll
-            for (int b = 0; b < value_boxes; b++) chain<T, false, false>(q, output + b * BOX, state + b * BOX, true);
-            dr_group_commit();
-        }
+        for (int b = 0; b < value_boxes; b++) chain<T, false, false>(q, output + b * BOX, state + b * BOX, true);
+        dr_group_commit();
     }
-    if constexpr (only < 0)
-        ask_scores<T, key_boxes>(w, c, w.group == 0 ? shape::output : shape::query, w.group == 0 ? shape::value : shape::key);
-    else if constexpr (only == 0)
-        ask_scores<T, value_boxes>(w, c, shape::output, shape::value);
-    else
-        ask_scores<T, key_boxes>(w, c, shape::query, shape::key);
+    const bool asked = w.group == 1; /* P, else G */
+    ask_scores<T, boxes>(w, c, asked ? shape::query : shape::output, asked ? shape::key : shape::value,
+                         asked ? key_boxes : value_boxes);
     dr_group_wait<0>();
     if constexpr (single) {
         put_scores<T>(w, c, true, turn);
-        ask_scores<T, key_boxes>(w, c, shape::query, shape::key);
+#pragma unroll
+        for (int n = 0; n < 32; n++) c[n / 4][n % 4] = 0;
+        ask_scores<T, boxes>(w, c, shape::query, shape::key, 0);
         dr_group_wait<0>();
     }
     const unsigned value = w.base + await_tile(w, shape::value), key = w.base + await_tile(w, shape::key),
-                   query = w.base + await_tile(w, shape::query), output = w.base + await_tile(w, shape::output);
+                   query = w.base + await_tile(w, shape::query);
     dr_group_settle(k), dr_group_settle(z); /* zeros, before the products of the next lines begin */
 #pragma unroll 1
     for (int i = 1 - beyond; i < 2; i++) {
@@ -280,19 +292,17 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
         unsigned exit[key_boxes];
 #pragma unroll
         for (int b = 0; b < key_boxes; b++) exit[b] = w.base + await_tile(w, first + b);
-        const unsigned mine = w.base + tile_of(w, first + (keyed ? w.group : 0));
+        const unsigned own = w.base + tile_of(w, first + mine);
         dr_shared_fence();
         dr_group_wait<0>();
         dr_group_begin();
-        if (keyed)
 #pragma unroll
-            for (int b = 0; b < value_boxes; b++) chain<T, false, false>(k, value + b * BOX, mine + b * BOX, true);
-        if (valued)
+        for (int b = 0; b < value_boxes; b++) chain<T, false, false>(k, value + b * BOX, own + b * BOX, true);
 #pragma unroll
-            for (int b = 0; b < key_boxes; b++) chain<T, false, true>(z, key + b * BOX, exit[b] + own, true);
+        for (int b = 0; b < key_boxes; b++) chain<T, false, true>(z, key + b * BOX, exit[b] + columns, true);
         dr_group_commit();
     }
-    put_scores<T>(w, c, single ? false : w.group == 0, turn);
+    put_scores<T>(w, c, single ? false : !asked, turn);
     meet_all<shape::groups>(); /* G and P are there */
     dr_group_wait<0>();
 #pragma unroll
@@ -302,26 +312,25 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     {
         const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
         const float upper = behind * decay.tail[w.row], lower = behind * decay.tail[w.row + 8];
-        if (keyed) scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
-        if (keyed) scale_rows(k, w.rows.value[w.row] * upper, w.rows.value[w.row + 8] * lower);
-        if (valued) scale_rows(z, upper, lower);
+        scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);
+        scale_rows(k, w.rows.value[w.row] * upper, w.rows.value[w.row + 8] * lower);
+        scale_rows(z, upper, lower);
     }
-    const char *keys = w.shared + (key - w.base) + own, *queries = w.shared + (query - w.base) + own;
+    const char *keys = w.shared + (key - w.base) + channels, *queries = w.shared + (query - w.base) + channels;
     float2 far = make_float2(0, 0);
-    if (keyed && rows.scalar_decay) far = dots_with<T>(w, k, keys);
-    if (keyed) dr_group_settle(q), dr_group_settle(k);
-    if (valued) dr_group_settle(z);
+    if (rows.scalar_decay) far = dots_with<T>(w, k, keys);
+    dr_group_settle(q), dr_group_settle(k), dr_group_settle(z);
     dr_group_begin();
-    if (keyed) chain<T, false, false>(q, score, key + own, true);
-    if (valued) chain<T, true, false>(z, score + BOX, output + own, true);
+    chain<T, false, false>(q, score, key + channels, true);
+    chain<T, true, false>(z, score + BOX, output + columns, true);
     dr_group_commit();
-    if (keyed) chain<T, true, false>(k, score, query + own, true);
+    chain<T, true, false>(k, score, query + channels, true);
     dr_group_commit();
     dr_group_wait<1>();
     float2 ask = make_float2(0, 0);
-    if (keyed && rows.scalar_decay) ask = dots_with<T>(w, q, queries);
+    if (rows.scalar_decay) ask = dots_with<T>(w, q, queries);
     if (keyed) put_query<T>(w, q);
-    if (valued) put_linear_values<T>(w, z, w.shared + (value - w.base) + own, dots);
+    if (valued) put_linear_values<T>(w, z, w.shared + (value - w.base) + columns, dots);
     leave_tile(w, shape::output);
     leave_tile(w, shape::value);
     dr_group_wait<0>();
@@ -337,11 +346,10 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     if (keyed && !direct) put_floats(w, w.call.back.d_write, k);
 }
 
-template <typename T, int key_boxes, int value_boxes, int only>
+template <typename T, int key_boxes, int value_boxes>
 static __device__ inline void compute_linear(const dr_cuda_backward_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 2) : only,
-              lane = thread % 32;
+    const int thread = (int)(threadIdx.x % 128), group = same_in_warp((int)(threadIdx.x / 128) - 2), lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0, read = 1;
@@ -353,7 +361,7 @@ static __device__ inline void compute_linear(const dr_cuda_backward_call &call, 
         const worker w = {
             call, told, ((chunk_sums *)(shared + SUMS))[side], shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
         const int tiles = linear_tiles<key_boxes, value_boxes>(told);
-        compute_chunk<T, key_boxes, value_boxes, only>(w, read);
+        compute_chunk<T, key_boxes, value_boxes>(w, read);
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, tiles);
         at.place = same_in_warp(at.place);
@@ -388,12 +396,7 @@ static __global__ void __launch_bounds__(256 + 128 * (key_boxes > value_boxes ? 
         make_linear<T, key_boxes, value_boxes>(call, shared);
     } else {
         dr_registers_take<shape::groups == 2 ? 192 : 240>();
-        if constexpr (key_boxes == value_boxes)
-            compute_linear<T, key_boxes, value_boxes, shape::groups == 1 ? 0 : -1>(call, shared);
-        else if (threadIdx.x < 384)
-            compute_linear<T, key_boxes, value_boxes, 0>(call, shared);
-        else
-            compute_linear<T, key_boxes, value_boxes, 1>(call, shared);
+        compute_linear<T, key_boxes, value_boxes>(call, shared);
     }
 #endif
 }
