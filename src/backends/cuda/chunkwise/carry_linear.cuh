@@ -22,8 +22,8 @@
 enum { DR_CARRY_MOST_STAGES = 6, DR_CARRY_DECAY_THREADS = 32, DR_JOIN_THREADS = 256, DR_JOIN_AHEAD = 8 };
 
 /* Of a chunk. */
-typedef struct {
-    float row[64]; /* what the row's value, or dO, is multiplied by */
+typedef struct __align__(16) {
+    float row[64]; /* what the row's value, or dO, is multiplied by: read in pairs */
     float keep;    /* D */
 } dr_carry_decays;
 
