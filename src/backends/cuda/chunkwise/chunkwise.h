@@ -57,7 +57,7 @@ typedef struct {
     /* A long sequence of few heads is cut into parts that the scan takes at once: as many as `parts_wanted`, but none shorter
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
-    int32_t parts; /* of the sequence that has most */
+    int32_t parts; /* that no sequence has more than */
 } dr_cuda_chunk_plan;
 
 /* What the factors of a row are. Row i of a block, token t. */
@@ -71,7 +71,7 @@ typedef struct {
 
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
-    int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
+    int64_t *cu; /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     /* with plan.linear only for a backward that is not linear_back */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
@@ -87,16 +87,24 @@ typedef struct {
                      * plan.linear [part slots][HV], its decay */
 } dr_cuda_chunk_tensors;
 
-/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). */
+/* The most parts that a sequence of that many chunks, or a shorter one, may have. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    dr_cuda_most_parts(const dr_cuda_chunk_plan *plan, int64_t chunks) {
+    const int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
+    return parts < 3 ? 1 : parts < plan->parts_wanted ? (int32_t)parts : plan->parts_wanted;
+}
+
+/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). Chunks are shared out
+ * evenly, and so a longer sequence may have fewer parts. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif
     static inline int32_t
     dr_cuda_parts(const dr_cuda_chunk_plan *plan, int64_t chunks, int32_t *length) {
-    int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
-    if (parts > plan->parts_wanted) parts = plan->parts_wanted;
-    if (parts < 3) parts = 1;
-    const int64_t each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
+    const int64_t parts = dr_cuda_most_parts(plan, chunks), each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
     if (length) *length = (int32_t)each;
     return each > 0 ? (int32_t)((chunks + each - 1) / each) : 1;
 }

@@ -46,13 +46,14 @@ static bool queries_directly(const dr_rule *rule) {
 }
 
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
- * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+ * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is
+ * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, blocks = plan->linear ? (columns + 1) / 2 : columns;
     const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / (plan->value_heads * blocks);
     plan->parts_wanted = wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
-    plan->parts = dr_cuda_parts(plan, chunks, NULL);
+    plan->parts = dr_cuda_most_parts(plan, chunks);
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
@@ -91,8 +92,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
-    plan->linear_back = plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED &&
-                        rule->row[0].value != DR_VALUE_NONE;
+    plan->linear_back =
+        plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
     return DR_OK;
 }
