@@ -9,10 +9,10 @@ static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "del
                                     "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla"};
 enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
-static const char *const cut_rules[] = {"linear_attention", "retnet", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
+static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193},
-                                                    cut_seqlens[MOST_SEQUENCES + 1] = {0, 3200, 3201, 6401, 6500};
+                                                    cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
 static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}};
 
 static bool is_near(gpu *g, int type, const char *name, const char *of, const double *got, const double *want, int64_t count,
@@ -83,9 +83,6 @@ bool suite_shapes(gpu *g, fault *what) {
             if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], seed, what)) return false;
         }
     for (int r = 0; r < CUT_RULES; r++)
-        for (int s = 0; s < 2; s++)
-            if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, sizes[s][0], sizes[s][1], (uint64_t)(1000 + r),
-                               what))
-                return false;
+        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, (uint64_t)(1000 + r), what)) return false;
     return true;
 }

@@ -14,11 +14,12 @@
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-/* The order in which tiles come: as they are needed. Behind them, where the call gives the state before the chunk or the
- * gradient after it in float, what rounding took from those (rests), so that it goes through their products, too. */
+/* The order in which tiles come: first those that are done with first, whose places then take the last tiles of the next chunk.
+ * Behind them, where the call gives the state before the chunk or the gradient after it in float, what rounding took from both
+ * (rests), so that it goes through their products, too. */
 template <int key_boxes, int value_boxes> struct linear_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 256 + 128 * groups };
-    enum { output, value, query, key, state, exit = state + key_boxes, rests = exit + key_boxes };
+    enum { state, exit = key_boxes, output = 2 * key_boxes, value, query, key, rests };
     static_assert(rests + 2 * key_boxes <= PLACES, "computing threads may wait for all tiles of a chunk at once");
 };
 
@@ -63,10 +64,10 @@ static __device__ inline void copy_linear(const dr_cuda_backward_call &call, cha
         for (int i = 0; i < shape::rests; i++) {
             char *to = shared + at.place * PLACE;
             dr_gate_wait(free_gate(base, at.place), at.turn);
-            if (i >= shape::exit)
+            if (i < shape::exit)
+                copy_box<T>(to, states + i * 64, width, value_boxes * 64);
+            else if (i < shape::output)
                 copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
-            else if (i >= shape::state)
-                copy_box<T>(to, states + (i - shape::state) * 64, width, value_boxes * 64);
             else if (i == shape::key)
                 copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
             else if (i == shape::query)
@@ -78,13 +79,20 @@ static __device__ inline void copy_linear(const dr_cuda_backward_call &call, cha
             tell_tile(base, at, rows.aligned);
             at = ring_forward(at, 1);
         }
+        const dr_strided<T> none = {NULL, 0, 0};
+        const float *given[2] = {dr_given_state(call, x, false), dr_given_state(call, x, true)};
 #pragma unroll 1
-        for (int i = 0; i < 2 * key_boxes; i++) {
-            const float *given = dr_given_state(call, x, i >= key_boxes);
-            if (!given) continue;
+        for (int i = 0; i < 2 * key_boxes && (given[0] || given[1]); i++) {
+            char *to = shared + at.place * PLACE;
             dr_gate_wait(free_gate(base, at.place), at.turn);
-            for (int box = 0; box < value_boxes; box++)
-                dr_load_rest<T>(shared + at.place * PLACE + box * BOX, rows, given, box * 64, i % key_boxes * 64);
+            const float *from = i < key_boxes ? given[0] : given[1];
+            for (int box = 0; box < value_boxes; box++) {
+                char *part = to + box * BOX;
+                if (from)
+                    dr_load_rest<T>(part, rows, from, box * 64, i % key_boxes * 64);
+                else
+                    dr_copy_rows<T>(part, 64, 1, 64, true, 64, 0, 1, none);
+            }
             tell_tile(base, at, false);
             at = ring_forward(at, 1);
         }
@@ -93,7 +101,7 @@ static __device__ inline void copy_linear(const dr_cuda_backward_call &call, cha
 
 /* Tiles of a chunk. */
 template <int key_boxes, int value_boxes> static __device__ inline int linear_tiles(const chunk_rows &told) {
-    return linear_shape<key_boxes, value_boxes>::rests + (told.entry + told.beyond) * key_boxes;
+    return linear_shape<key_boxes, value_boxes>::rests + (told.entry || told.beyond ? 2 * key_boxes : 0);
 }
 
 /* ---- making -------------------------------------------------------------------------------------------------------------- */
@@ -134,23 +142,24 @@ static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call
 /* S . dS', by warp. Leaves the chunk's tiles. */
 template <typename T, int key_boxes, int value_boxes>
 static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const chunk_rows &told, chunk_sums &sums,
-                                       const char *shared, unsigned base, const ring_at &first) {
+                                       const char *shared, unsigned base, ring_at at) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const int tiles = linear_tiles<key_boxes, value_boxes>(told);
-#pragma unroll 1
-    for (int i = 0; i < tiles; i++) {
-        const ring_at at = ring_forward(first, i);
-        dr_gate_wait(filled_gate(base, at.place), at.turn);
-    }
-#pragma unroll 1
-    for (int b = 0; b < key_boxes && call.plan.rows.scalar_decay; b++) {
-        const char *state = shared + ring_forward(first, shape::state + b).place * PLACE,
-                   *d_state = shared + ring_forward(first, shape::exit + b).place * PLACE;
-        const float sum = dr_warp_sum(exit_sum<T, value_boxes>(call, told, b * 64, state, d_state));
+    for (int b = 0; b < key_boxes; b++) {
+        const ring_at state = ring_forward(at, shape::state + b), exit = ring_forward(at, shape::exit + b);
+        dr_gate_wait(filled_gate(base, state.place), state.turn);
+        dr_gate_wait(filled_gate(base, exit.place), exit.turn);
+        if (!call.plan.rows.scalar_decay) continue;
+        const float sum = dr_warp_sum(
+            exit_sum<T, value_boxes>(call, told, b * 64, shared + state.place * PLACE, shared + exit.place * PLACE));
         if (threadIdx.x % 32 == 0) sums.exit[b * 4 + threadIdx.x / 32 % 4] = sum;
     }
 #pragma unroll 1
-    for (int i = 0; i < tiles; i++) dr_gate_arrive(free_gate(base, ring_forward(first, i).place));
+    for (int i = 0; i < tiles; i++) {
+        dr_gate_wait(filled_gate(base, at.place), at.turn);
+        dr_gate_arrive(free_gate(base, at.place));
+        at = ring_forward(at, 1);
+    }
 }
 
 template <typename T, int key_boxes, int value_boxes>
@@ -189,12 +198,9 @@ static __device__ inline void make_linear(const dr_cuda_backward_call &call, cha
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
 
-/* C += A B^T of two tiles, asked for. boxes: of both; 0: count says. */
-template <typename T, int boxes>
-static __device__ inline void ask_scores(const worker &w, float (&c)[8][4], int left, int right, int count) {
-    const unsigned a = w.base + await_tile(w, left), b = w.base + await_tile(w, right);
+/* C += A B^T of tiles at a and b, asked for. boxes: of both; 0: count says. */
+template <typename T, int boxes> static __device__ inline void ask_scores(float (&c)[8][4], unsigned a, unsigned b, int count) {
     dr_group_settle(c);
-    dr_shared_fence();
     if constexpr (boxes > 0) {
         dr_group_begin();
 #pragma unroll
@@ -258,57 +264,47 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
                    score = w.base + WORK;
     float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
-    const int entry = same_in_warp(w.rows.entry), beyond = same_in_warp(w.rows.beyond);
-    const int rest = shape::rests, exit_rest = rest + entry * key_boxes;
-    const unsigned output = w.base + await_tile(w, shape::output);
-    dr_group_settle(q);
+    const int given = same_in_warp(w.rows.entry || w.rows.beyond);
+    const unsigned output = w.base + await_tile(w, shape::output), value = w.base + await_tile(w, shape::value),
+                   query = w.base + await_tile(w, shape::query), key = w.base + await_tile(w, shape::key);
+    dr_group_settle(q), dr_group_settle(k), dr_group_settle(z); /* zeros, before products begin */
 #pragma unroll 1
-    for (int i = 1 - entry; i < 2; i++) {
-        const unsigned state = w.base + await_tile(w, (i ? shape::state : rest) + mine);
-        dr_shared_fence();
-        dr_group_wait<0>();
-        dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++) chain<T, false, false>(q, output + b * BOX, state + b * BOX, true);
-        dr_group_commit();
-    }
-    const bool asked = w.group == 1; /* P, else G */
-    ask_scores<T, boxes>(w, c, asked ? shape::query : shape::output, asked ? shape::key : shape::value,
-                         asked ? key_boxes : value_boxes);
-    dr_group_wait<0>();
-    if constexpr (single) {
-        put_scores<T>(w, c, true, turn);
-#pragma unroll
-        for (int n = 0; n < 32; n++) c[n / 4][n % 4] = 0;
-        ask_scores<T, boxes>(w, c, shape::query, shape::key, 0);
-        dr_group_wait<0>();
-    }
-    const unsigned value = w.base + await_tile(w, shape::value), key = w.base + await_tile(w, shape::key),
-                   query = w.base + await_tile(w, shape::query);
-    dr_group_settle(k), dr_group_settle(z); /* zeros, before the products of the next lines begin */
-#pragma unroll 1
-    for (int i = 1 - beyond; i < 2; i++) {
-        const int first = i ? shape::exit : exit_rest;
+    for (int i = 1 - given; i < 2; i++) { /* rests, then states */
+        const int first = i ? 0 : shape::rests;
+        const unsigned state = w.base + await_tile(w, first + shape::state + mine),
+                       own = w.base + await_tile(w, first + shape::exit + mine);
         unsigned exit[key_boxes];
 #pragma unroll
-        for (int b = 0; b < key_boxes; b++) exit[b] = w.base + await_tile(w, first + b);
-        const unsigned own = w.base + tile_of(w, first + mine);
+        for (int b = 0; b < key_boxes; b++) exit[b] = w.base + await_tile(w, first + shape::exit + b);
         dr_shared_fence();
         dr_group_wait<0>();
         dr_group_begin();
 #pragma unroll
-        for (int b = 0; b < value_boxes; b++) chain<T, false, false>(k, value + b * BOX, own + b * BOX, true);
+        for (int b = 0; b < value_boxes; b++) {
+            chain<T, false, false>(q, output + b * BOX, state + b * BOX, true);
+            chain<T, false, false>(k, value + b * BOX, own + b * BOX, true);
+        }
 #pragma unroll
         for (int b = 0; b < key_boxes; b++) chain<T, false, true>(z, key + b * BOX, exit[b] + columns, true);
         dr_group_commit();
     }
-    put_scores<T>(w, c, single ? false : !asked, turn);
-    meet_all<shape::groups>(); /* G and P are there */
-    dr_group_wait<0>();
+    const bool asked = w.group == 1; /* P, else G */
+    ask_scores<T, boxes>(c, asked ? query : output, asked ? key : value, asked ? key_boxes : value_boxes);
+    dr_group_wait<1>();
 #pragma unroll
-    for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
+    for (int b = 0; b < 2 * key_boxes; b++) leave_tile(w, shape::state + b);
 #pragma unroll 1
-    for (int i = 0; i < (entry + beyond) * key_boxes; i++) leave_tile(w, rest + i);
+    for (int i = 0; i < given * 2 * key_boxes; i++) leave_tile(w, shape::rests + i);
+    dr_group_wait<0>();
+    put_scores<T>(w, c, single || !asked, turn);
+    if constexpr (single) {
+#pragma unroll
+        for (int n = 0; n < 32; n++) c[n / 4][n % 4] = 0;
+        ask_scores<T, boxes>(c, query, key, 0);
+        dr_group_wait<0>();
+        put_scores<T>(w, c, false, turn);
+    }
+    meet_all<shape::groups>(); /* G and P are there */
     {
         const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
         const float upper = behind * decay.tail[w.row], lower = behind * decay.tail[w.row + 8];

@@ -10,7 +10,7 @@
  *
  *     four warps          copy keys and values (queries and dO), as far ahead as there are stages
  *     4 or 8 warps        hold 64 columns of V a group, S^T [64 x K] in registers, as in scan_warpgroups.cuh
- *     one warp            makes what the values of a chunk's rows are multiplied by, and D
+ *     four warps          in turn make what the values of a chunk's rows are multiplied by, and D
  *
  * join_linear makes the states between parts. */
 #ifndef DR_CUDA_CARRY_LINEAR_CUH
@@ -19,13 +19,14 @@
 #include "backends/cuda/chunkwise/scan_linear.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-enum { DR_CARRY_MOST_STAGES = 6, DR_CARRY_DECAY_THREADS = 32, DR_JOIN_THREADS = 256, DR_JOIN_AHEAD = 8 };
+enum { DR_CARRY_MOST_STAGES = 6, DR_CARRY_DECAY_THREADS = 128, DR_JOIN_THREADS = 256, DR_JOIN_AHEAD = 8 };
 
 /* Of a chunk. */
 typedef struct __align__(16) {
     float row[64]; /* what the row's value, or dO, is multiplied by: read in pairs */
     float keep;    /* D */
-} dr_carry_decays;
+}
+dr_carry_decays;
 
 /* scan: back with d_final as the initial state, d_initial as the final one, dO as o and, where they are kept, dS' as the saved
  * states. Parts have slots as in chunkwise.h. */
@@ -35,7 +36,7 @@ typedef struct {
     float *between; /* likewise: what a part begins with */
     float *passage; /* [part slots][HV] the decay of a part */
     int value, gate, bytes;     /* places in a stage, and its size */
-    int stages, decays, filled; /* behind the stages: the decays of each, and its two barriers */
+    int stages, decays, filled; /* behind the stages: two barriers and the decays of each, and products of decays by warp */
 } dr_carry_call;
 
 static inline dr_carry_call dr_carry_lay(const dr_scan_call &scan, float *local, float *between, float *passage, int groups,
@@ -131,19 +132,30 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
-/* By one warp, two rows a lane. */
+/* Every fourth chunk by a warp, two rows a lane. */
 template <bool back, bool keeps>
 static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *shared, const dr_scan_place &place) {
     const dr_cuda_rows &rows = call.scan.plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int lane = (int)(threadIdx.x % 32), step = back ? -1 : 1;
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32 % 4), chunk = call.scan.plan.chunk;
+    const int step = back ? -chunk : chunk;
+    int left = place.end - place.begin - warp; /* from the warp's chunk on */
     dr_prepare_block next = {0, dr_carry_first<back>(call, place), place.head, place.head / rows.group, 0, 0, 0};
-    next.alive = next.place.tokens;
-    dr_linear_row asked[2] = {dr_linear_ask(rows, next, 2 * lane, 2 * lane),
-                              dr_linear_ask(rows, next, 2 * lane + 1, 2 * lane + 1)};
+    dr_linear_row asked[2];
+    const auto ask = [&](int chunks) { /* of the chunk so many further on */
+                                       next.place.first += chunks * step;
+                                       if (!back || chunks > 0)
+                                           next.place.tokens = back ? chunk : dr_carry_tokens(call, place, next.place.first);
+                                       next.alive = next.place.tokens;
+#pragma unroll
+                                       for (int e = 0; e < 2; e++)
+                                           asked[e] = dr_linear_ask(rows, next, 2 * lane + e, 2 * lane + e);
+    };
+    if (left > 0) ask(warp);
     float passage = 1;
     dr_group_turn at = {0, 1};
-    for (int left = place.end - place.begin; left > 0; left--) {
+    for (int i = 0; i < warp; i++) dr_group_next(at, call.stages);
+    for (; left > 0; left -= 4) {
         const dr_prepare_block x = next;
         float alpha[2], factor[2];
 #pragma unroll
@@ -153,11 +165,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
             factor[e] = back ? i < x.alive ? rows.scale : 0.0f
                              : dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, asked[e].gain, 0)).value;
         }
-        next.place.first += step * call.scan.plan.chunk;
-        next.alive = next.place.tokens = back ? call.scan.plan.chunk : dr_carry_tokens(call, place, next.place.first);
-        if (left > 1)
-#pragma unroll
-            for (int e = 0; e < 2; e++) asked[e] = dr_linear_ask(rows, next, 2 * lane + e, 2 * lane + e);
+        if (left > 4) ask(4);
         float product = alpha[0] * alpha[1]; /* of the rows up to the lane's, or from them on */
 #pragma unroll
         for (int distance = 1; distance < 32; distance *= 2) {
@@ -174,10 +182,15 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
                                             : make_float2(factor[0] * (alpha[1] * beside), factor[1] * beside);
         if (lane == 0) to.keep = keep;
         dr_gate_arrive(dr_carry_filled(call, base, at.stage));
-        dr_group_next(at, call.stages);
+        for (int i = 0; i < 4; i++) dr_group_next(at, call.stages);
         passage *= keep;
     }
-    if (!keeps && lane == 0 && place.columns == 0) call.passage[place.place] = passage;
+    if (keeps) return;
+    float *passages = (float *)(shared + call.decays + call.stages * (int)sizeof(dr_carry_decays));
+    if (lane == 0) passages[warp] = passage;
+    __barrier_sync_count(1, DR_CARRY_DECAY_THREADS);
+    if (lane + warp == 0 && place.columns == 0)
+        call.passage[place.place] = passages[0] * passages[1] * passages[2] * passages[3];
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -268,7 +281,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THR
     if (dr_carry_idle<back, keeps>(call, place)) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < call.stages; i++) {
-            dr_gate_open(dr_carry_filled(call, dr_shared_address(shared), i), 128 + DR_CARRY_DECAY_THREADS);
+            dr_gate_open(dr_carry_filled(call, dr_shared_address(shared), i), 128 + 32);
             dr_gate_open(dr_carry_free(call, dr_shared_address(shared), i), 128 * busy);
         }
     }
@@ -331,7 +344,7 @@ static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, 
                           plan->key_width == 64 ? carry_linear<T, 1, groups, back, keeps>
                                                 : carry_linear<T, 2, groups, back, keeps>,
                           {chains, (columns + groups - 1) / groups}, 128 + 128 * groups + DR_CARRY_DECAY_THREADS,
-                          call.decays + call.stages * (int)sizeof(dr_carry_decays), stream, call);
+                          call.decays + call.stages * (int)sizeof(dr_carry_decays) + 4 * (int)sizeof(float), stream, call);
 }
 
 /* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
