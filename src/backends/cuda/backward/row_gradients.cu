@@ -121,10 +121,18 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     own.alpha += d.alpha * scalars.alpha;
 
     /* what this row adds to the tensors of its keys */
-    dr_key_lanes<E> dx;
-    clear<E>(dx.query), clear<E>(dx.key), clear<E>(dx.erase_key), clear<E>(dx.feedback_key), clear<E>(dx.free_read);
-    clear<E>(dx.free_write), clear<E>(dx.rate), clear<E>(dx.erase_gate), clear<E>(dx.made);
-    const dr_map_keys from = dr_key_pointers(x), to = dr_key_pointers(dx);
+    float made[E];
+    clear<E>(made);
+    const dr_map_keys from = dr_key_pointers(x);
+    const dr_map_keys to = {.query = sums.query,
+                            .key = sums.key,
+                            .erase_key = sums.erase_key,
+                            .feedback_key = sums.feedback_key,
+                            .free_read = sums.free_read,
+                            .free_write = sums.free_write,
+                            .rate = sums.rate,
+                            .erase_gate = own.erase_gate,
+                            .morrison = made};
     float d_lambda = 0;
 #pragma unroll
     for (int e = 0; e < E; e++) {
@@ -134,16 +142,13 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
             float key[E];
             dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
             d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
-            dx.key[e] += d.key_dot * w[e];
+            sums.key[e] += d.key_dot * w[e];
         }
         d_r[e] += dr_map_write_backward(dr_lane_write(spec.write), &from, r[e], d_w[e], &to, e);
         d_lambda += dr_map_read_backward(spec.read, &from, lambda, d_r[e], &to, e);
     }
-    add<E>(sums.query, dx.query), add<E>(sums.key, dx.key), add<E>(sums.erase_key, dx.erase_key);
-    add<E>(sums.feedback_key, dx.feedback_key), add<E>(sums.free_read, dx.free_read), add<E>(sums.free_write, dx.free_write);
-    add<E>(sums.rate, dx.rate), add<E>(own.erase_gate, dx.erase_gate);
-    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, dx.made);
-    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, dx.made);
+    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, made);
+    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, made);
     if (spec.read == DR_READ_KEY_PLUS_QUERY) own.lambda += dr_warp_sum(d_lambda);
 }
 
