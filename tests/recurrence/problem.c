@@ -213,9 +213,16 @@ static int64_t draw_size(dr_random *random) {
     return dr_random_below(random, 3) ? between(random, 1, 40) : round[dr_random_below(random, 3)];
 }
 
+int64_t least_key_size(const dr_rule *rule) {
+    bool whole = rule->normalizer == DR_NORMALIZER_INVERSE;
+    for (int i = 0; i < rule->rows; i++) whole |= rule->row[i].gain == DR_GAIN_NORMALIZED && rule->gain_eps == 0;
+    return whole ? 2 : 1;
+}
+
 dr_recurrence draw_sizes(dr_random *random, const dr_rule *rule, int64_t cu_seqlens[MOST_SEQUENCES + 1]) {
     dr_recurrence sizes = {.rule = rule, .key_heads = between(random, 1, 2)};
     sizes.key_size = draw_size(random);
+    if (sizes.key_size < least_key_size(rule)) sizes.key_size = least_key_size(rule);
     sizes.value_size = draw_size(random);
     sizes.value_heads = sizes.key_heads * (rule->tied_scan ? 1 : between(random, 1, 3));
     sizes.scale = dr_random_below(random, 2) ? uniform(random, 0.2, 2) : 0;

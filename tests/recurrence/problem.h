@@ -116,6 +116,10 @@ bool results_same(const char *name, const problem *p, const result *a, const res
 /* Where a log decay is -inf its gradient is 0 to the bit. */
 bool dead_decays(const char *name, const problem *p, const result *r, fault *what);
 
+/* Where a row erases all that its key reads (gain 1/(r . w), or the normalizer 1/m), a key of one number leaves nothing of the
+ * past: gradients into it are sums that are zero but for rounding, to which no bound is relative. Then 2, else 1. */
+int64_t least_key_size(const dr_rule *rule);
+
 /* Sizes for a rule; lengths from 0 on, or all equal, which decoding needs. */
 dr_recurrence draw_sizes(dr_random *random, const dr_rule *rule, int64_t cu_seqlens[MOST_SEQUENCES + 1]);
 
