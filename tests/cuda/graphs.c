@@ -1,8 +1,9 @@
-/* Forward and backward as a CUDA graph: captured once, replayed into poisoned memory, twice, with the same bits as the calls
+/* Forward and backward as a CUDA graph: captured once, replayed twice into what was poisoned, with the bits of the calls
  * themselves. A capture fails where anything allocates memory or waits for the device, so this is also what shows that no call
- * does. Sequences that are cut into parts are among them, and rules whose kernels begin with counters that a replay must reset.
- */
+ * does. Sequences that are cut into parts are among them, and rules whose kernels begin with counters that a replay resets. */
 #include "suites.h"
+
+#include "base/error.h"
 
 #include <cuda_runtime_api.h>
 
