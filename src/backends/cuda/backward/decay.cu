@@ -10,6 +10,7 @@
  * each channel. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 static __global__ void __launch_bounds__(64) scalar_decay(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -32,9 +33,5 @@ dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t
     const dr_cuda_rows *rows = &call->plan.rows;
     if (call->plan.blocks == 0 || !rows->input[DR_INPUT_LOG_DECAY].gradient) return DR_OK;
     if (!rows->scalar_decay) return DR_OK;
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "scalar_decay", &grid));
-    scalar_decay<<<grid, 64, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("scalar_decay");
-    return DR_OK;
+    return dr_cuda_launch("scalar_decay", scalar_decay, {call->plan.blocks}, 64, 0, stream, *call);
 }

@@ -2,6 +2,7 @@
  * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 enum { WARPS = 4 };
 
@@ -290,29 +291,18 @@ static bool has_gains(const dr_cuda_backward_call *call) {
     return gained;
 }
 
-static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "gain_gradients", &grid));
-    gain_gradients<<<grid, 64, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("gain_gradients");
-    return DR_OK;
-}
-
 template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int64_t sizes[] = {plan->slots, plan->key_heads, token_groups(*plan)};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 3, "row_gradients", &grid));
-    row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("row_gradients");
-    return DR_OK;
+    return dr_cuda_launch("row_gradients", row_gradients<T, E>, {plan->slots, plan->key_heads, token_groups(*plan)}, 32 * WARPS,
+                          0, stream, *call);
 }
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
         const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
-        if (!written && has_gains(call)) DR_TRY(launch_gains(call, stream));
+        if (!written && has_gains(call))
+            DR_TRY(dr_cuda_launch("gain_gradients", gain_gradients, {plan->blocks}, 64, 0, stream, *call));
     } else if (plan->slots > 0) {
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)
