@@ -26,6 +26,7 @@ typedef struct {
     chunk_decays decay; /* first, since pairs of numbers are read */
     float gain[64], value[64], lambda[64];
     float rest[64];     /* -(c/s) */
+    float mixed[64];    /* lambda times that */
     dr_row_block x;     /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
 } chunk_rows;
@@ -47,23 +48,24 @@ enum {
 };
 static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
 
-/* What rows read: nothing; the key that they write; another one; key + lambda query, which is made in the key's place. */
+/* What rows read: nothing; the key that they write; another one; that key + lambda query, which is made nowhere: every product
+ * with it is one with keys and one with queries. */
 enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
  * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write. */
 template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
-    enum { reads = reading != READS_NOTHING, apart = reading > READS_WRITTEN };
+    enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
     enum {
         state = 0,
         key = key_boxes,
-        d_update = key + 1 + apart,
+        d_update = key + 1 + (apart || sums),
         output,
         value,
-        query = apart ? key + 1 : value + 1,
+        query = apart || sums ? key + 1 : value + 1,
         write = apart ? value + 1 : key,
-        exit = value + 2,
+        exit = value + 1 + !sums,
         tiles = exit + key_boxes
     };
 };
@@ -229,6 +231,7 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         to.value[i] = factors.value;
         to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
         to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
+        to.mixed[i] = to.rest[i] * to.lambda[i];
     }
     make_decays(rows, alpha, to.decay);
 }
@@ -398,20 +401,25 @@ template <typename T> static __device__ inline void operands_of(unsigned (&a)[4]
         for (int i = 0; i < 4; i++) a[k][i] = dr_pack(T(), c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-/* The transpose of a box as operands A, the box's rows times factor[row]. */
-template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box, const float *factor) {
+/* The transpose of a box as operands A. */
+template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box) {
     const int mine = dr_scan_warp() * 16;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+}
+
+/* The box's rows times factor[row]. */
+template <typename T>
+static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
     factor += threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+    for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 pair = dr_unpack(T(), a[k][i]);
-            const float *f = factor + k * 16 + i / 2 * 8;
-            a[k][i] = dr_pack(T(), f[0] * pair.x, f[1] * pair.y);
+            const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
+            a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
         }
-    }
 }
 
 /* Two neighbours of a box. */

@@ -168,10 +168,8 @@ template <typename T, bool reads> static __device__ inline void put_keys(const w
     put_input<T>(w, dr_row_written(&row), k);
 }
 
-/* Of r = key + lambda query: what the query and lambda get of its gradient. */
-template <typename T>
-static __device__ inline void lead_sum(const worker &w, const char *queries, const float (&r)[8][4], float (&q)[8][4]) {
-    const float2 dot = dots_with<T>(w, r, queries);
+/* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. */
+static __device__ inline void lead_sum(const worker &w, float2 dot, const float (&r)[8][4], float (&q)[8][4]) {
     const float upper = -w.rows.gain[w.row], lower = -w.rows.gain[w.row + 8];
     put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
     const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
@@ -184,8 +182,10 @@ static __device__ inline void lead_sum(const worker &w, const char *queries, con
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
  * S dO, S dY. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float (&r)[8][4]) {
+static __device__ inline void make_keys(const worker &all, float (&q)[8][4], float (&r)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    worker w = all;
+    if (shape::sums) w.row = (int)dr_forget((unsigned)w.row); /* addresses are made once more rather than kept in registers */
     const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK, erase = score + BOX;
     const unsigned update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
@@ -237,8 +237,14 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
     if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + write_key);
-    unsigned turned[4][4];
-    if (shape::reads) operands_turned<T>(turned, erase, w.rows.rest), dr_group_settle(turned), dr_group_settle(r);
+    unsigned turned[4][4], mixed[4][4]; /* M^T, times what the read keys' keys and queries are multiplied by */
+    if (shape::reads) {
+        unsigned all[4][4];
+        operands_turned<T>(all, erase);
+        scale_turned<T>(turned, all, w.rows.rest);
+        dr_group_settle(turned), dr_group_settle(r);
+        if (shape::sums) scale_turned<T>(mixed, all, w.rows.mixed), dr_group_settle(mixed);
+    }
     dr_group_settle(q), dr_group_settle(k);
     dr_group_begin();
     chain<T, false, false>(q, score, w.base + write_key, true);
@@ -246,14 +252,22 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     dr_group_commit();
     chain<T, true, false>(k, score, w.base + query, true);
     if (shape::reads) chain_rows<T>(k, turned, w.base + key);
+    if (shape::sums) chain_rows<T>(k, mixed, w.base + query);
     dr_group_commit();
     dr_group_wait<1>();
-    if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
-    if (reading != READS_SUM) put_query<T>(w, q);
     if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+    float2 mix = make_float2(0, 0); /* r . query */
+    if (shape::sums) {
+        dots_with<T>(w, q, r, w.shared + query, ask, mix);
+        if (dr_rows_direct(&rows)) lead_sum(w, mix, r, q);
+    } else if (rows.scalar_decay) {
+        ask = dots_with<T>(w, q, w.shared + query);
+    }
+    put_query<T>(w, q);
     dr_group_wait<0>();
-    if (reading == READS_WRITTEN) {
+    if (reading == READS_WRITTEN || shape::sums) {
         dots_with<T>(w, r, k, w.shared + key, read, write);
+        if (shape::sums) read.x = fmaf(w.rows.lambda[w.row], mix.x, read.x), read.y = fmaf(w.rows.lambda[w.row + 8], mix.y, read.y);
     } else {
         if (shape::reads) read = dots_with<T>(w, r, w.shared + key);
         if (rows.scalar_decay || made) write = dots_with<T>(w, k, w.shared + write_key);
@@ -269,10 +283,6 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     }
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
-    if (reading == READS_SUM) {
-        if (dr_rows_direct(&rows)) lead_sum<T>(w, w.shared + query, r, q);
-        put_query<T>(w, q);
-    }
     leave_tile(w, shape::query);
     put_keys<T, shape::reads>(w, r, k);
 }

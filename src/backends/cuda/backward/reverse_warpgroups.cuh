@@ -16,9 +16,10 @@ typedef struct {
 #ifdef DR_CUDA_WARPGROUPS
 
 /* columns: of V that the computing groups have. */
-template <typename T, int width>
+template <typename T, int boxes, int reading>
 static __device__ inline void reverse_copy(const group_reverse_call &group_call, char *shared, const dr_scan_place &place,
                                            int groups) {
+    constexpr int width = boxes * 64;
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_call &call = scan.call;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -39,12 +40,13 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         }
         dr_scan_load_factors(x, block);
         dr_scan_load_readers<T, width>(x, now, block);
+        if (reading == DR_SCAN_SUMS) dr_group_load_lambda(scan, x.shared, now, place.head);
         dr_copy_commit();
         if (scan.stages == 2) {
-            dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
+            dr_group_tell<T, boxes, reading, 0>(scan, shared, told.stage);
             dr_group_next(told, scan.stages);
         } else if (left < place.end - place.begin) {
-            dr_group_tell<1>(dr_group_filled(scan, gates, told.stage));
+            dr_group_tell<T, boxes, reading, 1>(scan, shared, told.stage);
             dr_group_next(told, scan.stages);
         }
         dr_group_next(at, scan.stages);
@@ -52,7 +54,7 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         now.tokens = plan.chunk;
         block -= plan.value_heads;
     }
-    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
+    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<T, boxes, reading, 0>(scan, shared, told.stage);
 }
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
@@ -191,7 +193,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
 
 #endif
 
-template <typename T, int boxes, int groups, int steps, bool reads>
+template <typename T, int boxes, int groups, int steps, int reading>
 static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     reverse_warpgroups(const __grid_constant__ group_reverse_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -205,11 +207,11 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<40>();
-        reverse_copy<T, boxes * 64>(group_call, shared, place, busy);
+        reverse_copy<T, boxes, reading>(group_call, shared, place, busy);
     } else {
         if (groups == 2) dr_registers_take<232>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (g < busy) reverse_compute<T, boxes, steps, reads>(group_call, shared, (int)g, first + g, rest);
+        if (g < busy) reverse_compute<T, boxes, steps, reading != DR_SCAN_BLIND>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }
