@@ -182,7 +182,8 @@ static __device__ inline void ask_keys(const worker &w, bool add, float (&q)[8][
 template <typename T, int key_boxes, int value_boxes, int reading>
 static __device__ inline void take_rest(const worker &w, float (&u)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    const char *values = w.shared + tile_of(w, shape::value) + w.group * BOX;
+    unsigned values[8][2];
+    load_places<T>(w.base + tile_of(w, shape::value) + (unsigned)w.group * BOX, values);
     const float before = shape::reads ? decay_between(w.rows.decay, w.row, false) : 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -190,7 +191,7 @@ static __device__ inline void take_rest(const worker &w, float (&u)[8][4]) {
         const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 v = pair_at<T>(values, row, 8 * n + 2 * w.t);
+            const float2 v = dr_unpack(T(), values[n][h]);
             u[n][2 * h] = shape::reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
             u[n][2 * h + 1] = shape::reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
         }
@@ -227,7 +228,7 @@ static __device__ inline void make_updates(const worker &w, float (&inverse)[8][
     operands_of<T>(y, u);
     put_box<T>(w.base + values, y);
     dr_shared_fence();
-    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + d_update));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */

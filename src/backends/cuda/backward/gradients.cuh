@@ -422,9 +422,15 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
         }
 }
 
-/* Two neighbours of a box. */
-template <typename T> static __device__ inline float2 pair_at(const char *box, int row, int column) {
-    return dr_unpack(T(), *(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
+/* The numbers of a box, two in each register, that stand where the thread's accumulators do: of row + 8 h, columns 8 n + 2 t and
+ * the one behind it. */
+template <typename T> static __device__ inline void load_places(unsigned box, unsigned (&x)[8][2]) {
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        dr_operand_a<T> a;
+        dr_load_a<T>(a, box, 64, dr_scan_warp() * 16, n * 8);
+        x[n][0] = a.x[0], x[n][1] = a.x[1], x[n + 1][0] = a.x[2], x[n + 1][1] = a.x[3];
+    }
 }
 
 /* Over the four lanes that share rows of an accumulator. */
@@ -439,11 +445,13 @@ static __device__ inline float2 sum_of_four(float2 x) {
 }
 
 /* Sums over 64 columns of C times a box, of the thread's two rows; in two chains each. */
-template <typename T> static __device__ inline float2 dots_with(const worker &w, const float (&c)[8][4], const char *box) {
+template <typename T> static __device__ inline float2 dots_with(const float (&c)[8][4], unsigned box) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     float2 even = make_float2(0, 0), odd = even;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         even.x = fmaf(c[n][0], upper.x, even.x), odd.x = fmaf(c[n][1], upper.y, odd.x);
         even.y = fmaf(c[n][2], lower.x, even.y), odd.y = fmaf(c[n][3], lower.y, odd.y);
     }
@@ -452,12 +460,14 @@ template <typename T> static __device__ inline float2 dots_with(const worker &w,
 
 /* The same of two matrices at once. */
 template <typename T>
-static __device__ inline void dots_with(const worker &w, const float (&c)[8][4], const float (&d)[8][4], const char *box,
-                                        float2 &c_dot, float2 &d_dot) {
+static __device__ inline void dots_with(const float (&c)[8][4], const float (&d)[8][4], unsigned box, float2 &c_dot,
+                                        float2 &d_dot) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     c_dot = d_dot = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         c_dot.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, c_dot.x));
         c_dot.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, c_dot.y));
         d_dot.x = fmaf(d[n][0], upper.x, fmaf(d[n][1], upper.y, d_dot.x));

@@ -8,12 +8,14 @@
 
 /* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
 
-/* The sum of S . dS' over the box of 64 channels and all columns of V, this thread's part; given states as they are. */
+/* The sum of S . dS' over the tiles of 64 channels from `first` on and all columns of V, this thread's part; given states as
+ * they are. By four warps. */
 template <typename T, int value_boxes>
-static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
+static __device__ inline float exit_sum(const dr_cuda_backward_call &call, const chunk_rows &told, int first, const char *state,
+                                        const char *d_state) {
     const int thread = (int)(threadIdx.x % 128);
     float sum = 0;
-    if (!w.rows.entry && !w.rows.beyond) {
+    if (!told.entry && !told.beyond) {
 #pragma unroll 4
         for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
             const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
@@ -26,19 +28,31 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
         }
         return sum;
     }
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const float *entry = dr_given_state(w.call, w.rows.x, false), *beyond = dr_given_state(w.call, w.rows.x, true);
+    const dr_cuda_rows &rows = call.plan.rows;
+    const float *entry = dr_given_state(call, told.x, false), *beyond = dr_given_state(call, told.x, true);
 #pragma unroll 1
     for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
         const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
         const unsigned at = dr_tile_at<T>(0, 64, column, channel);
         const float before =
-            entry ? dr_state_element(rows, entry, w.group * 64 + channel, column) : dr_to_float(*(const T *)(state + at));
+            entry ? dr_state_element(rows, entry, first + channel, column) : dr_to_float(*(const T *)(state + at));
         const float after =
-            beyond ? dr_state_element(rows, beyond, w.group * 64 + channel, column) : dr_to_float(*(const T *)(d_state + at));
+            beyond ? dr_state_element(rows, beyond, first + channel, column) : dr_to_float(*(const T *)(d_state + at));
         sum = fmaf(before, after, sum);
     }
     return sum;
+}
+
+/* The thread's part of the diagonal. */
+static __device__ inline float trace_of(const worker &w, const float (&c)[8][4]) {
+    const int g = w.row % 8, warp = dr_scan_warp();
+    unsigned sum = 0; /* its bits, so that no array is indexed by the warp */
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const float two = g % 2 ? c[n][1] + c[n + 1][3] : c[n][0] + c[n + 1][2];
+        sum |= __float_as_uint(two) & (n == 2 * warp && g / 2 == w.t ? 0xffffffffu : 0);
+    }
+    return __uint_as_float(sum);
 }
 
 /* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
@@ -112,11 +126,13 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
 }
 
 /* Sums of the squares of a box, of the thread's two rows. */
-template <typename T> static __device__ inline float2 squares_of(const worker &w, const char *box) {
+template <typename T> static __device__ inline float2 squares_of(unsigned box) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
         sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
     }
@@ -140,39 +156,46 @@ template <typename T> static __device__ inline void put_query(const worker &w, c
         put_floats(w, w.call.back.d_query, q);
 }
 
-template <typename T, bool reads> static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
+/* r has its factor s. */
+template <typename T, int reading>
+static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
+    constexpr bool reads = reading != READS_NOTHING;
     const dr_cuda_backward_call &call = w.call;
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &row = rows.row[0];
-    const bool made = dr_rows_made(&rows);
+    const bool made = (!reads || reading == READS_OTHER) && dr_rows_made(&rows);
     if (!made && !dr_rows_direct(&rows)) {
-        if (reads) put_floats(w, call.back.d_read, r);
+        if (reads) {
+            scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+            put_floats(w, call.back.d_read, r);
+        }
         put_floats(w, call.back.d_write, k);
         return;
     }
-    const float factor[2] = {reads ? -w.rows.gain[w.row] : 0, reads ? -w.rows.gain[w.row + 8] : 0};
-    const bool apart = made || dr_row_lead(&row) == DR_LEAD_APART;
+    const float factor[2] = {reads ? w.rows.rest[w.row] : 0, reads ? w.rows.rest[w.row + 8] : 0};
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
-            if (reads && !apart) k[n][i] += r[n][i];
+            if (reading == READS_WRITTEN || reading == READS_SUM)
+                k[n][i] = fmaf(factor[i / 2], r[n][i], k[n][i]);
+            else
+                r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
     if (made) {
         put_scan(w, call.diagonal.key, r);
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reads && apart) put_input<T>(w, dr_row_led(&row), r);
+    if (reading == READS_OTHER) put_input<T>(w, dr_row_led(&row), r);
     put_input<T>(w, dr_row_written(&row), k);
 }
 
-/* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. */
+/* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
+ * s. */
 static __device__ inline void lead_sum(const worker &w, float2 dot, const float (&r)[8][4], float (&q)[8][4]) {
-    const float upper = -w.rows.gain[w.row], lower = -w.rows.gain[w.row + 8];
-    put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
-    const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
+    put_rows(w, w.sums.lambda[w.group], make_float2(w.rows.rest[w.row] * dot.x, w.rows.rest[w.row + 8] * dot.y));
+    const float factor[2] = {w.rows.mixed[w.row], w.rows.mixed[w.row + 8]};
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -193,7 +216,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const chunk_decays &decay = w.rows.decay;
-    const bool made = dr_rows_made(&rows);
+    const bool made = (!shape::reads || shape::apart) && dr_rows_made(&rows);
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -216,12 +239,24 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         dr_group_wait<0>();
         replace(NULL);
     }
-    from_exit(w.rows.beyond);
-    if (rows.scalar_decay) {
-        const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
+    if (rows.scalar_decay) { /* S . dS' is the trace of a product, which takes fewer instructions than the sum */
+        float all[8][4];
+        from_exit(w.rows.beyond);
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, true, false>(all, w.base + state + b * BOX, w.base + d_state + b * BOX, b > 0);
+        dr_group_commit();
+        dr_group_wait<0>();
+        float exit = trace_of(w, all);
+        if (w.rows.entry || w.rows.beyond)
+            exit = exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state);
+        exit = dr_warp_sum(exit);
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
+    } else {
+        from_exit(w.rows.beyond);
+        dr_group_wait<0>();
     }
-    dr_group_wait<0>();
     leave_tile(w, shape::output);
 #pragma unroll
     for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
@@ -236,7 +271,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
-    if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + write_key);
+    if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
     unsigned turned[4][4], mixed[4][4]; /* M^T, times what the read keys' keys and queries are multiplied by */
     if (shape::reads) {
         unsigned all[4][4];
@@ -255,23 +290,24 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     if (shape::sums) chain_rows<T>(k, mixed, w.base + query);
     dr_group_commit();
     dr_group_wait<1>();
-    if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
-    float2 mix = make_float2(0, 0); /* r . query */
+    float2 mix = make_float2(0, 0); /* r . query; r has its factor s as yet */
     if (shape::sums) {
-        dots_with<T>(w, q, r, w.shared + query, ask, mix);
+        dots_with<T>(q, r, w.base + query, ask, mix);
         if (dr_rows_direct(&rows)) lead_sum(w, mix, r, q);
     } else if (rows.scalar_decay) {
-        ask = dots_with<T>(w, q, w.shared + query);
+        ask = dots_with<T>(q, w.base + query);
     }
     put_query<T>(w, q);
     dr_group_wait<0>();
     if (reading == READS_WRITTEN || shape::sums) {
-        dots_with<T>(w, r, k, w.shared + key, read, write);
-        if (shape::sums) read.x = fmaf(w.rows.lambda[w.row], mix.x, read.x), read.y = fmaf(w.rows.lambda[w.row + 8], mix.y, read.y);
+        dots_with<T>(r, k, w.base + key, read, write);
+        read.x = fmaf(shape::sums ? w.rows.lambda[w.row] : 0, mix.x, read.x);
+        read.y = fmaf(shape::sums ? w.rows.lambda[w.row + 8] : 0, mix.y, read.y);
     } else {
-        if (shape::reads) read = dots_with<T>(w, r, w.shared + key);
-        if (rows.scalar_decay || made) write = dots_with<T>(w, k, w.shared + write_key);
+        if (shape::reads) read = dots_with<T>(r, w.base + key);
+        if (rows.scalar_decay || made) write = dots_with<T>(k, w.base + write_key);
     }
+    read.x /= dr_score_gain(w.rows.gain[w.row]), read.y /= dr_score_gain(w.rows.gain[w.row + 8]);
     put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
     put_rows(w, w.sums.read[w.group], read);
     put_rows(w, w.sums.writer[w.group], far);
@@ -279,12 +315,12 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
         if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
         put_rows(w, w.call.back.write_part + part, write);
-        put_rows(w, w.call.back.square_part + part, squares_of<T>(w, w.shared + write_key));
+        put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
     }
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
     leave_tile(w, shape::query);
-    put_keys<T, shape::reads>(w, r, k);
+    put_keys<T, reading>(w, r, k);
 }
 
 #endif
