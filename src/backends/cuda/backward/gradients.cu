@@ -98,21 +98,6 @@ template <typename T, int key_boxes, int value_boxes, int reading> static __devi
     put_values<T>(w, w.shared + values, w.shared + d_update);
 }
 
-/* The places of operands A of A without its diagonal. */
-static __device__ inline void load_inverse(const worker &w, float (&a)[8][4]) {
-    const float *from = w.call.chunk.inverse + w.rows.x.block * 64 * 64 + w.row * 64 + 2 * w.t;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = w.row + 8 * h, column = 8 * n + 2 * w.t;
-            float2 x = make_float2(0, 0);
-            if (n / 2 <= dr_scan_warp()) x = *(const float2 *)(from + 8 * h * 64 + 8 * n);
-            a[n][2 * h] = column < row ? x.x : 0;
-            a[n][2 * h + 1] = column + 1 < row ? x.y : 0;
-        }
-}
-
 /* Accumulators as operands A, a high and a low part. */
 template <typename T>
 static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[4][4], const float (&c)[8][4]) {
@@ -198,37 +183,34 @@ static __device__ inline void take_rest(const worker &w, float (&u)[8][4]) {
     }
 }
 
-/* U = A Y to the place of the values. */
+/* U = A Y to the place of the values; u: Y, and then U. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void make_updates(const worker &w, float (&inverse)[8][4], float (&u)[8][4]) {
+static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const unsigned columns = (unsigned)w.group * BOX;
-    const unsigned values = tile_of(w, shape::value) + columns, d_update = tile_of(w, shape::d_update) + columns;
+    const unsigned columns = (unsigned)w.group * BOX, values = w.base + tile_of(w, shape::value) + columns;
     unsigned y[4][4];
     meet_group(w); /* the values are read */
     if (shape::reads) {
-        unsigned rest[4][4], high[4][4], low[4][4];
-        halves_of<T>(y, rest, u);
-        put_box<T>(w.base + values, y);
-        put_box<T>(w.base + WORK + columns, rest);
-        dr_group_settle(inverse); /* not used, and so not waited for, before */
-        halves_of<T>(high, low, inverse);
+        const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, rest = w.base + WORK + columns;
+        unsigned left[4][4];
+        halves_of<T>(y, left, u);
+        put_box<T>(values, y);
+        put_box<T>(rest, left);
         dr_shared_fence();
         meet_group(w);
-        dr_group_settle(u), dr_group_settle(high), dr_group_settle(low);
         dr_group_begin();
-        chain_rows<T>(u, high, w.base + values);
-        chain_rows<T>(u, low, w.base + values);
-        chain_rows<T>(u, high, w.base + WORK + columns);
+        chain<T, false, false>(u, high, values, false);
+        chain<T, false, false>(u, low, values, true);
+        chain<T, false, false>(u, high, rest, true);
         dr_group_commit();
         dr_group_wait<0>();
         meet_group(w); /* Y is read */
     }
     operands_of<T>(y, u);
-    put_box<T>(w.base + values, y);
+    put_box<T>(values, y);
     dr_shared_fence();
-    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + d_update));
+    if (!dr_rows_direct(&w.call.plan.rows))
+        put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
@@ -315,7 +297,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         if (block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
-        float u[8][4], q[8][4], r[8][4], inverse[8][4];
+        float u[8][4], q[8][4], r[8][4];
 #pragma unroll
         for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
         await_tile(w, shape::key);
@@ -324,7 +306,6 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
                 if (has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, shape::query, add, u);
             });
             if (has_values) {
-                load_inverse(w, inverse);
                 take_values<T, key_boxes, value_boxes, reading>(w);
                 dr_group_wait<0>();
                 scale_rows(u, w.rows.lambda[w.row], w.rows.lambda[w.row + 8]);
@@ -336,13 +317,13 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
             if (has_keys) ask_keys<T, key_boxes, value_boxes, reading>(w, add, q, r);
         });
         if (has_values) {
-            if (shape::reads && !shape::sums) load_inverse(w, inverse);
             if (!shape::sums) take_values<T, key_boxes, value_boxes, reading>(w);
             if (shape::reads) dr_group_wait<has_keys ? 1 : 0>();
             take_rest<T, key_boxes, value_boxes, reading>(w, u);
-            make_updates<T, key_boxes, value_boxes, reading>(w, inverse, u);
+            make_updates<T, key_boxes, value_boxes, reading>(w, u);
         }
         meet_all<shape::groups>();
+        if (shape::reads && has_keys) leave_tile(w, shape::inverse);
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);

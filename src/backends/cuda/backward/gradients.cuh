@@ -53,7 +53,8 @@ static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all
 enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
- * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write. */
+ * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;
+ * inverse: both halves of A. */
 template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
     enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
@@ -63,9 +64,10 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
         d_update = key + 1 + (apart || sums),
         output,
         value,
-        query = apart || sums ? key + 1 : value + 1,
-        write = apart ? value + 1 : key,
-        exit = value + 1 + !sums,
+        inverse = value + reads,
+        query = apart || sums ? key + 1 : inverse + 1,
+        write = apart ? inverse + 1 : key,
+        exit = inverse + 1 + !sums,
         tiles = exit + key_boxes
     };
 };
@@ -186,6 +188,13 @@ template <typename T> static __device__ inline void copy_box(char *to, const T *
     dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
 }
 
+/* Both halves of A, as they lie. */
+static __device__ inline void copy_inverse(char *to, const char *from) {
+    const int mine = dr_copy_thread() * 16;
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += 128 * 16) dr_copy_whole(dr_shared_address(to) + (unsigned)(i + mine), from + i + mine);
+}
+
 /* The chunk's tokens of an input, boxes of 64 columns. */
 template <typename T>
 static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
@@ -257,7 +266,7 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
     if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
     if (i == 32)
         dr_bulk_prefetch((const T *)call.back.d_exit + x.block * V * plan.key_width, (unsigned)(V * plan.key_width * 2));
-    if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
+    if (i == 96 && plan.reads) dr_bulk_prefetch((const char *)call.chunk.inverse + x.block * DR_HALVES_BYTES, DR_HALVES_BYTES);
 }
 
 template <typename T, int key_boxes, int value_boxes, int reading>
@@ -310,6 +319,8 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
                 copy_tokens<T>(to, rows, x, dr_reader_source(rows), x.key_head, key_boxes, rows.key_size);
             else if (i == shape::query)
                 copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (shape::reads && i == shape::inverse)
+                copy_inverse(to, (const char *)call.chunk.inverse + block * DR_HALVES_BYTES);
             else if (i == shape::value)
                 copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
             else if (i == shape::output)

@@ -79,7 +79,7 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, float (&l)[8][4], const float (&p)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float lambda = small.lambda[threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h];
+        const float lambda = small.lambda[dr_prepare_warp() * 16 + threadIdx.x % 32 / 4 + 8 * h];
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -347,9 +347,10 @@ static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan
 
 static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors &tensors, const dr_prepare_block &x,
                                                      const float *matrix) {
+    float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
     for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS)
-        tensors.inverse[x.block * 64 * 64 + e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+        to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
 /* X = diag(leave) W: no row reads, A = I. */
@@ -447,10 +448,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
         return;
     }
     dr_triangle_invert<precise>(matrix);
-    dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        char *inverse = tensors.inverse && plan.halves ? (char *)tensors.inverse + x.block * DR_HALVES_BYTES : NULL;
+        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit,
+                                           inverse);
         return;
     }
 #endif
