@@ -55,40 +55,25 @@ static __device__ inline float trace_of(const worker &w, const float (&c)[8][4])
     return __uint_as_float(sum);
 }
 
-/* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
-template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const int left = rows.key_size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
-    union {
-        unsigned word[4];
-        uint4 words;
-        T x[8];
-    } put[2][2]; /* of rows g and g + 8, of columns 8 t and 32 + 8 t */
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int n = 0; n < 8; n += 4) {
-            unsigned(&x)[4] = put[h][n / 4].word;
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = dr_pack(T(), c[n + i][2 * h], c[n + i][2 * h + 1]);
-            dr_group_exchange(x);
+/* The rows to tokens of [tokens][..][size], the group's 64 columns from `to` on, through the warp's rows of a box. */
+template <typename T>
+static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, int64_t stride, int size,
+                                         const float (&c)[8][4]) {
+    const bool aligned = w.call.plan.rows.aligned;
+    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
+    to += first * stride;
+    dr_group_put_rows<T>(w.shared + box, c, [=](int row, int unit, uint4 eight) {
+        T *at = to + row * stride + unit * 8;
+        if (row >= alive) return;
+        if (aligned) {
+            if (unit * 8 < left) *(uint4 *)at = eight;
+            return;
         }
-    to += w.row * stride + 8 * w.t;
-    if (rows.aligned) {
+        const T *x = (const T *)&eight;
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int n = 0; n < 2; n++)
-                if (32 * n < left && w.row + 8 * h < alive) *(uint4 *)(to + 8 * h * stride + 32 * n) = put[h][n].words;
-        return;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (32 * n + e < left && w.row + 8 * h < alive) to[8 * h * stride + 32 * n + e] = put[h][n].x[e];
+        for (int e = 0; e < 8; e++)
+            if (unit * 8 + e < left) at[e] = x[e];
+    });
 }
 
 /* The rows as floats to [64][Kp]. */
@@ -141,24 +126,26 @@ template <typename T> static __device__ inline float2 squares_of(unsigned box) {
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
  * value head, else what row_gradients takes. */
-template <typename T> static __device__ inline void put_input(const worker &w, dr_input i, const float (&c)[8][4]) {
+template <typename T>
+static __device__ inline void put_input(const worker &w, unsigned box, dr_input i, const float (&c)[8][4]) {
     const dr_cuda_input &input = w.call.plan.rows.input[i];
     if (input.gradient)
-        put_tokens<T>(w, (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      input.token, c);
+        put_tokens<T>(w, box,
+                      (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
+                      input.token, w.call.plan.rows.key_size, c);
 }
 
-template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
+template <typename T> static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     if (dr_rows_direct(&rows) || dr_rows_made(&rows))
-        put_input<T>(w, DR_INPUT_QUERY, q);
+        put_input<T>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
 }
 
-/* r has its factor s. */
+/* r has its factor s. read, write: boxes that they may go through. */
 template <typename T, int reading>
-static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
+static __device__ inline void put_keys(const worker &w, unsigned read, unsigned write, float (&r)[8][4], float (&k)[8][4]) {
     constexpr bool reads = reading != READS_NOTHING;
     const dr_cuda_backward_call &call = w.call;
     const dr_cuda_rows &rows = call.plan.rows;
@@ -187,8 +174,8 @@ static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float 
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reading == READS_OTHER) put_input<T>(w, dr_row_led(&row), r);
-    put_input<T>(w, dr_row_written(&row), k);
+    if (reading == READS_OTHER) put_input<T>(w, read, dr_row_led(&row), r);
+    put_input<T>(w, write, dr_row_written(&row), k);
 }
 
 /* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
@@ -297,7 +284,6 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     } else if (rows.scalar_decay) {
         ask = dots_with<T>(q, w.base + query);
     }
-    put_query<T>(w, q);
     dr_group_wait<0>();
     if (reading == READS_WRITTEN || shape::sums) {
         dots_with<T>(r, k, w.base + key, read, write);
@@ -317,10 +303,12 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         put_rows(w, w.call.back.write_part + part, write);
         put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
     }
+    meet_group(w); /* queries and keys are read */
+    put_query<T>(w, query, q);
+    put_keys<T, reading>(w, key, write_key, r, k);
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
     leave_tile(w, shape::query);
-    put_keys<T, reading>(w, r, k);
 }
 
 #endif

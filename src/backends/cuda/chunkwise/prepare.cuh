@@ -79,7 +79,7 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, float (&l)[8][4], const float (&p)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float lambda = small.lambda[dr_prepare_warp() * 16 + threadIdx.x % 32 / 4 + 8 * h];
+        const float lambda = small.lambda[dr_copy_thread() / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h];
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll

@@ -122,7 +122,7 @@ template <typename T> static __device__ inline void dr_group_lay_rows(char *tile
 /* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of
  * row 0 .. 15. */
 template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
-    const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
+    const int lane = (int)(threadIdx.x % 32), first = dr_copy_thread() / 32 * 16;
     dr_group_lay_rows<T>(tile, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
