@@ -225,24 +225,42 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
     if (own == 15) to.total[begin / 16] = head;
 }
 
-static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
+/* What the rows of a chunk are made of, asked for before anything waits. */
+typedef struct {
+    float log_decay; /* of a row of make_decays */
+    dr_cuda_row_factors factors;
+    float lambda;
+} row_inputs;
+
+static __device__ inline row_inputs fetch_rows(const dr_cuda_backward_call &call, const dr_row_block &x) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
-    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
+    row_inputs from = {0, {0, 0, 0, 0}, 0};
+    if (row < x.rows && rows.scalar_decay)
+        from.log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + row, 0, x.head);
+    if (i < 64) from.factors = call.chunk.factors[x.block * 64 + i];
+    if (i < x.rows) from.lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head);
+    return from;
+}
+
+static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, const row_inputs &from,
+                                        chunk_rows &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int i = (int)threadIdx.x;
     if (i == 0) {
         to.x = x;
         to.entry = dr_given_state(call, x, false) != NULL;
         to.beyond = dr_given_state(call, x, true) != NULL;
     }
     if (i < 64) {
-        const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
-        to.gain[i] = factors.gain;
-        to.value[i] = factors.value;
-        to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
-        to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
-        to.mixed[i] = to.rest[i] * to.lambda[i];
+        const float gain = from.factors.gain, rest = -gain / dr_score_gain(gain);
+        to.gain[i] = gain;
+        to.value[i] = from.factors.value;
+        to.rest[i] = rest;
+        to.lambda[i] = from.lambda;
+        to.mixed[i] = rest * from.lambda;
     }
-    make_decays(rows, alpha, to.decay);
+    make_decays(rows, expf(from.log_decay), to.decay);
 }
 
 /* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
@@ -288,12 +306,13 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const bool more = block < plan.blocks;
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
-        if (more) expect_chunk<T>(call, x, d_o);
+        row_inputs inputs;
+        if (more) expect_chunk<T>(call, x, d_o), inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_rows(call, x, told[side]);
+            make_rows(call, x, inputs, told[side]);
         else if (threadIdx.x == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));

@@ -451,9 +451,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        char *inverse = tensors.inverse && plan.halves ? (char *)tensors.inverse + x.block * DR_HALVES_BYTES : NULL;
-        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit,
-                                           inverse);
+        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        if (tensors.inverse && plan.halves)
+            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif

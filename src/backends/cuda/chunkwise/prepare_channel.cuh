@@ -564,7 +564,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, true, pairs>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
-                                          score, exit, NULL);
+                                          score, exit);
         return;
     }
 #endif

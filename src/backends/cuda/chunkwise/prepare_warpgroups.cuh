@@ -65,6 +65,15 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
     }
 }
 
+/* Both halves to memory as they lie. */
+static __device__ inline void dr_halves_save(char *to, const char *halves) {
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += PREPARE_THREADS * 16) {
+        const int at = i + dr_copy_thread() * 16;
+        *(uint4 *)(to + at) = *(const uint4 *)(halves + at);
+    }
+}
+
 /* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
 template <typename T, bool scaled>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
@@ -176,23 +185,15 @@ static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan,
 }
 
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
- * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. inverse: where the halves
- * go as they lie, or NULL. */
+ * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. */
 template <typename T, bool rest, bool pairs>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
-                                                int block, const float (&p)[8][4], unsigned writer, T *score, T *exit,
-                                                char *inverse) {
+                                                int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
     dr_halves_turn<T, !rest>(matrix, leave, high, low);
     dr_shared_fence();
     __syncthreads();
-    if (inverse)
-#pragma unroll
-        for (int i = 0; i < DR_HALVES_BYTES; i += PREPARE_THREADS * 16) {
-            const int at = i + dr_copy_thread() * 16;
-            *(uint4 *)(inverse + at) = *(const uint4 *)(halves + at);
-        }
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));

@@ -7,8 +7,7 @@
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
  * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
  * nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the values are taken from U while the second
- * is under way; X^T Y goes before P' Y, which nothing waits for. Where rows read key + lambda query, the copying warps make that
- * in the key's place, so that computing warps have nothing more to do. */
+ * is under way; X^T Y goes before P' Y, which nothing waits for. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
@@ -17,7 +16,7 @@
 
 enum { DR_SCAN_MOST_STAGES = 4 };
 
-/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, of which it makes one. */
+/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, both of which it loads. */
 enum { DR_SCAN_BLIND, DR_SCAN_READS, DR_SCAN_SUMS };
 
 typedef struct {
@@ -31,18 +30,17 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
     dr_group_scan_call call = {scan, 0, 0, 0};
-    const bool sums = plan.reader_sum;
     dr_scan_room &room = call.call.room;
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o || sums ? queries : 0;
+    room.query = end, end += scan.o || plan.reader_sum ? queries : 0;
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
     room.keep = end, end += plan.key_width * (int)sizeof(float);
-    call.lambda = end, end += sums ? 64 * (int)sizeof(float) : 0;
+    call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (limit - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
@@ -87,38 +85,11 @@ static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
 
-/* Keys become key + lambda query in their place, 64 rows of tiles of `boxes` boxes: a thread's units are 16 rows apart, and so at
- * one exchange of units. */
-template <typename T, int boxes>
-static __device__ inline void dr_group_mix(char *keys, const char *queries, const float *lambda) {
-    const int row = (int)threadIdx.x / 8, mine = row * 128 + (((int)threadIdx.x % 8 ^ row % 8) << 4);
-    keys += mine, queries += mine, lambda += row;
-#pragma unroll 2
-    for (int j = 0; j < 4 * boxes; j++) {
-        const float factor = lambda[j % 4 * 16];
-        const uint4 key = *(const uint4 *)(keys + j * 2048), query = *(const uint4 *)(queries + j * 2048);
-        const unsigned of_key[4] = {key.x, key.y, key.z, key.w}, of_query[4] = {query.x, query.y, query.z, query.w};
-        unsigned sum[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float2 k = dr_unpack(T(), of_key[e]), q = dr_unpack(T(), of_query[e]);
-            sum[e] = dr_pack(T(), fmaf(factor, q.x, k.x), fmaf(factor, q.y, k.y));
-        }
-        *(uint4 *)(keys + j * 2048) = make_uint4(sum[0], sum[1], sum[2], sum[3]);
-    }
-}
-
-/* The copies of the chunk that is `behind` chunks back, into a stage, have come: finishes it and says so. */
-template <typename T, int boxes, int reading, int behind>
-static __device__ inline void dr_group_tell(const dr_group_scan_call &call, char *shared, int stage) {
+/* The copies of the chunk that is `behind` chunks back have come: says so. */
+template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
     dr_copy_wait<behind>();
-    if (reading == DR_SCAN_SUMS) {
-        char *at = shared + stage * call.call.room.bytes;
-        __barrier_sync_count(1, 128); /* the copies of all copying threads */
-        dr_group_mix<T, boxes>(at + call.call.room.reader, at + call.call.room.query, (const float *)(at + call.lambda));
-    }
     dr_shared_fence();
-    dr_gate_arrive(dr_group_filled(call, dr_shared_address(shared), stage));
+    dr_gate_arrive(gate);
 }
 
 /* lambda of a chunk's tokens, to a stage. */
@@ -128,9 +99,9 @@ static __device__ inline void dr_group_load_lambda(const dr_group_scan_call &cal
     const float *lambda = (const float *)input.at + head * input.head;
     const int thread = (int)threadIdx.x;
     const bool there = thread < place.tokens;
-    if (thread >= 64) return;
-    dr_copy_word(dr_shared_address(stage + call.lambda) + thread * 4,
-                 there ? lambda + (place.first + thread) * input.token : lambda, there);
+    if (thread < 64)
+        dr_copy_word(dr_shared_address(stage + call.lambda) + thread * 4,
+                     there ? lambda + (place.first + thread) * input.token : lambda, there);
 }
 
 /* Rows at one stride that fill a tile chunk after chunk: what the thread copies of the next one, rows 16 apart. */
@@ -183,7 +154,7 @@ static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
 }
 
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int boxes, int reading>
+template <typename T, int boxes>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
@@ -204,8 +175,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, heads * count * bytes);
     };
     dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
-    constexpr bool sums = reading == DR_SCAN_SUMS;
-    const bool reader_direct = plan.reader_direct || sums;
+    const bool sums = plan.reader_sum, reader_direct = plan.reader_direct || sums;
     dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
                              : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
                                                                       whole_keys && rows.steps == 1)
@@ -262,17 +232,17 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         dr_copy_commit();
         if (group_call.stages == 2) {
-            dr_group_tell<T, boxes, reading, 0>(group_call, shared, told.stage);
+            dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
             dr_group_next(told, group_call.stages);
         } else if (chunk > place.begin) {
-            dr_group_tell<T, boxes, reading, 1>(group_call, shared, told.stage);
+            dr_group_tell<1>(dr_group_filled(group_call, gates, told.stage));
             dr_group_next(told, group_call.stages);
         }
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
         block += heads;
     }
-    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<T, boxes, reading, 0>(group_call, shared, told.stage);
+    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -431,7 +401,7 @@ template <typename T, int boxes, int queries, int reading>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
-    constexpr bool reads = reading != DR_SCAN_BLIND;
+    constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
@@ -458,13 +428,20 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
         dr_group_begin();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
-        if (queries) {
+        if (asks) {
             dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false);
             dr_group_commit();
-            if (call.saved) dr_group_save<T, steps>(call, place, block, a);
+            if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
         dr_group_values<T>(place.unit, there, value, v);
-        if (reads) dr_group_wait<queries ? 1 : 0>();
+        if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
+        if constexpr (reading == DR_SCAN_SUMS) {
+            const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
+        }
         if (gated && !place.unit)
             dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
                                             y);
@@ -517,7 +494,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
-        dr_group_copy<T, boxes, reading>(group_call, shared, dr_scan_find(call, first, rest), columns);
+        dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
