@@ -132,17 +132,18 @@ static __device__ inline void ask_states(const worker &w, F ask) {
     ask(entry);
 }
 
-/* U of the group's 64 columns of V gets the product of S and the rows of a tile. */
+/* R S of the group's 64 columns of V: K S and, where R is a sum, Q S. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void ask_updates(const worker &w, int tile, bool add, float (&u)[8][4]) {
+static __device__ inline void ask_updates(const worker &w, bool add, float (&u)[8][4], float (&asked)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    const unsigned rows = w.base + await_tile(w, tile);
+    const unsigned key = w.base + tile_of(w, shape::key), query = shape::sums ? w.base + await_tile(w, shape::query) : 0;
     dr_shared_fence();
     dr_group_begin();
 #pragma unroll
     for (int b = 0; b < key_boxes; b++) {
         const unsigned state = w.base + tile_of(w, shape::state + b) + (unsigned)w.group * BOX;
-        chain<T, false, true>(u, rows + b * BOX, state, add || b > 0);
+        chain<T, false, true>(u, key + b * BOX, state, add || b > 0);
+        if (shape::sums) chain<T, false, true>(asked, query + b * BOX, state, add || b > 0);
     }
     dr_group_commit();
 }
@@ -163,9 +164,9 @@ static __device__ inline void ask_keys(const worker &w, bool add, float (&q)[8][
     dr_group_commit();
 }
 
-/* Y = Z - diag(c) R~ S of the group's 64 columns, from R S. */
+/* Y = Z - diag(c) R~ S of the group's 64 columns, from K S and Q S. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void take_rest(const worker &w, float (&u)[8][4]) {
+static __device__ inline void take_rest(const worker &w, float (&u)[8][4], const float (&asked)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     unsigned values[8][2];
     load_places<T>(w.base + tile_of(w, shape::value) + (unsigned)w.group * BOX, values);
@@ -174,11 +175,14 @@ static __device__ inline void take_rest(const worker &w, float (&u)[8][4]) {
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
         const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
+        const float lambda = shape::sums ? w.rows.lambda[row] : 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 v = dr_unpack(T(), values[n][h]);
-            u[n][2 * h] = shape::reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
-            u[n][2 * h + 1] = shape::reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
+            float &left = u[n][2 * h], &right = u[n][2 * h + 1];
+            if (shape::sums) left = fmaf(lambda, asked[n][2 * h], left), right = fmaf(lambda, asked[n][2 * h + 1], right);
+            left = shape::reads ? fmaf(-c, left, f * v.x) : f * v.x;
+            right = shape::reads ? fmaf(-c, right, f * v.y) : f * v.y;
         }
     }
 }
@@ -297,29 +301,18 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         if (block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
-        float u[8][4], q[8][4], r[8][4];
+        float u[8][4], asked[8][4], q[8][4], r[8][4];
 #pragma unroll
         for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
         await_tile(w, shape::key);
-        if (shape::sums) {
-            ask_states<T, key_boxes, value_boxes, reading, has_values>(w, [&](bool add) {
-                if (has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, shape::query, add, u);
-            });
-            if (has_values) {
-                take_values<T, key_boxes, value_boxes, reading>(w);
-                dr_group_wait<0>();
-                scale_rows(u, w.rows.lambda[w.row], w.rows.lambda[w.row + 8]);
-                dr_group_settle(u);
-            }
-        }
         ask_states<T, key_boxes, value_boxes, reading, has_values>(w, [&](bool add) {
-            if (shape::reads && has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, shape::key, shape::sums || add, u);
+            if (shape::reads && has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, add, u, asked);
             if (has_keys) ask_keys<T, key_boxes, value_boxes, reading>(w, add, q, r);
         });
         if (has_values) {
-            if (!shape::sums) take_values<T, key_boxes, value_boxes, reading>(w);
+            take_values<T, key_boxes, value_boxes, reading>(w);
             if (shape::reads) dr_group_wait<has_keys ? 1 : 0>();
-            take_rest<T, key_boxes, value_boxes, reading>(w, u);
+            take_rest<T, key_boxes, value_boxes, reading>(w, u, asked);
             make_updates<T, key_boxes, value_boxes, reading>(w, u);
         }
         meet_all<shape::groups>();
