@@ -108,8 +108,8 @@ static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[
             dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
 }
 
-/* Products with the states before the chunk are asked for: ask(add). Where the call gives these in float, what rounding took from
- * them goes first. own: whether the group has columns of V. */
+/* Products with the states before the chunk are asked for: ask(add). Where the call gives these in float, what rounding took
+ * from them goes first. own: whether the group has columns of V. */
 template <typename T, int key_boxes, int value_boxes, int reading, bool own, typename F>
 static __device__ inline void ask_states(const worker &w, F ask) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;

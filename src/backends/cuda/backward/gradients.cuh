@@ -192,7 +192,8 @@ template <typename T> static __device__ inline void copy_box(char *to, const T *
 static __device__ inline void copy_inverse(char *to, const char *from) {
     const int mine = dr_copy_thread() * 16;
 #pragma unroll
-    for (int i = 0; i < DR_HALVES_BYTES; i += 128 * 16) dr_copy_whole(dr_shared_address(to) + (unsigned)(i + mine), from + i + mine);
+    for (int i = 0; i < DR_HALVES_BYTES; i += 128 * 16)
+        dr_copy_whole(dr_shared_address(to) + (unsigned)(i + mine), from + i + mine);
 }
 
 /* The chunk's tokens of an input, boxes of 64 columns. */
@@ -435,8 +436,7 @@ template <typename T> static __device__ inline void operands_of(unsigned (&a)[4]
 template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box) {
     const int mine = dr_scan_warp() * 16;
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+    for (int k = 0; k < 4; k++) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 }
 
 /* The box's rows times factor[row]. */
@@ -452,8 +452,8 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
         }
 }
 
-/* The numbers of a box, two in each register, that stand where the thread's accumulators do: of row + 8 h, columns 8 n + 2 t and
- * the one behind it. */
+/* The numbers of a box, two in each register, that stand where the thread's accumulators do: of row + 8 h, columns 8 n + 2 t
+ * and the one behind it. */
 template <typename T> static __device__ inline void load_places(unsigned box, unsigned (&x)[8][2]) {
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {

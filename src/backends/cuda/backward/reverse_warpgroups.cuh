@@ -95,11 +95,12 @@ static __device__ inline void reverse_erasures(const dr_cuda_row_factors *factor
     }
 }
 
-/* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda times
- * that. plain: dO^T. */
+/* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
+ * times that. plain: dO^T. */
 template <typename T>
-static __device__ inline void reverse_sums(const dr_cuda_row_factors *factors, const float *lambda, const unsigned (&plain)[4][4],
-                                           const float (&u)[8][4], unsigned (&scaled)[4][4], unsigned (&y)[4][4]) {
+static __device__ inline void reverse_sums(const dr_cuda_row_factors *factors, const float *lambda,
+                                           const unsigned (&plain)[4][4], const float (&u)[8][4], unsigned (&scaled)[4][4],
+                                           unsigned (&y)[4][4]) {
     factors += threadIdx.x % 4 * 2;
     lambda += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -111,7 +112,8 @@ static __device__ inline void reverse_sums(const dr_cuda_row_factors *factors, c
             const float2 d_o = dr_unpack(T(), plain[n / 2][n % 2 * 2 + i]);
             const float left = -f.gain * f.reader * u[n][2 * i], right = -g.gain * g.reader * u[n][2 * i + 1];
             y[n / 2][n % 2 * 2 + i] = dr_pack(T(), left, right);
-            scaled[n / 2][n % 2 * 2 + i] = dr_pack(T(), fmaf(mix.x, left, f.query * d_o.x), fmaf(mix.y, right, g.query * d_o.y));
+            scaled[n / 2][n % 2 * 2 + i] =
+                dr_pack(T(), fmaf(mix.x, left, f.query * d_o.x), fmaf(mix.y, right, g.query * d_o.y));
         }
     }
 }
@@ -190,7 +192,8 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
         dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
         dr_group_commit();
-        if (!sums) dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
+        if (!sums)
+            dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
         if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
         dr_group_wait<sums ? 0 : 1>();
         if (reading != DR_SCAN_BLIND) {

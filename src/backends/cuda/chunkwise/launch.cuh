@@ -35,9 +35,9 @@ template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choos
     if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
     if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
     if (call->summary)
-        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+        return !plan->reads       ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
                : plan->reader_sum ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
-                                           : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
+                                  : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
     if (!plan->reads)
         return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
     if (plan->reader_sum)

@@ -27,8 +27,8 @@ static bool reads_directly(const dr_rule *rule) {
            (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
 }
 
-/* Whether whoever wants what they read makes it of the inputs, r = k + lambda q, since queries are at hand there: the stages for
- * values that are no wider and not gated do. */
+/* Whether whoever wants what they read makes it of the inputs, r = k + lambda q, since queries are at hand there: the stages
+ * for values that are no wider and not gated do. */
 static bool reads_sum(const dr_rule *rule) {
     const dr_row *row = &rule->row[0];
     return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&

@@ -349,8 +349,7 @@ static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors
                                                      const float *matrix) {
     float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
-    for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS)
-        to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+    for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
 /* X = diag(leave) W: no row reads, A = I. */
