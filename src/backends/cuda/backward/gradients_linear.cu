@@ -238,15 +238,13 @@ static __device__ inline void put_scores(const worker &w, float (&c)[8][4], bool
     dr_shared_fence();
 }
 
-/* Gradients of the group's 64 columns of values, and value . dz where a gain or a row's owner asks for it. */
-template <typename T>
-static __device__ inline void put_linear_values(const worker &w, float (&z)[8][4], const char *values, bool dots) {
+/* Gradients of the group's 64 columns of values, through a box. */
+template <typename T> static __device__ inline void put_linear_values(const worker &w, unsigned box, float (&z)[8][4]) {
     const dr_cuda_input &value = w.call.plan.rows.input[DR_INPUT_VALUE];
-    if (dots) put_rows(w, w.sums.value_dot[w.group], dots_with<T>(w, z, values));
+    if (!value.gradient) return;
     scale_rows(z, w.rows.value[w.row], w.rows.value[w.row + 8]);
-    if (value.gradient)
-        put_tokens<T>(w, (T *)value.gradient + dr_input_index(value, w.rows.x.place.first, 0, w.rows.x.head) + w.group * 64,
-                      value.token, w.call.plan.rows.value_size, z);
+    put_tokens<T>(w, box, (T *)value.gradient + dr_input_index(value, w.rows.x.place.first, 0, w.rows.x.head) + w.group * 64,
+                  value.token, w.call.plan.rows.value_size, z);
 }
 
 /* turn: of the boxes of scores. No product is conditional: a group that has no channels of K, or no columns of V, of its own
@@ -256,7 +254,6 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     constexpr bool single = shape::groups == 1;
     constexpr int boxes = key_boxes == value_boxes ? key_boxes : 0; /* of all tiles of scores' products */
-    const bool keyed = w.group < key_boxes, valued = w.group < value_boxes;
     const int mine = key_boxes == 2 ? w.group : 0;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const chunk_decays &decay = w.rows.decay;
@@ -312,9 +309,8 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
         scale_rows(k, w.rows.value[w.row] * upper, w.rows.value[w.row + 8] * lower);
         scale_rows(z, upper, lower);
     }
-    const char *keys = w.shared + (key - w.base) + channels, *queries = w.shared + (query - w.base) + channels;
     float2 far = make_float2(0, 0);
-    if (rows.scalar_decay) far = dots_with<T>(w, k, keys);
+    if (rows.scalar_decay) far = dots_with<T>(k, key + channels);
     dr_group_settle(q), dr_group_settle(k), dr_group_settle(z);
     dr_group_begin();
     chain<T, false, false>(q, score, key + channels, true);
@@ -323,23 +319,24 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     chain<T, true, false>(k, score, query + channels, true);
     dr_group_commit();
     dr_group_wait<1>();
-    float2 ask = make_float2(0, 0);
-    if (rows.scalar_decay) ask = dots_with<T>(w, q, queries);
-    if (keyed) put_query<T>(w, q);
-    if (valued) put_linear_values<T>(w, z, w.shared + (value - w.base) + columns, dots);
-    leave_tile(w, shape::output);
-    leave_tile(w, shape::value);
+    float2 ask = make_float2(0, 0), write = ask;
+    if (rows.scalar_decay) ask = dots_with<T>(q, query + channels);
+    if (dots) put_rows(w, w.sums.value_dot[w.group], dots_with<T>(z, value + columns));
     dr_group_wait<0>();
     dr_gate_arrive(w.base + (unsigned)READ);
-    if (keyed && rows.scalar_decay) {
-        const float2 write = dots_with<T>(w, k, keys);
-        put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
-        put_rows(w, w.sums.writer[w.group], far);
-    }
-    leave_tile(w, shape::query);
-    leave_tile(w, shape::key);
-    if (keyed && direct) put_input<T>(w, dr_row_written(&rows.row[0]), k);
-    if (keyed && !direct) put_floats(w, w.call.back.d_write, k);
+    if (rows.scalar_decay) write = dots_with<T>(k, key + channels);
+    put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
+    put_rows(w, w.sums.writer[w.group], far);
+    if (key_boxes == value_boxes)
+        meet_group(w); /* of the group's boxes all are read */
+    else
+        meet_all<shape::groups>();
+    if (w.group < key_boxes) put_query<T>(w, query + channels - w.base, q);
+    if (w.group < value_boxes) put_linear_values<T>(w, output + columns - w.base, z);
+    if (w.group < key_boxes && direct) put_input<T>(w, key + channels - w.base, dr_row_written(&rows.row[0]), k);
+    if (w.group < key_boxes && !direct) put_floats(w, w.call.back.d_write, k);
+#pragma unroll
+    for (int i = shape::output; i < shape::rests; i++) leave_tile(w, i);
 }
 
 template <typename T, int key_boxes, int value_boxes>
