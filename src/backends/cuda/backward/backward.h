@@ -9,8 +9,8 @@
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
  *
- * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits. Where rows read nothing and the forward took
- * all from the inputs (plan.linear_back), so does the backward: reverse makes dS' alone, gradients_linear the rest.
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits. Where rows read nothing and the forward
+ * took all from the inputs (plan.linear_back), so does the backward: reverse makes dS' alone, gradients_linear the rest.
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */

@@ -535,8 +535,8 @@ static __device__ inline float decay_between(const chunk_decays &decay, int row,
     return product;
 }
 
-/* Scores up to the diagonal (below: below it) times the decays and the factors of rows; begin: the factor times the decay from the
- * start of the row's block, near: the decays within it, both of the thread's two rows. */
+/* Scores up to the diagonal (below: below it) times the decays and the factors of rows; begin: the factor times the decay from
+ * the start of the row's block, near: the decays within it, both of the thread's two rows. */
 static __device__ inline void mask_scores(const worker &w, const float (&factor)[2], float (&begin)[2],
                                           const float *const (&near)[2], bool below, float (&c)[8][4]) {
     const chunk_decays &decay = w.rows.decay;

@@ -388,8 +388,8 @@ static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_sc
     return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0)));
 }
 
-/* What a part begins with: it stands in `between`, or (edge) is given, and then a summary puts it there, since what is given may
- * lie where the result goes. */
+/* What a part begins with: it stands in `between`, or (edge) is given, and then a summary puts it there, since what is given
+ * may lie where the result goes. */
 template <int tiles>
 static __device__ inline void dr_scan_enter(const dr_scan_block &x, const dr_scan_place &place, bool edge, bool summary,
                                             const float *given, float *between, float (&s)[tiles][4]) {

@@ -213,8 +213,7 @@ static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_ca
         asked = dr_linear_ask(plan.rows, next, decaying, gained);
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
         dr_shared_fence();
-        dr_linear_make<T, boxes>(call, x, row, shared + at.stage * call.room.bytes, small[turn], place.columns == 0,
-                                          1 + maker);
+        dr_linear_make<T, boxes>(call, x, row, shared + at.stage * call.room.bytes, small[turn], place.columns == 0, 1 + maker);
         dr_gate_arrive(made + (unsigned)at.stage * 8);
 #pragma unroll
         for (int i = 0; i < makers; i++) dr_group_next(at, group_call.stages);

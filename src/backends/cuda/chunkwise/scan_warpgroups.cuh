@@ -136,8 +136,8 @@ static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to
     stream.at += stream.skip;
 }
 
-/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk; step: 1, or -1 where the chunk before
- * is the next. */
+/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk; step: 1, or -1 where the chunk
+ * before is the next. */
 template <typename T>
 static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source,
                                                              int64_t first, int head, int column, int tokens, bool whole,
