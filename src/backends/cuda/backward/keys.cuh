@@ -185,14 +185,21 @@ static __device__ inline void put_leads(const dr_cuda_rows &rows, const dr_row_b
     leads[threadIdx.x] = to;
 }
 
-/* Where row `row` of a tile leads, its channel `first`; NULL: nowhere. Of vectors, only keys have an axis of steps. */
+/* Where row `row` of a tile, of token `token`, leads, its channel `first`; NULL: nowhere. Of vectors, only keys have an axis of
+ * steps. */
 template <typename T>
-static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row) {
+static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row,
+                                    int token) {
     if (row >= x.rows) return NULL;
-    const int token = dr_row_token(rows, row), step = row - token * rows.steps;
+    const int step = row - token * rows.steps;
     if (rows.step_axis && tile == LEADS_QUERY && step != rows.steps - 1) return NULL;
     const lead to = leads[2 * tile + (rows.step_axis ? 0 : step)];
     return to.at ? (T *)to.at + (rows.step_axis && tile != LEADS_QUERY ? row : token) * to.stride : NULL;
+}
+
+template <typename T>
+static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row) {
+    return lead_of<T>(rows, x, leads, tile, row, dr_row_token(rows, row));
 }
 
 #endif

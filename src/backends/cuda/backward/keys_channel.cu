@@ -40,21 +40,23 @@ static __device__ inline void make_alphas(char *alpha) {
 
 /* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
  * the half that has no such pairs); the factors of blocks and halves. */
-template <typename T, bool reads>
+template <typename T, int form>
 static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+    constexpr bool reads = form & READS;
     const int warp = (int)(threadIdx.x / 32), start = warp * HALF, second = warp % 2, d = (int)(threadIdx.x % 32) * 2;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 other = one, product = one; /* of the other half; from the start of this one, then to its end */
 #pragma unroll
-    for (int i = 0; i < HALF; i++) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
+    for (int i = 0; i < HALF; i++)
+        if (row_decays<form>(i)) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
     const float2 first = second ? other : one, last = second ? one : other;
 #pragma unroll 2
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
         const float2 before = product;
-        product = times(product, alpha_pair(alpha, row, d));
-        const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
+        if (row_decays<form>(i)) product = times(product, alpha_pair(alpha, row, d));
+        const float2 q = row_asks<form>(i) ? times(tile_pair<T>(shared + room.query, row, d), product) : none;
         set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
         set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
         if (!reads) continue;
@@ -71,7 +73,7 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
         const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
         set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
         set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
-        product = times(product, alpha_pair(alpha, row, d));
+        if (row_decays<form>(i)) product = times(product, alpha_pair(alpha, row, d));
     }
 }
 
@@ -163,7 +165,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     const int row = mine + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
     const float *half = k.half + block * 128;
-    scale_keys<T, reads>(rows, shared, room, k);
+    scale_keys<T, form>(rows, shared, room, k);
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -281,7 +283,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (form != READS && reads) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
+    if constexpr (reads && (form & ~(PAIRS | SINGLE)) != READS) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
     finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 
@@ -297,8 +299,10 @@ template <typename T> static dr_status launch_form(const dr_cuda_backward_call *
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
     if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
     if (!direct) return late ? launch<T, READS | LATE | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
-    if (late) return launch<T, READS | LATE>(call, stream);
-    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED>(call, stream) : launch<T, READS>(call, stream);
+    if (rows->steps == 2) return late ? launch<T, READS | LATE | PAIRS>(call, stream) : launch<T, READS | PAIRS>(call, stream);
+    if (late || rows->steps > 2) return launch<T, READS | LATE>(call, stream);
+    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED | SINGLE>(call, stream)
+                                                  : launch<T, READS | SINGLE>(call, stream);
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -174,28 +174,26 @@ static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row,
 
 template <typename T>
 static __device__ inline void dr_take_eight(const char *tile, int rows, int row, int column, float (&x)[8]) {
-    constexpr int unit = 16 / (int)sizeof(T);
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int i = 0; i < 8; i += unit) {
-        union {
-            uint4 word;
-            T element[unit];
-        } pack;
-        pack.word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+        for (int i = 0; i < 8; i += 4) {
+            const float4 four = *(const float4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        }
+    } else {
+        const uint4 word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column));
+        const float2 pair[] = {dr_unpack(T(), word.x), dr_unpack(T(), word.y), dr_unpack(T(), word.z), dr_unpack(T(), word.w)};
 #pragma unroll
-        for (int e = 0; e < unit; e++) x[i + e] = dr_to_float(pack.element[e]);
+        for (int i = 0; i < 8; i += 2) x[i] = pair[i / 2].x, x[i + 1] = pair[i / 2].y;
     }
 }
 
 /* Two neighbours, the first at an even place: one load. */
 template <typename T> static __device__ inline float2 dr_load_pair(const void *at) {
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (sizeof(T) == 4)
         return *(const float2 *)at;
-    } else {
-        const unsigned word = *(const unsigned *)at;
-        const T *pair = (const T *)&word;
-        return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
-    }
+    else
+        return dr_unpack(T(), *(const unsigned *)at);
 }
 
 /* Four channels of a row of a tile, the first a multiple of four. */
