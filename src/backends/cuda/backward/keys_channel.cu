@@ -39,42 +39,44 @@ static __device__ inline void make_alphas(char *alpha) {
 }
 
 /* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs); the factors of blocks and halves. */
+ * the half that has no such pairs), read keys also by what is left of their gains; the factors of blocks and halves. */
 template <typename T, int form>
 static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
     constexpr bool reads = form & READS;
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, second = warp % 2, d = (int)(threadIdx.x % 32) * 2;
+    constexpr int steps = form & PAIRS ? 2 : 1, count = HALF / steps; /* rows of one decay, such decays */
+    const unsigned thread = dr_forget(threadIdx.x); /* or the places of rows are kept, and spilled, for rows_near */
+    const int warp = (int)(thread / 32), start = warp * HALF, second = warp % 2, d = (int)(thread % 32) * 2;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
-    float2 other = one, product = one; /* of the other half; from the start of this one, then to its end */
+    float2 a[count], after[count]; /* to the end of the half */
+    float2 other = one, product = one;
 #pragma unroll
-    for (int i = 0; i < HALF; i++)
-        if (row_decays<form>(i)) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
+    for (int i = 0; i < count; i++) {
+        other = times(other, alpha_pair(alpha, (start ^ HALF) + i * steps, d));
+        a[i] = alpha_pair(alpha, start + i * steps, d);
+    }
+    after[count - 1] = one;
+#pragma unroll
+    for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
     const float2 first = second ? other : one, last = second ? one : other;
-#pragma unroll 2
+#pragma unroll
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
-        const float2 before = product;
-        if (row_decays<form>(i)) product = times(product, alpha_pair(alpha, row, d));
+        const float2 before = product, w = times(tile_pair<T>(shared + room.write, row, d), after[i / steps]);
+        if (row_decays<form>(i)) product = times(product, a[i / steps]);
         const float2 q = row_asks<form>(i) ? times(tile_pair<T>(shared + room.query, row, d), product) : none;
+        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
+        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
         set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
         set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
         if (!reads) continue;
-        const float2 r = times(tile_pair<T>(shared + room.read, row, d), dr_undecayed(rows, row) ? before : product);
+        const float2 head = row_late<form>(rows, row) ? before : product, rest = make_float2(k.rest[row], k.rest[row]);
+        const float2 r = times(times(tile_pair<T>(shared + room.read, row, d), rest), head);
         set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
         set_pair<T>(shared + room.scaled[5], row, d, second ? r : none);
     }
     *(float2 *)(k.half + warp * 64 + d) = product;
     if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
-    product = one;
-#pragma unroll 2
-    for (int i = HALF - 1; i >= 0; i--) {
-        const int row = start + i;
-        const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
-        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
-        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
-        if (row_decays<form>(i)) product = times(product, alpha_pair(alpha, row, d));
-    }
 }
 
 /* ---- products: 32 channels, from `column` on
@@ -145,10 +147,9 @@ static __device__ inline void add_writers(float (&c)[4][4], unsigned scores, uns
 
 /* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
 template <typename T>
-static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, const float *factor, int row,
-                                          int column) {
+static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
     dr_operand_a<T> a;
-    dr_load_turned<T>(a, scores, b, row, factor);
+    dr_load_turned<T>(a, scores, b, row);
     dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
 }
 
@@ -195,14 +196,14 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     for (int b = 3; b > block; b--) {
         scale_columns(w, k.total + b * 64, column);
         if (b < 3) scale_columns(near, k.total + b * 64, column);
-        add_readers<T>(near, scores, base + room.scaled[1], b, NULL, mine, column);
-        if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, k.rest, mine, column);
+        add_readers<T>(near, scores, base + room.scaled[1], b, mine, column);
+        if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, mine, column);
     }
     {
         float more[4][4] = {};
         join_halves(w, more, half + 64, column, 0);
-        add_readers<T>(more, scores, base + room.scaled[4], block, NULL, mine, column);
-        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, k.rest, mine, column);
+        add_readers<T>(more, scores, base + room.scaled[4], block, mine, column);
+        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;

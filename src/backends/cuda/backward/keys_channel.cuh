@@ -30,6 +30,10 @@ template <int form> static __device__ inline bool row_asks(int i) {
     return !(form & PAIRS) || i % 2 == 1;
 }
 
+template <int form> static __device__ inline bool row_late(const dr_cuda_rows &rows, int row) {
+    return form & LATE && (form & PAIRS ? row % 2 == 0 && rows.row[0].undecayed : dr_undecayed(rows, row));
+}
+
 template <int form> static __device__ inline int row_token(const dr_cuda_rows &rows, int row) {
     return form & PAIRS ? row / 2 : form & SINGLE ? row : dr_row_token(rows, row);
 }
@@ -191,10 +195,11 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
         const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
-        const bool late = undecayed && decays && dr_undecayed(rows, row);
+        const bool late = decays && row_late<form>(rows, row);
         const float2 a = decays ? alpha_pair(alpha, row, d) : one, before = head;
         const float2 w = tile_pair<T>(shared + room.write, row, d);
         float2 q = none, d_q = none, r = none, d_r = none, rest = none;
+        const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
         float score[HALF] = {}, erase[HALF];
         if (decays) head = times(head, a), e = none;
         if (asks) {
@@ -205,7 +210,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         if (reads) {
             dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
             r = tile_pair<T>(shared + room.read, row, d);
-            rest = times(make_float2(k.rest[row], k.rest[row]), r);
+            rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
 #pragma unroll
@@ -239,10 +244,9 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
         }
         if (reads) {
-            const float inverse = k.inverse[row], gain = k.gain[row], sign = to.sign[i % 2];
-            d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
-            gains[i] = -(r.x * d_r.x + r.y * d_r.y);
-            const float2 erased = make_float2(-gain * d_r.x, -gain * d_r.y), read = times(r, erased);
+            const float inverse = k.inverse[row], sign = to.sign[i % 2];
+            gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
+            const float2 erased = times(left, d_r), read = times(r, erased);
             if (late && i > 0) {
                 float2 &last = own_pair(own, i - 1);
                 last = make_float2(last.x + read.x, last.y + read.y);
@@ -252,7 +256,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
             if (floats) {
-                put_floats(to, to.read, row, to.made ? erased : d_r);
+                put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             } else if (gated) {
                 float gate[2] = {};
                 if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);

@@ -160,22 +160,35 @@ static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_til
         if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
 
-/* A the transpose of a tile: its columns from `mine` on, its rows 16 k .. times factor[row]; NULL: 1. */
+/* A the transpose of a tile: its columns from `mine` on, its rows 16 k .. */
+template <typename T> static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, int k, int mine) {
+    if constexpr (sizeof(T) == 4) {
+        float x[2][4];
+        dr_load_transposed<T>(x, tile, 64, k * 16, mine);
+        dr_operand_from<T>(a, x[0], x[1]);
+    } else {
+        dr_load_matrices_transposed(a.x, dr_lane_at<T>(tile + dr_lane_along<T>(), 64, k * 16, mine));
+    }
+}
+
+/* The same, those rows times factor[row]; NULL: 1. */
 template <typename T>
 static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, int k, int mine, const float *factor) {
+    if (!factor) {
+        dr_load_turned<T>(a, tile, k, mine);
+        return;
+    }
     const int t = (int)(threadIdx.x % 4);
     float x[2][4];
     dr_load_transposed<T>(x, tile, 64, k * 16, mine);
-    if (factor) {
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float f = factor[k * 16 + h * 8 + 2 * t + j];
-                x[h][j] *= f;
-                x[h][j + 2] *= f;
-            }
-    }
+        for (int j = 0; j < 2; j++) {
+            const float f = factor[k * 16 + h * 8 + 2 * t + j];
+            x[h][j] *= f;
+            x[h][j + 2] *= f;
+        }
     dr_operand_from<T>(a, x[0], x[1]);
 }
 
