@@ -17,16 +17,18 @@
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay; 128 threads. */
-static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+static __device__ inline void load_decays(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *alpha) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int decays = plan.chunk, spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
-    dr_clear_rows<float>(alpha, 64, 1, 0, rows.steps);
-    if (rows.steps > 1 && 64 % rows.steps) { /* the rows behind the last whole token */
+    dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
+    if (decays * spacing < 64) { /* the rows behind the last whole token */
         for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
-            *(float4 *)(alpha + dr_tile_at<float>(0, 64, 64 / rows.steps * rows.steps, i * 4)) = make_float4(0, 0, 0, 0);
+            *(float4 *)(alpha + dr_tile_at<float>(0, 64, decays * spacing, i * 4)) = make_float4(0, 0, 0, 0);
     }
-    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, 64 / rows.steps, 0, rows.steps, from);
+    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, decays, 0, spacing, from);
 }
 
 /* alpha in their place: a thread's elements are anywhere in the tile. */
@@ -137,12 +139,23 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
     }
 }
 
-/* C += 16 columns of G or M, those of block b, of this warp's rows, times rows of keys. */
-template <typename T>
-static __device__ inline void add_writers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
-    dr_operand_a<T> a;
-    dr_load_a<T>(a, scores, 64, row, b * 16);
-    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+/* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
+template <typename T, bool reads>
+static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], unsigned scores, unsigned erases, unsigned keys,
+                                          int b, int row, int column) {
+    dr_operand_a<T> score, erase;
+    dr_load_a<T>(score, scores, 64, row, b * 16);
+    if (reads) dr_load_a<T>(erase, erases, 64, row, b * 16);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        dr_operand_b<T> w[2];
+        dr_load_b_straight<T>(w, keys, 64, b * 16, column + n * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            dr_product<T>(q[2 * n + i], score, w[i]);
+            if (reads) dr_product<T>(r[2 * n + i], erase, w[i]);
+        }
+    }
 }
 
 /* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
@@ -176,20 +189,14 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
 #pragma unroll 1
     for (int b = 0; b < block; b++) {
         scale_columns(q, k.total + b * 64, column);
-        add_writers<T>(q, scores, base + room.scaled[0], b, mine, column);
-        if (!reads) continue;
-        scale_columns(r, k.total + b * 64, column);
-        add_writers<T>(r, erases, base + room.scaled[0], b, mine, column);
+        if (reads) scale_columns(r, k.total + b * 64, column);
+        add_writers<T, reads>(q, r, scores, erases, base + room.scaled[0], b, mine, column);
     }
     {
-        float more[4][4] = {};
-        add_writers<T>(more, scores, base + room.scaled[3], block, mine, column);
-        join_halves(q, more, half, column, 1);
-    }
-    if (reads) {
-        float more[4][4] = {};
-        add_writers<T>(more, erases, base + room.scaled[3], block, mine, column);
-        join_halves(r, more, half, column, 1);
+        float more_q[4][4] = {}, more_r[4][4] = {};
+        add_writers<T, reads>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
+        join_halves(q, more_q, half, column, 1);
+        if (reads) join_halves(r, more_r, half, column, 1);
     }
     float near[4][4] = {};
 #pragma unroll 1
@@ -272,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             continue;
         }
         if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays(plan.rows, x, first, shared + room.alpha);
+        if (next == 0 && half == COPY_SECOND) load_decays(plan, x, first, shared + room.alpha);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;

@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             const bool two = ahead == 2 && k + 64 < plan.key_width;
             __syncthreads();
             if (k == 0) {
-                dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
+                dr_load_output_rows<T>(shared + room.output, plan, x, call.d_o, column);
                 dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
                 dr_load_values<T>(shared + room.update, rows, x.place, x.head, column, DR_INPUT_VALUE);
             }

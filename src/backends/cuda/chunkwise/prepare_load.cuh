@@ -180,7 +180,7 @@ static __device__ inline void dr_load_writes(char *tile, const dr_cuda_chunk_pla
 template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
+    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = plan.chunk;
     const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
                                                          : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
@@ -255,8 +255,9 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
         }
     }
     const int parts = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
-    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    const int count = rows.step_axis ? 64 : plan.chunk;
+    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), count, i, parts);
+    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), count, i, parts);
     dr_load_queries<T>(query, plan, x);
     dr_copy_commit();
 }

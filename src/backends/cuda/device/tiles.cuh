@@ -71,12 +71,13 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
     const char *at = (const char *)(from.at + row * from.stride + within * unit);
     const int64_t source_step = from.stride * (step * (int)sizeof(T));
-    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+    if (rows % step == 0 && alive >= rows && size >= boxes * 64) { /* nothing to ask of a row: two additions a copy */
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
+                if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
@@ -118,17 +119,18 @@ static __device__ inline void dr_store_rows(const dr_strided<T> &to, const char 
     }
 }
 
-/* Zeros in the rows that first, first + spacing, .. leave out. */
+/* Zeros in the rows that first, first + spacing, .. leave out; first < spacing. */
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
     constexpr int units = 64 * (int)sizeof(T) / 16;
     const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
-    if (spacing == 1) return;
 #pragma unroll 1
-    for (int row = thread / units; row < tile_rows; row += step) {
-        if ((row + spacing - first) % spacing == 0) continue;
-        for (int box = 0; box < boxes; box++)
-            *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
+    for (int begin = 0; begin < spacing; begin++) {
+        if (begin == first) continue;
+#pragma unroll 1
+        for (int row = begin + spacing * (thread / units); row < tile_rows; row += spacing * step)
+            for (int box = 0; box < boxes; box++)
+                *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
     }
 }
 
