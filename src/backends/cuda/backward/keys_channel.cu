@@ -16,14 +16,16 @@
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
-/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay; 128 threads. */
+/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
+ * threads. */
+template <int form>
 static __device__ inline void load_decays(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *alpha) {
     const dr_cuda_rows &rows = plan.rows;
     const int decays = plan.chunk, spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
-    dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
+    if (!(form & (SINGLE | PAIRS))) dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
     if (decays * spacing < 64) { /* the rows behind the last whole token */
         for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
             *(float4 *)(alpha + dr_tile_at<float>(0, 64, decays * spacing, i * 4)) = make_float4(0, 0, 0, 0);
@@ -31,11 +33,12 @@ static __device__ inline void load_decays(const dr_cuda_chunk_plan &plan, const 
     dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, decays, 0, spacing, from);
 }
 
-/* alpha in their place: a thread's elements are anywhere in the tile. */
-static __device__ inline void make_alphas(char *alpha) {
+/* alpha in their place: a thread's elements are anywhere in their row. */
+template <int form> static __device__ inline void make_alphas(char *alpha) {
+    constexpr int units = 64 / 4, rows = form & PAIRS ? 32 : 64;
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < 64 * 64 / 4; i += THREADS) {
-        float4 &x = ((float4 *)alpha)[i];
+    for (int i = (int)threadIdx.x; i < rows * units; i += THREADS) {
+        float4 &x = ((float4 *)alpha)[i / units * (64 / rows) * units + i % units];
         x = make_float4(expf(x.x), expf(x.y), expf(x.z), expf(x.w));
     }
 }
@@ -218,7 +221,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     put_own(own, column, q);
     if (reads) put_own(own + OWN_BYTES, column, r);
     put_own(own + 2 * OWN_BYTES, column, near);
-    __syncthreads();
+    meet_block();
     finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
@@ -228,8 +231,9 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     extern __shared__ __align__(1024) char shared[];
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
-    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
+    const unsigned parts = (unsigned)plan.key_width / 64; /* 1, 2 or 4 */
+    const int first = (int)(blockIdx.x & (parts - 1)) * 64;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x >> parts / 2);
     if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), true);
     if (!reads || dr_rows_tied(plan.rows)) room.read = room.write;
@@ -261,7 +265,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
             exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first,
                                      column, exit);
-            if (column == 0) make_alphas(shared + room.alpha);
+            if (column == 0) make_alphas<form>(shared + room.alpha);
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
@@ -279,7 +283,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             continue;
         }
         if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays(plan, x, first, shared + room.alpha);
+        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan, x, first, shared + room.alpha);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;

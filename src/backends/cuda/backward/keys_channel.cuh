@@ -58,6 +58,11 @@ static __device__ inline float2 plus(float s, float2 y, float2 z) {
 
 enum { OWN_BYTES = 16 * 64 * (int)sizeof(float) };
 
+/* The two warps of a block of rows. */
+static __device__ inline void meet_block() {
+    __barrier_sync_count(1 + threadIdx.x / 64, 64);
+}
+
 /* Accumulators of a block's rows to its floats [16][64]. */
 static __device__ inline void put_own(char *own, int column, const float (&c)[4][4]) {
     const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
@@ -125,9 +130,11 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         const bool apart = row.read != DR_READ_NONE && dr_row_lead(&row) == DR_LEAD_APART;
         to.sign[i] = !apart ? 0 : row.read == DR_READ_FREE ? -1 : 1;
     }
-    const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
-    to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
-    to.gate_stride = gate.token * (int64_t)sizeof(T);
+    if (form & GATED) {
+        const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
+        to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
+        to.gate_stride = gate.token * (int64_t)sizeof(T);
+    }
     return to;
 }
 
@@ -378,9 +385,9 @@ static __device__ inline void finish_rows(const dr_cuda_backward_call &call, con
                                           const float (&w)[4][4]) {
     const channel_results to = channel_results_of<T, form>(call, x, first);
     const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
-    __syncthreads();
+    meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
-    __syncthreads();
+    meet_block();
     rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }

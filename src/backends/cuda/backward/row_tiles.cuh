@@ -14,12 +14,13 @@ typedef struct {
     int head, key_head, rows; /* rows that are there */
 } dr_row_block;
 
-static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t block) {
+static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &plan, const int64_t *cu, unsigned block) {
+    const unsigned heads = (unsigned)plan.value_heads, slot = block / heads;
     dr_row_block x;
     x.block = block;
-    x.head = (int)(block % plan.value_heads);
-    x.key_head = x.head / plan.rows.group;
-    x.place = dr_find_chunk(plan, cu, block / plan.value_heads);
+    x.head = (int)(block - slot * heads);
+    x.key_head = plan.rows.group == 1 ? x.head : x.head / plan.rows.group;
+    x.place = dr_find_chunk(plan, cu, slot);
     x.rows = x.place.tokens * plan.rows.steps;
     return x;
 }
