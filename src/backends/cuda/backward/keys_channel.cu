@@ -142,6 +142,30 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
     }
 }
 
+/* What the exit gives the decays, S . dS' of every channel, over the 64 columns of V in the stages: the diagonal of S^T dS'. A
+ * warp takes 16 channels and half of the columns. */
+template <typename T> static __device__ inline void multiply_exit(const keys_room &room, unsigned at, float (&exit)[2][4]) {
+    const int warp = (int)(threadIdx.x / 32), channel = warp % 4 * 16, first = warp / 4 * 2;
+#pragma unroll
+    for (int k = first; k < first + 2; k++) {
+        dr_operand_a<T> s;
+        dr_operand_b<T> d_s[2];
+        dr_load_turned<T>(s, at + room.stage[3], k, channel);
+        dr_load_b_straight<T>(d_s, at + room.stage[4], 64, k * 16, channel);
+        dr_product<T>(exit[0], s, d_s[0]);
+        dr_product<T>(exit[1], s, d_s[1]);
+    }
+}
+
+/* The diagonal, to [2][64] parts. */
+static __device__ inline void put_exit(float *parts, const float (&exit)[2][4]) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    parts += warp / 4 * 64 + warp % 4 * 16 + g;
+    if (g / 2 != t) return;
+    parts[0] = g % 2 ? exit[0][1] : exit[0][0];
+    parts[8] = g % 2 ? exit[1][3] : exit[1][2];
+}
+
 /* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
 template <typename T, bool reads>
 static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], unsigned scores, unsigned erases, unsigned keys,
@@ -246,7 +270,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     constexpr bool narrow = sizeof(T) == 2;
     const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
-    float2 exit = make_float2(0, 0);
+    float exit[2][4] = {};
+    float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
     bool asked = false;
@@ -263,8 +288,10 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             dr_copy_wait<1>();
             __syncthreads();
             multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
-            exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first,
-                                     column, exit);
+            if (narrow && (entry || beyond))
+                exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
+            else
+                multiply_exit<T>(room, at, exit);
             if (column == 0) make_alphas<form>(shared + room.alpha);
             if (narrow && (entry || beyond)) {
                 __syncthreads();
@@ -286,11 +313,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
         if (next == 0 && half == COPY_SECOND) load_decays<form>(plan, x, first, shared + room.alpha);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
-    *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;
+    *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = given_exit;
+    put_exit(k.half + WARPS * 64, exit);
     __syncthreads();
     if (thread < 64) {
         float sum = 0;
-        for (int i = 0; i < WARPS; i++) sum += k.half[i * 64 + thread];
+        for (int i = 0; i < WARPS + 2; i++) sum += k.half[i * 64 + thread];
         k.exit[thread] *= sum;
     }
     dr_copy_wait<0>();
