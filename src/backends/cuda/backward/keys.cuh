@@ -115,7 +115,7 @@ static __device__ inline void load_states(const dr_cuda_backward_call &call, con
     const dr_cuda_chunk_plan &plan = call.plan;
     const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
     if (parts & COPY_FIRST) {
-        dr_load_output_rows<T>(stage + room.stage[0], plan, x, call.d_o, column);
+        dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
         if (plan.reads)
             dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
         dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);

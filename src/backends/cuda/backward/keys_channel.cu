@@ -19,9 +19,8 @@
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
  * threads. */
 template <int form>
-static __device__ inline void load_decays(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *alpha) {
-    const dr_cuda_rows &rows = plan.rows;
-    const int decays = plan.chunk, spacing = rows.steps;
+static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+    const int decays = dr_whole_tokens(rows), spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
@@ -310,7 +309,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             continue;
         }
         if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan, x, first, shared + room.alpha);
+        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = given_exit;

@@ -72,14 +72,13 @@ template <typename T> static __device__ inline void dr_load_columns(char *tile, 
 
 /* 64 columns of d_o, the query rows of it. */
 template <typename T>
-static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_chunk_plan &plan, const dr_row_block &x,
-                                                  const void *d_o, int column) {
-    const dr_cuda_rows &rows = plan.rows;
+static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows &rows, const dr_row_block &x, const void *d_o,
+                                                  int column) {
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
     const dr_strided<T> from = {(const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column, stride,
                                 x.place.tokens};
     dr_clear_rows<T>(tile, 64, 1, rows.steps - 1, rows.steps);
-    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, plan.chunk, rows.steps - 1, rows.steps, from);
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, dr_whole_tokens(rows), rows.steps - 1, rows.steps, from);
 }
 
 /* From a tile to 64 columns of such a matrix. */

@@ -76,7 +76,7 @@ static __device__ inline void load_vectors(const dr_cuda_backward_call &call, co
                                            const updates_room &room, int column) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const T *d_update = (const T *)call.back.d_update + x.block * 64 * plan.value_width;
-    dr_load_output_rows<T>(shared + room.output, plan, x, call.d_o, column);
+    dr_load_output_rows<T>(shared + room.output, plan.rows, x, call.d_o, column);
     dr_load_columns<T>(shared + room.d_update, d_update, plan.value_width, column);
     dr_load_values<T>(shared + room.update, plan.rows, x.place, x.head, column, DR_INPUT_VALUE);
     dr_copy_commit();
