@@ -33,12 +33,13 @@ static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row
 }
 
 /* alpha in their place: a thread's elements are anywhere in their row. */
-template <int form> static __device__ inline void make_alphas(char *alpha) {
+template <typename T, int form> static __device__ inline void make_alphas(char *alpha) {
     constexpr int units = 64 / 4, rows = form & PAIRS ? 32 : 64;
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < rows * units; i += THREADS) {
+    for (int j = 0; j < rows * units / THREADS; j++) {
+        const unsigned i = dr_forget(threadIdx.x) + j * THREADS;
         float4 &x = ((float4 *)alpha)[i / units * (64 / rows) * units + i % units];
-        x = make_float4(expf(x.x), expf(x.y), expf(x.z), expf(x.w));
+        x = make_float4(dr_channel_alpha<T>(x.x), dr_channel_alpha<T>(x.y), dr_channel_alpha<T>(x.z), dr_channel_alpha<T>(x.w));
     }
 }
 
@@ -291,7 +292,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
                 exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
             else
                 multiply_exit<T>(room, at, exit);
-            if (column == 0) make_alphas<form>(shared + room.alpha);
+            if (column == 0) make_alphas<T, form>(shared + room.alpha);
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)

@@ -47,6 +47,11 @@ static __device__ inline int dr_row_token(const dr_cuda_rows &rows, int i) {
     return rows.steps == 1 ? i : i / rows.steps;
 }
 
+/* Of a log decay of a channel: for 16-bit types two instructions, good to 2^-22 of the number for each power of two in it. */
+template <typename T> static __device__ inline float dr_channel_alpha(float log_decay) {
+    return sizeof(T) == 4 ? expf(log_decay) : lanes_exp_near(log_decay);
+}
+
 /* Whole tokens of 64 rows, which is more than a shorter chunk has; nearly always without a division. */
 static __device__ inline int dr_whole_tokens(const dr_cuda_rows &rows) {
     return rows.steps <= 2 ? 64 >> (rows.steps - 1) : 64 / rows.steps;

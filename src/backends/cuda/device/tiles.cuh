@@ -200,18 +200,15 @@ template <typename T> static __device__ inline float2 dr_load_pair(const void *a
 
 /* Four channels of a row of a tile, the first a multiple of four. */
 template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
-    union {
-        T element[4];
-        uint2 pair;
-        uint4 all;
-    } pack;
     const char *at = tile + dr_tile_at<T>(0, 64, row, column);
-    if constexpr (sizeof(T) == 4)
-        pack.all = *(const uint4 *)at;
-    else
-        pack.pair = *(const uint2 *)at;
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
+    if constexpr (sizeof(T) == 4) {
+        const float4 all = *(const float4 *)at;
+        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+    } else {
+        const uint2 word = *(const uint2 *)at;
+        const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
+        x[0] = left.x, x[1] = left.y, x[2] = right.x, x[3] = right.y;
+    }
 }
 
 /* Four to a place that is a multiple of four. */
