@@ -249,9 +249,15 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
+/* What follows from a call's rule alone. */
+typedef struct {
+    unsigned char input[LEADS]; /* lead_input */
+    bool tied;
+} keys_rule;
+
 template <typename T, int form>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
-    keys_channel(const __grid_constant__ dr_cuda_backward_call call) {
+    keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -260,9 +266,14 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x >> parts / 2);
     if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), true);
-    if (!reads || dr_rows_tied(plan.rows)) room.read = room.write;
+    if (!reads || rule.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
+    float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
+    if (thread < 64) {
+        gain = call.chunk.factors[x.block * 64 + thread].gain;
+        keep = call.chunk.keep[x.block * plan.key_width + first + thread];
+    }
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
 
@@ -280,9 +291,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
-            put_gains(call, x, k);
-            put_leads<T>(plan.rows, x, first, k.leads);
-            if (thread < 64) k.exit[thread] = call.chunk.keep[x.block * plan.key_width + first + thread];
+            if (thread < 64) {
+                put_gain(k, thread, gain);
+                k.exit[thread] = keep;
+            } else if (thread < 64 + LEADS) {
+                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
+            }
         }
         if (column >= 0) {
             dr_copy_wait<1>();
@@ -328,8 +342,11 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
 }
 
 template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    keys_rule rule;
+    rule.tied = dr_rows_tied(call->plan.rows);
+    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
     return dr_cuda_launch("keys_channel", keys_channel<T, form>, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
-                          lay_room(sizeof(T), true).bytes, stream, *call);
+                          lay_room(sizeof(T), true).bytes, stream, *call, rule);
 }
 
 template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -58,6 +58,12 @@ static __device__ inline float2 plus(float s, float2 y, float2 z) {
 
 enum { OWN_BYTES = 16 * 64 * (int)sizeof(float) };
 
+/* Of a block's floats [16][64]: units of 16 bytes exchanged so that neither eight rows of an accumulator nor a row meet in a
+ * bank. */
+static __device__ inline float2 &own_at(char *own, int row, int column) {
+    return *(float2 *)(own + row * 256 + ((column / 4) ^ (row % 8 * 2)) * 16 + column % 4 * 4);
+}
+
 /* The two warps of a block of rows. */
 static __device__ inline void meet_block() {
     __barrier_sync_count(1 + threadIdx.x / 64, 64);
@@ -70,14 +76,12 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            *(float2 *)(own + dr_tile_at<float>(0, 16, g + 8 * h, column + 8 * n + 2 * t)) =
-                make_float2(c[n][2 * h], c[n][2 * h + 1]);
+            own_at(own, g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
-    const int row = (int)(threadIdx.x / 32) % 2 * HALF + i;
-    return *(float2 *)(own + dr_tile_at<float>(0, 16, row, (int)(threadIdx.x % 32) * 2));
+    return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
 }
 
 /* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
@@ -154,11 +158,19 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
                                          int index, int first) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
     const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * HALF, within = lane % units * unit;
-    const int left = rows.key_size - first - within;
+    const int left = rows.key_size - first - within, step = 32 / units;
+    constexpr int steps = form & PAIRS ? 2 : form & SINGLE ? 1 : 0; /* known, all rows of a lane have one place in their token */
+    const int begin = mine + lane / units;
+    T *to = lead_of<T>(rows, x, leads, index, begin, row_token<form>(rows, begin));
+    int64_t stride = 0;
+    if (steps) {
+        if (!to) return;
+        const int tokens = rows.step_axis && index != LEADS_QUERY ? step : step / (steps ? steps : 1);
+        stride = leads[2 * index + (rows.step_axis ? 0 : begin % (steps ? steps : 1))].stride * tokens;
+    }
 #pragma unroll 1
-    for (int j = 0; j < HALF; j += 32 / units) {
-        const int row = mine + j + lane / units;
-        T *to = lead_of<T>(rows, x, leads, index, row, row_token<form>(rows, row));
+    for (int row = begin; row < mine + HALF && row < x.rows; row += step, to += stride) {
+        if (!steps) to = lead_of<T>(rows, x, leads, index, row);
         if (!to) continue;
         const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
         if (rows.aligned && left > 0) {
@@ -348,13 +360,13 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
     __syncthreads();
     suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
-    for (int w = warp + 1; w < WARPS; w++) {
-        const float2 sum = *(const float2 *)(k.half + w * 64 + d);
-        suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
-    }
-    for (int w = 0; w < warp; w++) {
-        const float2 sum = *(const float2 *)(k.half + (WARPS + w) * 64 + d);
-        prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
+        if (w < warp)
+            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+        else
+            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
     }
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;

@@ -63,7 +63,7 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
 /* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
 template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = DR_COPY_THREADS / units;
-    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units * unit;
+    const int thread = (int)(dr_forget(threadIdx.x) % DR_COPY_THREADS), row = thread / units, within = thread % units * unit;
     const T *at = from + row * width + column + within;
     const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
 #pragma unroll

@@ -65,7 +65,7 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
         dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
         return;
     }
-    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units;
+    const int thread = (int)(dr_forget(threadIdx.x) % DR_COPY_THREADS), row = thread / units, within = thread % units;
     const int place = first + spacing * row;
     const unsigned row_step = (unsigned)(spacing * row_bytes);
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
@@ -125,13 +125,11 @@ static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes
     constexpr int units = 64 * (int)sizeof(T) / 16;
     const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
 #pragma unroll 1
-    for (int begin = 0; begin < spacing; begin++) {
-        if (begin == first) continue;
+    for (int begin = first == 0; begin < spacing; begin += begin + 1 == first ? 2 : 1)
 #pragma unroll 1
         for (int row = begin + spacing * (thread / units); row < tile_rows; row += spacing * step)
             for (int box = 0; box < boxes; box++)
                 *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
-    }
 }
 
 /* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
