@@ -272,7 +272,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     }
     const unsigned base = dr_shared_address(shared);
     const bool given = sizeof(T) == 2 && dr_given_state(call, x, false);
-    if (plan.reads) load_inverse<T>(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
+    if (plan.reads) load_inverse<T>(shared + room.inverse, (const float *)call.chunk.inverse + block * 64 * 64);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
     for (int column = 0; column < V; column += 64) {
