@@ -337,7 +337,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (reads && (form & ~(PAIRS | SINGLE)) != READS) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
+    if constexpr (reads && (form & ~(PAIRS | SINGLE)) != READS)
+        finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
     finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 

@@ -75,8 +75,7 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            own_at(own, g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+        for (int h = 0; h < 2; h++) own_at(own, g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
 /* Of the warp's row i. */
@@ -159,18 +158,20 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
     const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * HALF, within = lane % units * unit;
     const int left = rows.key_size - first - within, step = 32 / units;
-    constexpr int steps = form & PAIRS ? 2 : form & SINGLE ? 1 : 0; /* known, all rows of a lane have one place in their token */
+    /* where a token's rows are known to be one or two, all rows of a lane have one place in their tokens */
+    constexpr bool known = form & (SINGLE | PAIRS);
+    constexpr int steps = form & PAIRS ? 2 : 1;
     const int begin = mine + lane / units;
     T *to = lead_of<T>(rows, x, leads, index, begin, row_token<form>(rows, begin));
     int64_t stride = 0;
-    if (steps) {
+    if (known) {
         if (!to) return;
-        const int tokens = rows.step_axis && index != LEADS_QUERY ? step : step / (steps ? steps : 1);
-        stride = leads[2 * index + (rows.step_axis ? 0 : begin % (steps ? steps : 1))].stride * tokens;
+        const int vectors = rows.step_axis && index != LEADS_QUERY ? step : step / steps;
+        stride = leads[2 * index + (rows.step_axis ? 0 : begin % steps)].stride * vectors;
     }
 #pragma unroll 1
     for (int row = begin; row < mine + HALF && row < x.rows; row += step, to += stride) {
-        if (!steps) to = lead_of<T>(rows, x, leads, index, row);
+        if (!known) to = lead_of<T>(rows, x, leads, index, row);
         if (!to) continue;
         const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
         if (rows.aligned && left > 0) {

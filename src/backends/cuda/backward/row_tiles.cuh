@@ -78,7 +78,8 @@ static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows
     const dr_strided<T> from = {(const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column, stride,
                                 x.place.tokens};
     dr_clear_rows<T>(tile, 64, 1, rows.steps - 1, rows.steps);
-    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, dr_whole_tokens(rows), rows.steps - 1, rows.steps, from);
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, dr_whole_tokens(rows), rows.steps - 1, rows.steps,
+                    from);
 }
 
 /* From a tile to 64 columns of such a matrix. */

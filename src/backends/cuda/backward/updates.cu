@@ -318,8 +318,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                if (plan.reads)
-                    put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+                if (plan.reads) put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
         __syncthreads(); /* the values are read as well */
         if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
 #pragma unroll
