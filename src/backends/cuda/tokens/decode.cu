@@ -1,52 +1,138 @@
 /* One token of each sequence, from a state to a state, in place or not: decoding. What bounds it is memory, which sees each
- * state once in and once out, as long as loads and stores of other blocks fill the time in which a block computes.
+ * state once in and once out.
  *
- * A block of 128 threads has 32 columns of a state, as in tokens.cu: it asks for the inputs of its token and all of its state
- * at once, makes the keys while the state comes, and is done when it has asked for its stores. Nothing stays and nothing is
- * handed over; of such short blocks a multiprocessor holds six, 96 KB of states. That many registers are enough where the
- * compiler knows the call to be one row a token without a scan, heads of 128 by 128, which most are (known_call). Other calls
- * for many sequences are those of tokens_many.cu on Hopper. */
+ * Most of it is the delta rule, a row whose key reads and writes, on heads of 128 by 128: it has a kernel of its own
+ * (decode_delta). A block of 256 threads takes 64 columns of a state, asks at once for the token's inputs and for its part of
+ * the state, makes the keys while that comes, and ends with its stores: nothing stays, nothing is handed over, and of such
+ * short blocks three a multiprocessor keep memory busy. A warp's accesses are two rows of 256 bytes.
+ *
+ * Every other rule has the rows of tokens_pass.cuh (decode_token), or, for many sequences on Hopper, tokens_many.cu. Sums are
+ * of the same pairs everywhere: rows k, k + 16, .. of a thread, then 16 groups of rows, so that a token gives the same bits
+ * whichever kernel takes it. */
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_pass.cuh"
 
-/* The same call, said in constants where is_known holds: of the code of a row what they rule out is left out. */
-static __device__ inline dr_cuda_tokens known_call(const dr_cuda_tokens &call) {
-    dr_cuda_tokens known = call;
-    dr_cuda_rows &rows = known.rows;
-    rows.steps = 1;
-    rows.step_axis = rows.diagonal_scan = rows.tied_scan = rows.row[0].undecayed = false;
-    rows.normalizer = DR_NORMALIZER_NONE;
-    if (rows.query != DR_QUERY_CORRECTED) rows.query = DR_QUERY_PLAIN;
-    rows.key_size = rows.value_size = 128;
-    rows.aligned = known.whole = known.whole_output = true;
-    return known;
+/* ---- the delta rule -------------------------------------------------------------------------------------------------- */
+
+constexpr int SIZE = 128; /* K, V */
+constexpr int TILE = 64, TILE_GROUPS = TILE / 4, SLICES = SIZE / TILE;
+constexpr int DELTA_THREADS = ROW_GROUPS * TILE_GROUPS, DELTA_WARPS = DELTA_THREADS / 32;
+
+typedef struct {
+    float4 channel[SIZE]; /* as in made_rows */
+    float4 erased[DELTA_WARPS][TILE_GROUPS], read[DELTA_WARPS][TILE_GROUPS];
+    float query_write[DELTA_WARPS];
+} delta_shared;
+
+static __device__ inline float4 plus(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-static bool is_known(const dr_cuda_tokens *call) {
+static __device__ inline float plus(float a, float b) {
+    return a + b;
+}
+
+/* The parts of eight warps, `stride` apart, in pairs. */
+template <typename F> static __device__ inline F sum_eight(const F *part, int stride) {
+    static_assert(DELTA_WARPS == 8, "parts");
+    const F low = plus(plus(part[0], part[stride]), plus(part[2 * stride], part[3 * stride]));
+    part += 4 * stride;
+    return plus(low, plus(plus(part[0], part[stride]), plus(part[2 * stride], part[3 * stride])));
+}
+
+/* Over the two lanes of a warp that hold the same columns. */
+static __device__ inline float sum_halves(float x) {
+    return x + __shfl_xor_sync(0xffffffffu, x, TILE_GROUPS);
+}
+static __device__ inline float4 sum_halves(float4 x) {
+    return make_float4(sum_halves(x.x), sum_halves(x.y), sum_halves(x.z), sum_halves(x.w));
+}
+
+template <typename T, bool CHANNEL_DECAY>
+static __global__ void __launch_bounds__(DELTA_THREADS, 3) decode_delta(const __grid_constant__ dr_cuda_tokens call) {
+    constexpr int ROWS = SIZE / ROW_GROUPS;
+    __shared__ delta_shared shared;
+    const dr_cuda_rows &rows = call.rows;
+    const int thread = (int)threadIdx.x, warp = thread / 32, group = thread / TILE_GROUPS, lane = thread % TILE_GROUPS;
+    const unsigned state = blockIdx.x / SLICES, HV = (unsigned)rows.value_heads;
+    const int64_t token = state / HV, slot = call.from ? call.from[token] : token;
+    if (slot < 0) return;
+    const int value_head = (int)(state % HV), key_head = value_head / rows.group;
+    const int column = (int)(blockIdx.x % SLICES) * TILE + 4 * lane;
+
+    float key = 0, query = 0, log_decay = 0, value[4];
+    if (thread < SIZE) {
+        key = channel_at<T>(rows, DR_INPUT_KEY, token, 0, key_head, thread);
+        query = channel_at<T>(rows, DR_INPUT_QUERY, token, 0, key_head, thread);
+        if (CHANNEL_DECAY) log_decay = channel_at<float>(rows, DR_INPUT_LOG_DECAY, token, 0, value_head, thread);
+        if (!CHANNEL_DECAY) log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, value_head);
+    }
+    const float gain = dr_input_scalar(rows, DR_INPUT_BETA, token, 0, value_head);
+    const dr_cuda_input &values = rows.input[DR_INPUT_VALUE];
+    dr_load_lane<T, 4>((const T *)values.at + dr_input_index(values, token, 0, value_head) + column, 4, true, value);
+    const int64_t kept = call.to ? call.to[token] : slot, first = group * SIZE + column;
+    const float *from = call.initial + (slot * HV + value_head) * (SIZE * SIZE) + first;
+    float4 S[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) S[i] = *reinterpret_cast<const float4 *>(from + i * ROW_GROUPS * SIZE);
+
+    if (thread < SIZE) {
+        const float alpha = expf(log_decay);
+        shared.channel[thread] = make_float4(key * alpha, key, alpha, query);
+    }
+    __syncthreads();
+    channel_sums sums = sum_thread<true, true>(shared.channel, group, S);
+    sums = {sum_halves(sums.erased), sum_halves(sums.read), sum_halves(sums.query_write)};
+    if (thread % 32 < TILE_GROUPS) {
+        shared.erased[warp][lane] = sums.erased;
+        shared.read[warp][lane] = sums.read;
+        if (lane == 0) shared.query_write[warp] = sums.query_write;
+    }
+    __syncthreads();
+    float4 update = make_float4(value[0] * gain, value[1] * gain, value[2] * gain, value[3] * gain);
+    multiply_add(-gain, sum_eight(&shared.erased[0][lane], TILE_GROUPS), update);
+    if (group == 0) {
+        float4 out = sum_eight(&shared.read[0][lane], TILE_GROUPS);
+        multiply_add(sum_eight(shared.query_write, 1), update, out);
+        const float o[4] = {rows.scale * out.x, rows.scale * out.y, rows.scale * out.z, rows.scale * out.w};
+        dr_store_lane<T, 4>((T *)call.o + (token * HV + value_head) * SIZE + column, 4, true, o);
+    }
+    if (kept < 0) return;
+    move_state(shared.channel, group, update, S);
+    float *to = call.final + (kept * HV + value_head) * (SIZE * SIZE) + first;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) *reinterpret_cast<float4 *>(to + i * ROW_GROUPS * SIZE) = S[i];
+}
+
+static bool is_delta(const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
-    return rows->steps == 1 && !rows->step_axis && !rows->diagonal_scan && !rows->row[0].undecayed &&
-           rows->normalizer == DR_NORMALIZER_NONE && (rows->query == DR_QUERY_PLAIN || rows->query == DR_QUERY_CORRECTED) &&
-           rows->key_size == 128 && rows->value_size == 128 && rows->aligned && call->whole && call->whole_output;
+    const dr_row *row = &rows->row[0];
+    return rows->steps == 1 && row->read == DR_READ_KEY && !row->undecayed && row->write == DR_WRITE_KEY &&
+           row->gain == DR_GAIN_BETA && row->value == DR_VALUE_GAIN && rows->query == DR_QUERY_PLAIN && !rows->diagonal_scan &&
+           rows->key_size == SIZE && rows->value_size == SIZE && rows->aligned && call->whole && call->whole_output;
 }
 
-/* Blocks a multiprocessor, for whose registers the compiler is to care. */
-constexpr int blocks_of(int width, bool known) {
-    return known ? 6 : width <= 64 ? 5 : width <= 128 ? 4 : 2;
+template <typename T> static dr_status launch_delta(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+    const int64_t sizes[] = {call->layout.sequences, call->rows.value_heads, SLICES};
+    void (*const kernel)(dr_cuda_tokens) = call->rows.channel_decay ? decode_delta<T, true> : decode_delta<T, false>;
+    return dr_cuda_launch("decode_delta", kernel, sizes, DELTA_THREADS, 0, gpu->stream, *call);
 }
 
-template <typename T, int KT, bool KNOWN>
-static __global__ void __launch_bounds__(THREADS, blocks_of(KT, KNOWN))
-    decode_token(const __grid_constant__ dr_cuda_tokens given) {
+/* ---- any rule -------------------------------------------------------------------------------------------------------- */
+
+/* What the token reads is asked for at once, before the state. */
+template <typename T, int KT>
+static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
+                                                  : KT <= 128 ? 4
+                                                              : 2) decode_token(const __grid_constant__ dr_cuda_tokens call) {
     constexpr int ROWS = KT / ROW_GROUPS, CHANNELS = (KT + THREADS - 1) / THREADS;
     __shared__ token_shared<KT> shared;
-    const dr_cuda_tokens known = known_call(given);
-    const dr_cuda_tokens &call = KNOWN ? known : given;
     const dr_cuda_rows &rows = call.rows;
     const int K = rows.key_size, V = rows.value_size, HV = rows.value_heads;
     const place at = place_of(call, blockIdx.x, slices_of(rows));
     const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
     if (slot < 0) return;
-    if (!KNOWN) prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
+    prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
     float4 S[ROWS];
     load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
     float a[CHANNELS];
@@ -57,19 +143,18 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(KT, KNOWN))
     if (kept >= 0) store_state(call.final + (kept * HV + at.value_head) * size, K, V, at, S);
 }
 
-template <typename T, int KT, bool KNOWN> static dr_status launch(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+template <typename T> static dr_status launch_token(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+    const int K = call->rows.key_size;
     const int64_t sizes[] = {call->layout.sequences, call->rows.value_heads, slices_of(call->rows)};
-    return dr_cuda_launch("decode_token", decode_token<T, KT, KNOWN>, sizes, THREADS, 0, gpu->stream, *call);
-}
-
-template <typename T> static dr_status launch(const dr_cuda *gpu, const dr_cuda_tokens *call) {
-    if (is_known(call)) return launch<T, 128, true>(gpu, call);
-    if (call->rows.key_size <= 64) return launch<T, 64, false>(gpu, call);
-    return call->rows.key_size <= 128 ? launch<T, 128, false>(gpu, call) : launch<T, 256, false>(gpu, call);
+    void (*const kernel)(dr_cuda_tokens) = K <= 64    ? decode_token<T, 64>
+                                           : K <= 128 ? decode_token<T, 128>
+                                                      : decode_token<T, 256>;
+    return dr_cuda_launch("decode_token", kernel, sizes, THREADS, 0, gpu->stream, *call);
 }
 
 dr_status dr_cuda_tokens_decode(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
-    if (!is_known(call) && dr_cuda_tokens_are_many(gpu, call)) return dr_cuda_tokens_many(gpu, storage, call);
-    DR_CUDA_STORAGE(storage, T, return launch<T>(gpu, call));
+    if (is_delta(call)) DR_CUDA_STORAGE(storage, T, return launch_delta<T>(gpu, call));
+    if (dr_cuda_tokens_are_many(gpu, call)) return dr_cuda_tokens_many(gpu, storage, call);
+    DR_CUDA_STORAGE(storage, T, return launch_token<T>(gpu, call));
     return DR_OK;
 }
