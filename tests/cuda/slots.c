@@ -273,8 +273,8 @@ static bool take_fixture(gpu *g, const char *rule, bool bf16, bool many, bool la
 }
 
 bool suite_slots(gpu *g, fault *what) {
-    static const char *const rules[] = {"gdn",  "kda",          "eda",    "rwkv7",         "pkda",
-                                        "gdn2", "pdn_unstable", "mamba2", "delta_product", "comba"};
+    static const char *const rules[] = {"gdn",    "kda",    "eda", "rwkv7",         "pkda", "pdn_unstable",
+                                        "mamba2", "qdelta", "gla", "delta_product", "gdn2", "comba"};
     bool holds = true;
     for (size_t n = 0; n < 4 * sizeof rules / sizeof *rules && holds; n++)
         holds = take_fixture(g, rules[n / 4], n % 2, false, n % 4 > 1, n, what);
