@@ -70,7 +70,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
         const float2 d = *(const float2 *)(keep + n * 8);
         s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
     }
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : 4)
     for (int k = 0; k < 4; k++)
         if (k * 16 < plan.query_rows) {
             float d_o[2][4];
@@ -253,9 +253,10 @@ template <typename T, int boxes> static dr_status launch_reverse(const reverse_c
 typedef void (*group_reverse_kernel)(group_reverse_call);
 
 template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
-    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, false>;
-    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, true>
-                                  : reverse_warpgroups<T, boxes, groups, 2, true>;
+    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_BLIND>;
+    if (plan->reader_sum) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_SUMS>;
+    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS>
+                                  : reverse_warpgroups<T, boxes, groups, 2, DR_SCAN_READS>;
 }
 
 /* Chunks of other lengths than the rules' own are for the other form. */
