@@ -264,11 +264,11 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
                                                made_rows<KT, GROUPS> &shared) {
     row_operands made;
     const dr_row &row = dr_rule_row(rows, step);
+    float dot = make_channels<T>(rows, at, token, step, alpha, squash, morrison, query, shared.channel[turn]);
     dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, token, step, at.key_head, at.value_head, 0);
     inputs.key_dot = key_dot;
     const dr_row_gains one = {1, 1, 1};
     dr_row_value<T, 4>(rows, token, step, at.value_head, one, at.column, made.z);
-    float dot = make_channels<T>(rows, at, token, step, alpha, squash, morrison, query, shared.channel[turn]);
     if (dr_row_needs_dot(rows, step)) {
         dot = dr_warp_sum(dot);
         if (threadIdx.x % 32 == 0) shared.dot[turn][group_thread() / 32] = dot;
