@@ -65,6 +65,15 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
     }
 }
 
+/* Both halves to memory as they lie. */
+static __device__ inline void dr_halves_save(char *to, const char *halves) {
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += PREPARE_THREADS * 16) {
+        const int at = i + dr_copy_thread() * 16;
+        *(uint4 *)(to + at) = *(const uint4 *)(halves + at);
+    }
+}
+
 /* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
 template <typename T, bool scaled>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
@@ -122,7 +131,7 @@ template <typename T> static __device__ inline void dr_group_lay_rows(char *tile
 /* The warp's 16 rows of 64 columns, through its rows of a tile: eight lanes write a row. put(row, unit, x): eight elements of
  * row 0 .. 15. */
 template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
-    const int lane = (int)(threadIdx.x % 32), first = (int)(threadIdx.x / 32 * 16);
+    const int lane = (int)(threadIdx.x % 32), first = dr_copy_thread() / 32 * 16;
     dr_group_lay_rows<T>(tile, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
