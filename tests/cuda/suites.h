@@ -37,6 +37,8 @@ bool suite_many(gpu *g, fault *what);
 /* Forward and backward in a CUDA graph, which is refused where a call allocates or waits: every replay gives the bits of the
  * calls themselves. */
 bool suite_graphs(gpu *g, fault *what);
+/* More chunks than multiprocessors, so that blocks that stay on one take several: the bits of few at a time. */
+bool suite_busy(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 

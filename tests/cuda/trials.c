@@ -47,28 +47,6 @@ static bool decode_is_near(gpu *g, const problem *p, const standard *s, fault *w
     return holds;
 }
 
-/* A sequence alone has the bits that it has among the others. */
-static bool sequence_is_same(const problem *p, const problem *own, int64_t sequence, const result *packed, const result *alone,
-                             fault *what) {
-    const int64_t row = p->cu_seqlens[sequence], width = p->recurrence.value_heads * p->recurrence.value_size;
-    if (!numbers_same("packed", "o", packed->o + row * width, alone->o, own->o_count, what)) return false;
-    for (int i = 0; i < DR_INPUTS; i++) /* a parameter's gradient is a sum over sequences */
-        if (own->input[i] && is_per_token(own, (dr_input)i) &&
-            !numbers_same("packed: gradient of", dr_input_name((dr_input)i),
-                          packed->gradient[i] + row * input_width(own, (dr_input)i), alone->gradient[i], own->input_count[i],
-                          what))
-            return false;
-    for (int i = 0; i < DR_STATES; i++) {
-        const int64_t count = own->state_count[i];
-        if (own->initial[i] && (!numbers_same("packed: final", dr_state_name((dr_state_kind)i),
-                                              packed->final[i] + sequence * count, alone->final[i], count, what) ||
-                                !numbers_same("packed: gradient of", dr_state_name((dr_state_kind)i),
-                                              packed->d_initial[i] + sequence * count, alone->d_initial[i], count, what)))
-            return false;
-    }
-    return true;
-}
-
 static bool packed_is_separate(gpu *g, const trial *t, const problem *p, dr_backend *cuda, dr_path path, fault *what) {
     result packed = {0};
     bool holds = problem_run(cuda, p, path, chunk_of(t), true, &packed, what);
@@ -76,7 +54,7 @@ static bool packed_is_separate(gpu *g, const trial *t, const problem *p, dr_back
         problem *own = problem_part(p, i, 1, (int64_t[]){0}, &t->length[i], NULL);
         result alone = {0};
         holds =
-            problem_run(cuda, own, path, chunk_of(t), true, &alone, what) && sequence_is_same(p, own, i, &packed, &alone, what);
+            problem_run(cuda, own, path, chunk_of(t), true, &alone, what) && sequence_same(p, own, i, &packed, &alone, what);
         result_free(&alone);
         problem_free(own);
         g->checks++;

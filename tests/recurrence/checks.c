@@ -164,28 +164,6 @@ static bool split_is_whole(const check *c, dr_backend *cpu, dr_path path) {
 
 /* ---- bit for bit ---------------------------------------------------------------------------------------------------- */
 
-static bool sequence_is_same(const check *c, const problem *own, int64_t sequence, const result *packed, const result *alone) {
-    const int64_t row = c->p->cu_seqlens[sequence], width = c->p->recurrence.value_heads * c->p->recurrence.value_size;
-    if (!numbers_same("packed", "o", packed->o + row * width, alone->o, own->o_count, c->what)) return false;
-    for (int i = 0; i < DR_INPUTS; i++) { /* a parameter's gradient is a sum over sequences */
-        if (!own->input[i] || !is_per_token(own, (dr_input)i)) continue;
-        const double *of_packed = packed->gradient[i] + row * input_width(own, (dr_input)i);
-        if (!numbers_same("packed: gradient of", dr_input_name((dr_input)i), of_packed, alone->gradient[i], own->input_count[i],
-                          c->what))
-            return false;
-    }
-    for (int i = 0; i < DR_STATES; i++) {
-        if (!own->initial[i]) continue;
-        const int64_t count = own->state_count[i];
-        const double *final = packed->final[i] + sequence * count, *d_initial = packed->d_initial[i] + sequence * count;
-        if (!numbers_same("packed: final", dr_state_name((dr_state_kind)i), final, alone->final[i], count, c->what) ||
-            !numbers_same("packed: gradient of", dr_state_name((dr_state_kind)i), d_initial, alone->d_initial[i], count,
-                          c->what))
-            return false;
-    }
-    return true;
-}
-
 /* All threads together give the bits of one, and each sequence alone those that it has among the others. */
 static bool bits_are_same(const check *c, int isa, dr_path path) {
     result one = {0}, more = {0};
@@ -197,7 +175,7 @@ static bool bits_are_same(const check *c, int isa, dr_path path) {
         problem *own = problem_part(c->p, i, 1, (int64_t[]){0}, &c->t->length[i], NULL);
         result alone;
         holds = problem_run(cpu, own, path, c->t->chunk, true, &alone, c->what) && tampered(c, own, "packed", &alone) &&
-                sequence_is_same(c, own, i, &one, &alone);
+                sequence_same(c->p, own, i, &one, &alone, c->what);
         result_free(&alone);
         problem_free(own);
     }

@@ -120,6 +120,28 @@ bool results_same(const char *name, const problem *p, const result *a, const res
     return true;
 }
 
+bool sequence_same(const problem *p, const problem *own, int64_t sequence, const result *packed, const result *alone,
+                   fault *what) {
+    const int64_t row = p->cu_seqlens[sequence], width = p->recurrence.value_heads * p->recurrence.value_size;
+    if (!numbers_same("packed", "o", packed->o + row * width, alone->o, own->o_count, what)) return false;
+    for (int i = 0; i < DR_INPUTS; i++) { /* a parameter's gradient is a sum over sequences */
+        if (!own->input[i] || !is_per_token(own, (dr_input)i)) continue;
+        const double *of_packed = packed->gradient[i] + row * input_width(own, (dr_input)i);
+        if (!numbers_same("packed: gradient of", dr_input_name((dr_input)i), of_packed, alone->gradient[i], own->input_count[i],
+                          what))
+            return false;
+    }
+    for (int i = 0; i < DR_STATES; i++) {
+        if (!own->initial[i]) continue;
+        const int64_t count = own->state_count[i];
+        const double *final = packed->final[i] + sequence * count, *d_initial = packed->d_initial[i] + sequence * count;
+        if (!numbers_same("packed: final", dr_state_name((dr_state_kind)i), final, alone->final[i], count, what) ||
+            !numbers_same("packed: gradient of", dr_state_name((dr_state_kind)i), d_initial, alone->d_initial[i], count, what))
+            return false;
+    }
+    return true;
+}
+
 bool dead_decays(const char *name, const problem *p, const result *r, fault *what) {
     static const dr_input decays[2] = {DR_INPUT_LOG_DECAY, DR_INPUT_SCAN_LOG_DECAY};
     for (int n = 0; n < 2; n++)

@@ -113,6 +113,10 @@ bool results_near(const char *name, const problem *p, const result *got, const s
 bool numbers_same(const char *name, const char *of, const double *a, const double *b, int64_t count, fault *what);
 bool results_same(const char *name, const problem *p, const result *a, const result *b, fault *what);
 
+/* A sequence alone, whose problem is `own`, has the bits that it has among the others. */
+bool sequence_same(const problem *p, const problem *own, int64_t sequence, const result *packed, const result *alone,
+                   fault *what);
+
 /* Where a log decay is -inf its gradient is 0 to the bit. */
 bool dead_decays(const char *name, const problem *p, const result *r, fault *what);
 
