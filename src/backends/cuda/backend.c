@@ -6,44 +6,6 @@
 #include "backends/cuda/open.h"
 #include "backends/cuda/recurrence.h"
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------- */
-
-dr_status dr_cuda_check(cudaError_t error, const char *call) {
-    if (error == cudaSuccess) return DR_OK;
-    if (error == cudaErrorMemoryAllocation) return dr_fail(DR_ERROR_MEMORY, "the GPU has no memory left: %s", call);
-    return dr_fail(DR_ERROR_DEVICE, "the GPU failed: %s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
-}
-
-dr_status dr_cuda_enter(const dr_backend *backend, int *before) {
-    DR_CUDA(cudaGetDevice(before));
-    if (*before != dr_cuda_of(backend)->device) DR_CUDA(cudaSetDevice(dr_cuda_of(backend)->device));
-    return DR_OK;
-}
-
-void dr_cuda_leave(int before) {
-    int now;
-    if (cudaGetDevice(&now) == cudaSuccess && now != before) cudaSetDevice(before);
-}
-
-dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks) {
-    int64_t product;
-    if (!dr_product(sizes, count, &product) || product > INT32_MAX)
-        return dr_fail(DR_ERROR_UNSUPPORTED, "kernel %s would need more than %d blocks: use fewer sequences a call", kernel,
-                       INT32_MAX);
-    *blocks = (unsigned)product;
-    return DR_OK;
-}
-
-dr_status dr_cuda_allow_shared(const void *kernel) {
-    struct cudaFuncAttributes attributes;
-    int device, most;
-    DR_CUDA(cudaGetDevice(&device));
-    DR_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    DR_CUDA(cudaFuncGetAttributes(&attributes, kernel));
-    DR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most - (int)attributes.sharedSizeBytes));
-    return DR_OK;
-}
-
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
 /* A call whose failure means that this machine has no GPU for us. */
@@ -116,13 +78,29 @@ static dr_status wait_for_stream(dr_backend *backend) {
     return status;
 }
 
-static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
+static void describe_device(const dr_cuda *gpu, void (*line)(void *context, const char *text), void *context) {
     char text[256];
     snprintf(text, sizeof text, "cuda device %d: %s, compute capability %d.%d, %d multiprocessors, %.1f GB, L2 %.0f MB",
              gpu->device, gpu->name, gpu->major, gpu->minor, gpu->processors, (double)gpu->memory * 1e-9,
              (double)gpu->l2 * 1e-6);
     line(context, text);
+}
+
+/* The backend's device, then what other devices the machine has. */
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    const dr_cuda *gpu = dr_cuda_of(backend);
+    char text[256];
+    int count = 0;
+    describe_device(gpu, line, context);
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    for (int i = 0; i < count; i++) {
+        dr_cuda other = {.device = i};
+        if (i == gpu->device) continue;
+        if (read_properties(&other) == DR_OK)
+            describe_device(&other, line, context);
+        else
+            line(context, dr_last_error());
+    }
     snprintf(text, sizeof text, "cuda runtime %d.%d, driver for CUDA %d.%d", gpu->runtime / 1000, gpu->runtime % 1000 / 10,
              gpu->driver / 1000, gpu->driver % 1000 / 10);
     line(context, text);

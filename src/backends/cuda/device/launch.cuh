@@ -13,7 +13,7 @@ static dr_status dr_cuda_launch(const char *name, void (*kernel)(P...), const in
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, N, name, &grid));
     if (grid == 0) return DR_OK;
-    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel, bytes));
     kernel<<<grid, (unsigned)threads, (size_t)bytes, stream>>>(arguments...);
     const cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) return DR_OK;
