@@ -65,11 +65,18 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
                           dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
+template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    return dr_cuda_launch("join_parts", join_parts<width>,
+                          {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
+                          dr_parts_shape<width>::threads, 0, stream, *call);
+}
+
 static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
     const dr_parts_call parts = {call->plan, call->tensors};
-    const dr_cuda_chunk_plan *plan = &call->plan;
-    return dr_cuda_launch("join_parts", join_parts, {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
-                          plan->key_width * dr_parts_shares(plan->key_width), 0, stream, parts);
+    if (call->plan.key_width == 64) return dr_launch_join_width<64>(&parts, stream);
+    if (call->plan.key_width == 128) return dr_launch_join_width<128>(&parts, stream);
+    return dr_launch_join_width<256>(&parts, stream);
 }
 
 template <typename T>
