@@ -107,7 +107,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
-    if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * (keys + 1) * sizeof(float));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);

@@ -490,7 +490,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_prepare_block x = dr_prepare_find(call);
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
     if (x.place.tokens <= 0) return;
     const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
@@ -559,12 +559,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
             dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
         return;
     }
-    dr_triangle_invert<precise>(matrix);
+    dr_triangle_invert<precise, 1>(matrix);
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, true, pairs>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
-                                          score, exit);
+        dr_prepare_finish<T, true, pairs, 1>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
+                                             score, exit);
         return;
     }
 #endif
