@@ -33,6 +33,15 @@ enum {
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
 };
 
+/* Where a scan, forward or reverse, has fewer blocks than there are multiprocessors, another stage runs beside it on those that
+ * are left (device/beside.cuh): prepare before the scan, gradients behind the reverse one. */
+typedef struct {
+    int32_t processors; /* that are left; 0: stages follow one another */
+    int32_t groups;     /* blocks that prepare makes at once on a multiprocessor; 0: it ends before the scan begins */
+    int32_t prepare;    /* rounds of prepare in which all multiprocessors take part, before the scan begins */
+    int32_t gradients;  /* rounds of gradients on those that are left, before all take part */
+} dr_cuda_beside;
+
 typedef struct {
     dr_cuda_rows rows;
     dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
@@ -57,6 +66,7 @@ typedef struct {
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* of the sequence that has most */
+    dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
 /* What the factors of a row are. Row i of a block, token t. */
@@ -78,6 +88,7 @@ typedef struct {
     float *inverse;               /* [blocks][64][64] A; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
+    unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */

@@ -4,26 +4,21 @@
 
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/chunkwise/prepare_beside.cuh"
-#include "backends/cuda/chunkwise/prepare_channel.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/chunkwise/scan_linear.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-static unsigned *dr_beside_made(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
-    return (unsigned *)(tensors.keep + plan.blocks * plan.key_width);
-}
-
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
-    if constexpr (sizeof(T) == 2)
-        if (dr_cuda_beside_of(plan).processors) {
-            const dr_beside_call beside = {call, dr_cuda_beside_of(plan), dr_beside_made(*plan, *tensors)};
-            const int64_t grid = beside.beside.rounds ? plan->processors : beside.beside.processors;
-            return dr_cuda_launch("prepare_beside", prepare_beside<T>, {grid}, DR_BESIDE_THREADS,
-                                  DR_BESIDE_GROUPS * dr_beside_bytes(call), stream, beside);
-        }
     const bool channel = plan->rows.channel_decay;
+    if constexpr (sizeof(T) == 2)
+        if (tensors->made) {
+            const int groups = plan->beside.groups;
+            void (*kernel)(dr_prepare_call) = channel ? prepare_beside<T, 2, true> : prepare_beside<T, 4, false>;
+            return dr_cuda_launch("prepare_beside", kernel, {plan->beside.prepare ? plan->processors : plan->beside.processors},
+                                  groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
+        }
     const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
                               : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
     void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
@@ -73,13 +68,10 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
-    dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
-    const bool waits = dr_cuda_beside_of(plan).processors > 0;
-    if (waits) group_call.made = dr_beside_made(*plan, call->tensors);
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
     const int threads = plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups;
-    return dr_cuda_launch_when(waits, "scan_warpgroups", kernel,
-                               {chains, (columns + groups - 1) / groups}, threads, dr_group_scan_bytes(group_call) + beside,
-                               stream, group_call);
+    return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel, {chains, (columns + groups - 1) / groups},
+                               threads, dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
 static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {

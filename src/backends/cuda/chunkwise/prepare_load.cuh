@@ -261,8 +261,8 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     dr_copy_commit();
 }
 
-/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the block,
- * or each of its groups with tiles of its own. */
+/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the
+ * block, or each of its groups with tiles of its own. */
 template <typename T, int groups = 1>
 static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                              char *reader, const char *query) {
@@ -280,10 +280,10 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
         if (sum) factor = dr_lambda_factor(rows, x);
         char *tile = i % 2 ? writer : reader;
         dr_form_tiles<T, groups>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
-                         sum              ? query
-                         : tile == reader ? writer
-                                          : reader,
-                         sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
+                                 sum              ? query
+                                 : tile == reader ? writer
+                                                  : reader,
+                                 sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
     }
     dr_shared_fence();
     dr_meet<groups>();

@@ -24,7 +24,6 @@ typedef struct {
     dr_scan_call call; /* call.room: of a stage */
     int gate, lambda;  /* where in a stage the write gates lie, and lambda of the rows */
     int stages;
-    const unsigned *made; /* [blocks] flags of what prepare makes beside the scan; NULL: it has ended before */
 } dr_group_scan_call;
 
 static __host__ __device__ inline bool dr_group_scan_sums(const dr_scan_call &call) {
@@ -35,7 +34,7 @@ static __host__ __device__ inline bool dr_group_scan_sums(const dr_scan_call &ca
 static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
-    dr_group_scan_call call = {scan, 0, 0, 0, NULL};
+    dr_group_scan_call call = {scan, 0, 0, 0};
     const bool sums = dr_group_scan_sums(scan);
     dr_scan_room &room = call.call.room;
     int end = 0;
@@ -192,7 +191,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
-        if (group_call.made) dr_flag_await(group_call.made + block);
+        if (tensors.made) dr_flag_await(tensors.made + block);
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
@@ -245,7 +244,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         block += heads;
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
-    if (group_call.made) dr_beside_close();
+    if (tensors.made) dr_beside_close();
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */

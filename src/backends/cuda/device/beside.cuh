@@ -3,10 +3,10 @@
  *     maker    every block: flags := 0, dr_beside_open     then, whenever something is made: dr_flag_raise
  *     taker    dr_flag_await before what it takes          at the end of every block: dr_beside_close
  *
- * The taker is launched by dr_cuda_launch_beside: its blocks begin when all blocks of the maker have opened or ended. Those that
- * have opened are on the multiprocessors and wait for nobody, so that everything that the taker waits for comes, whatever else
- * runs on the GPU. A tool that runs kernels one after another lets the maker end first, and all flags are raised. dr_beside_close
- * lets no block of the taker end before the maker has: what follows them in the stream follows both.
+ * The taker is launched by dr_cuda_launch_beside: its blocks begin when all blocks of the maker have opened or ended. Those
+ * that have opened are on the multiprocessors and wait for nobody, so that everything that the taker waits for comes, whatever
+ * else runs on the GPU. A tool that runs kernels one after another lets the maker end first, and all flags are raised.
+ * dr_beside_close lets no block of the taker end before the maker has: what follows them in the stream follows both.
  *
  * What is made is written by ordinary stores of threads that then meet at a barrier; one of them raises the flag (a release of
  * what they wrote, on the whole GPU). Every thread that loads it has seen the flag itself (an acquire), and loads it past the
@@ -22,8 +22,7 @@ static __device__ inline void dr_flag_raise(unsigned *flag) {
 
 static __device__ inline void dr_flag_await(const unsigned *flag) {
     unsigned raised;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
     while (!raised);
 }
 

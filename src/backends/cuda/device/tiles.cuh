@@ -271,9 +271,9 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
     }
 }
 
-/* The same of tiles that are there, by all threads that share them: x from `left`, y from `right` (any tile where the form does not ask for y),
- * whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at
- * a time, since accumulators may be held meanwhile. */
+/* The same of tiles that are there, by all threads that share them: x from `left`, y from `right` (any tile where the form does
+ * not ask for y), whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read.
+ * Four channels at a time, since accumulators may be held meanwhile. */
 template <typename T, int groups>
 static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
                                             const char *left, const char *right, int behind, const dr_form_factor &factor,
