@@ -16,7 +16,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
         .write_dot = take(arena, plan, 1, N, sizeof(float)),
     };
-    if (fused && plan->beside.processors) tensors->made = take(arena, plan, 1, V / DR_CUDA_COLUMNS, sizeof(unsigned));
     if (!fused) {
         tensors->update = take(arena, plan, N, V, element);
         tensors->d_score = take(arena, plan, N, N, element);

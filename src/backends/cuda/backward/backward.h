@@ -39,7 +39,6 @@ typedef struct {
     float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
     float *square_part; /* [Kp/64][64] w . w */
     float *exit_part;   /* [Kp] D (S . dS') of every channel */
-    unsigned *made;     /* [Vp/64] flags of what the reverse scan makes beside gradients; NULL: it ends before */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
      * the gradient after it */
     float *local, *between;

@@ -6,8 +6,7 @@
  *     G = scale dO U^T f, M = s dY U^T f              a group one of them
  *     what q~, r and w get                            a group 64 channels of K
  *
- * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Where the reverse scan leaves
- * multiprocessors empty, it begins beside it with the last chunks (device/beside.cuh). Four warps copy, tile after tile of 16
+ * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy, tile after tile of 16
  * KB into a ring of places, as far ahead as places are free; they make the decays of a chunk and lead the gradients of decays
  * and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at
  * the first barrier of its place, and done with when all computing threads have at the second. The tiles come in the order in
@@ -382,8 +381,8 @@ template <typename T, int key_boxes, int value_boxes, int reading>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
-    return dr_cuda_launch_when(call->back.made, "gradients", gradients<T, key_boxes, value_boxes, reading>, {grid},
-                               chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, *call);
+    return dr_cuda_launch("gradients", gradients<T, key_boxes, value_boxes, reading>, {grid},
+                          chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, *call);
 }
 
 template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -257,20 +257,6 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
     if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
 }
 
-/* What the thread block takes in a round; plan.blocks or more: nothing any more. Beside the reverse scan chunks come in its
- * order, and the thread blocks that begin with it are some rounds ahead of those that begin when it ends. */
-static __device__ inline int64_t block_of_round(const dr_cuda_backward_call &call, unsigned round) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const unsigned ahead = (unsigned)plan.beside.gradients, left = (unsigned)plan.beside.processors;
-    unsigned index = blockIdx.x;
-    if (!call.back.made) return index + (int64_t)round * gridDim.x;
-    if (blockIdx.x >= left)
-        index += ahead * left + round * gridDim.x;
-    else
-        index += round < ahead ? round * left : ahead * left + (round - ahead) * gridDim.x;
-    return index < plan.blocks ? dr_block_in_turn(plan, index, true) : plan.blocks;
-}
-
 template <typename T, int key_boxes, int value_boxes, int reading>
 static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
@@ -286,13 +272,10 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
     int over = 0,
         made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
 #pragma unroll 1
-    for (unsigned round = 0; over < 2; round++) {
-        const int64_t block = block_of_round(call, round);
+    for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
         const bool more = block < plan.blocks;
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
-        if (more && call.back.made)
-            for (int box = 0; box < value_boxes; box++) dr_flag_await(call.back.made + block * value_boxes + box);
         if (more) expect_chunk<T>(call, x, d_o);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
@@ -343,7 +326,6 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
             at = ring_forward(at, 1);
         }
     }
-    if (call.back.made) dr_beside_close();
 }
 
 /* ---- computing ---------------------------------------------------------------------------------------------------------- */

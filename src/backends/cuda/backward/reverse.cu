@@ -305,8 +305,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream
                                   call->back.d_update,
                                   call->back.local,
                                   call->back.between,
-                                  false,
-                                  call->back.made};
+                                  false};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);

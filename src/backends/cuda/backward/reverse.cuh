@@ -12,7 +12,6 @@ typedef struct {
     float *local;   /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
     float *between; /* after a part, likewise */
     bool summary;   /* local, and nothing else */
-    unsigned *made; /* flags, or NULL (backward.h) */
 } reverse_call;
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */

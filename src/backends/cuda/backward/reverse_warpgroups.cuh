@@ -15,23 +15,7 @@ typedef struct {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* Beside gradients a block has 64 columns of V. */
-static __device__ inline unsigned *reverse_flag(const group_reverse_call &group_call, const dr_scan_place &place,
-                                                int64_t block) {
-    return group_call.call.made + block * (group_call.scan.call.plan.value_width / 64) + place.columns / 64;
-}
-
-/* All threads, first: lowers the flags of what the block will make, and lets gradients begin. */
-static __device__ inline void reverse_open(const group_reverse_call &group_call, const dr_scan_place &place) {
-    const dr_cuda_chunk_plan &plan = group_call.scan.call.plan;
-    unsigned *made = reverse_flag(group_call, place, (place.slot + place.begin) * plan.value_heads + place.head);
-    const int64_t chunk = (int64_t)plan.value_heads * (plan.value_width / 64);
-    for (int i = (int)threadIdx.x; i < place.end - place.begin; i += (int)blockDim.x) made[i * chunk] = 0;
-    dr_beside_open();
-}
-
-/* columns: of V that the computing groups have. A chunk's results are stored when its stage is free: then its flag is raised,
- * by one of these threads, since computing ones would wait for their stores. */
+/* columns: of V that the computing groups have. */
 template <typename T, int width>
 static __device__ inline void reverse_copy(const group_reverse_call &group_call, char *shared, const dr_scan_place &place,
                                            int groups) {
@@ -42,12 +26,8 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
     dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.end - 1);
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
     dr_group_turn at = {0, 1}, told = {0, 0};
-    const bool tells = group_call.call.made && threadIdx.x == 96;
-    const int64_t behind = (int64_t)scan.stages * plan.value_heads; /* the chunk that had the stage */
     for (int left = place.end - place.begin; left > 0; left--) {
         dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        if (tells && place.end - place.begin - left >= scan.stages)
-            dr_flag_raise(reverse_flag(group_call, place, block + behind));
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, place.head / plan.rows.group, 0,
                            false};
         load_exit<T, width>(x, block);
@@ -73,12 +53,6 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         block -= plan.value_heads;
     }
     if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
-    if (!tells) return;
-    for (int i = 0; i < scan.stages; i++, block -= plan.value_heads) {
-        dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        if (place.end - place.begin + i >= scan.stages) dr_flag_raise(reverse_flag(group_call, place, block + behind));
-        dr_group_next(at, scan.stages);
-    }
 }
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
@@ -228,7 +202,6 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const int busy = (int)(all - first < groups ? all - first : groups);
     const dr_scan_place place = dr_scan_find(scan.call, first, rest);
     if (reverse_idle(group_call.call, place)) return;
-    if (group_call.call.made) reverse_open(group_call, place);
     dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<40>();

@@ -33,13 +33,12 @@ enum {
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
 };
 
-/* Where a scan, forward or reverse, has fewer blocks than there are multiprocessors, another stage runs beside it on those that
- * are left (device/beside.cuh): prepare before the scan, gradients behind the reverse one. */
+/* Where the scan has fewer blocks than there are multiprocessors, prepare runs beside it on those that are left
+ * (prepare_beside.cuh). */
 typedef struct {
-    int32_t processors; /* that are left; 0: stages follow one another */
-    int32_t groups;     /* blocks that prepare makes at once on a multiprocessor; 0: it ends before the scan begins */
-    int32_t prepare;    /* rounds of prepare in which all multiprocessors take part, before the scan begins */
-    int32_t gradients;  /* rounds of gradients on those that are left, before all take part */
+    int32_t processors; /* that are left; 0: prepare ends before the scan begins */
+    int32_t groups;     /* blocks that prepare makes at once on a multiprocessor */
+    int32_t rounds;     /* of prepare in which all multiprocessors take part, before the scan begins */
 } dr_cuda_beside;
 
 typedef struct {

@@ -16,7 +16,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
         if (tensors->made) {
             const int groups = plan->beside.groups;
             void (*kernel)(dr_prepare_call) = channel ? prepare_beside<T, 2, true> : prepare_beside<T, 4, false>;
-            return dr_cuda_launch("prepare_beside", kernel, {plan->beside.prepare ? plan->processors : plan->beside.processors},
+            return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
                                   groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
         }
     const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes

@@ -55,24 +55,22 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     plan->parts = dr_cuda_parts(plan, chunks, NULL);
 }
 
-/* The scans' blocks have a multiprocessor each; another stage has what is left if that is worth it. The unit of time here is
- * what a scan takes for a chunk (docs/cuda.md). Prepare's rounds on all multiprocessors leave it what it can make during the
- * scan; those of gradients on what is left end with the reverse scan. Chunks of packed sequences do not lie in the scan's
- * order, and it would wait for the last. */
+/* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
+ * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
+ * sequences do not lie in the scan's order, and it would wait for the last. */
 static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    enum { GRADIENTS_TIME = 9 };
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
-    if (!plan->warpgroups || plan->parts > 1 || plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
-    const int64_t chunks = plan->slots / plan->sequences;
-    plan->beside.processors = (int32_t)left;
-    plan->beside.gradients = (int32_t)(chunks / GRADIENTS_TIME);
-    if (plan->linear || (channel && dr_rule_steps(rule) > 1)) return;
-    const int64_t groups = channel ? 2 : 4, time = channel ? 16 : 11, round = groups * plan->processors;
-    const int64_t before = plan->blocks - groups * left * chunks / time;
-    plan->beside.groups = (int32_t)groups;
-    plan->beside.prepare = before > 0 ? (int32_t)((before + round / 2) / round) : 0;
+    if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && dr_rule_steps(rule) > 1)) return;
+    if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
+    const int64_t groups = channel ? 2 : 4, time = channel ? 16 : 10, round = groups * plan->processors;
+    const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
+    plan->beside = (dr_cuda_beside){
+        .processors = (int32_t)left,
+        .groups = (int32_t)groups,
+        .rounds = before > 0 ? (int32_t)((before + round / 2) / round) : 0,
+    };
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
@@ -112,7 +110,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan_parts(layout, plan);
-    if (plan->chunk == most) plan_beside(rule, plan);
+    plan_beside(rule, plan);
     return DR_OK;
 }
 
@@ -129,7 +127,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
-    if (plan->beside.groups) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
+    if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);

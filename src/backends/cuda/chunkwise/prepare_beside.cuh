@@ -1,10 +1,9 @@
 /* Prepare beside the scan, on sm_90a for 16-bit types: where the scan has fewer blocks than there are multiprocessors, prepare
  * goes on on the others while the scan takes what is made (device/beside.cuh).
  *
- * A block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two, which make a chunk of a
- * value head each and meet nobody.
- * Chunks are made in the order in which the scan takes them. All multiprocessors take part in the first
- * rounds; then the scan gets those that it needs. Which group makes what follows from the plan alone. */
+ * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two, which make a
+ * chunk of a value head each and meet nobody. Chunks are made in the order in which the scan takes them. All multiprocessors
+ * take part in the first rounds; then the scan gets those that it needs. Which group makes what follows from the plan alone. */
 #ifndef DR_CUDA_PREPARE_BESIDE_CUH
 #define DR_CUDA_PREPARE_BESIDE_CUH
 
@@ -21,9 +20,9 @@ static __host__ __device__ inline int dr_beside_bytes(const dr_prepare_call &cal
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* What the calling group makes in a round, as an index in that order; behind all blocks: nothing any more. */
+/* What the calling group makes in a round, as an index in the scan's order; behind all blocks: nothing any more. */
 template <int groups> static __device__ inline unsigned dr_beside_index(const dr_cuda_beside &beside, unsigned round) {
-    const unsigned group = threadIdx.x / PREPARE_THREADS, rounds = (unsigned)beside.prepare;
+    const unsigned group = threadIdx.x / PREPARE_THREADS, rounds = (unsigned)beside.rounds;
     const unsigned stay = (unsigned)beside.processors;
     if (round < rounds) return (round * groups + group) * gridDim.x + blockIdx.x;
     if (blockIdx.x >= stay) return ~0u;
@@ -43,11 +42,11 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     unsigned index;
     for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;
          round += PREPARE_THREADS)
-        call.tensors.made[dr_block_in_turn(call.plan, index, false)] = 0;
+        call.tensors.made[dr_block_in_turn(call.plan, index)] = 0;
     dr_beside_open();
 #pragma unroll 1
     for (unsigned round = 0; (index = dr_beside_index<groups>(beside, dr_forget(round))) < blocks; round++) {
-        const unsigned block = dr_block_in_turn(call.plan, index, false);
+        const unsigned block = dr_block_in_turn(call.plan, index);
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, block);
         if constexpr (channel)
