@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times deltarule on a GPU beside flash-linear-attention's Triton kernels, and FlashQLA's, on the same inputs in the same process.
+"""Times deltarule on a GPU beside flash-linear-attention's Triton kernels, FlashQLA's and FlashKDA's, on the same inputs in the same
+process.
 
 deltarule is called through its C library with plain device pointers: PyTorch makes the inputs, the stream and the events. Every
 line is one rule and shape: the median of the forward and of forward and backward, with the spread from quartile to quartile, the
@@ -191,6 +192,23 @@ class Case:
             byref(self.input_gradients), None, self.block["backward"].data_ptr()))
 
 
+FLASH_KDA_BOUND = -5.0
+
+
+def flash_kda(forward, x):
+    """FlashKDA, which has no backward, makes log decays and gains itself, bound * sigmoid(gate) and sigmoid(logit): from what gives
+    ours, rounded to bf16, made at the first call only."""
+    if "gate_logit" not in x:
+        x["gate_logit"] = torch.logit((x["log_decay"].detach().float() / FLASH_KDA_BOUND).clamp(1e-12, 1 - 1e-6)).bfloat16()
+        x["beta_logit"] = torch.logit(x["beta"].detach().float().clamp(1e-12, 1 - 1e-6)).bfloat16()
+        x["gate_log_rate"] = torch.zeros(x["key"].shape[2], device="cuda")
+        x["gate_bias"] = torch.zeros(x["key"].shape[2:], device="cuda")
+    query, key, value = (x[name].detach() for name in ("query", "key", "value"))
+    o = torch.empty_like(value)
+    forward(query, key, value, x["gate_logit"], x["beta_logit"], key.shape[-1] ** -0.5, o, x["gate_log_rate"], x["gate_bias"], FLASH_KDA_BOUND)
+    return o
+
+
 def peers():
     """Functions of other packages by rule: name, and a call on the tensors of a case shaped [B, T, H, D] that gives the output."""
     found, missing = {}, []
@@ -219,6 +237,7 @@ def peers():
         use_qk_l2norm_in_kernel=False, log_atk_scale="scan_centre")
     fla("pkda", "precond_kda", "chunk_precond_kda", "log_decay", "scan_log_decay", "scan_gain", "beta", log_atk_scale="scan_centre")
     add("flashqla", "flash_qla", {"gdn": ("chunk_gated_delta_rule", lambda f, x: f(x["query"], x["key"], x["value"], x["log_decay"], x["beta"])[0])})
+    add("flash_kda", "flash_kda", {"kda": ("fwd", flash_kda)})
     return found, missing
 
 

@@ -307,39 +307,40 @@ static void test_split_is_whole(void **state) {
     dr_backend_close(cpu);
 }
 
-/* No decay is a decay of zero, whatever its kind. */
+/* A decay of zero, whatever its kind, gives what the reference gives without decay, as near as results of float32 are held to
+ * it: the kinds are summed in different orders, and where sums all but cancel no two orders agree better than that. */
 static void test_no_decay_is_zero_decay(void **state) {
     (void)state;
     static const int64_t cu_seqlens[] = {0, 50, 77};
     dr_random random = dr_random_start(seed(), 4);
-    dr_backend *cpu = open_cpu(NULL, 1);
+    dr_backend *reference = open_backend("reference", NULL, 1), *cpu = open_cpu(NULL, 1);
     for (int i = 0; i < 10; i++) {
         dr_rule rule = draw_rule(&random);
         /* the matrix scans do not go with every decay */
         while (rule.decay != DR_DECAY_NONE || dr_rule_carries(&rule, DR_STATE_K) || dr_rule_carries(&rule, DR_STATE_P))
             rule = draw_rule(&random);
         problem *p = some_problem(&rule, 2, cu_seqlens, &random);
-        result want = run(cpu, p, DR_PATH_BEST, 0, true);
+        standard s;
+        fault what;
+        if (!standard_create(reference, p, &random, &s, &what)) fail_msg("problem %d: %s", i, what.text);
         for (int decay = DR_DECAY_CONSTANT; decay <= DR_DECAY_CHANNEL; decay++) {
             problem *q = problem_copy(p);
             q->rule.decay = (dr_decay)decay;
             assert_int_equal(dr_rule_check(&q->rule), DR_OK);
             q->input_count[DR_INPUT_LOG_DECAY] = dr_recurrence_input_count(&q->recurrence, DR_INPUT_LOG_DECAY);
             q->input[DR_INPUT_LOG_DECAY] = calloc((size_t)q->input_count[DR_INPUT_LOG_DECAY], sizeof(double));
-            result got = run(cpu, q, DR_PATH_BEST, 0, true);
-            double error = error_of(got.o, want.o, p->o_count, least_size_chunkwise);
-            for (int j = 0; j < DR_INPUTS; j++)
-                if (p->input[j])
-                    error = fmax(error, error_of(got.gradient[j], want.gradient[j], p->input_count[j], least_size_chunkwise));
-            if (!(error <= tolerance_forward))
-                fail_msg("problem %d: decay %s of 0 is not no decay, error %.3g", i, dr_decay_name((dr_decay)decay), error);
+            result got = run(cpu, q, DR_PATH_CHUNKWISE, 0, true);
+            char text[64];
+            snprintf(text, sizeof text, "problem %d, decay %s of 0", i, dr_decay_name((dr_decay)decay));
+            if (!results_near(text, p, &got, &s, true, DR_PATH_CHUNKWISE, &worst_error, &what)) fail_msg("%s", what.text);
             result_free(&got);
             problem_free(q);
         }
-        result_free(&want);
+        standard_free(&s);
         problem_free(p);
     }
     dr_backend_close(cpu);
+    dr_backend_close(reference);
 }
 
 static void twice(double *x, int64_t count) {

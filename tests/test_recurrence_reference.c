@@ -46,8 +46,14 @@ static void assert_one_gradient(problem *p, const char *case_, const char *name,
         }
         int64_t j = mirror_of(i, side);
         probe at = {.p = p, .variable = &variables[i], .mirror = &variables[j], .start = variables[i], .unit = unit};
-        double estimate = difference_estimate(loss, &at, &at.moved) / unit;
-        double apart = fabs(gradient[i] + (i == j ? 0 : gradient[j]) - estimate);
+        const double whole = gradient[i] + (i == j ? 0 : gradient[j]);
+        const double estimate = difference_estimate(loss, &at, &at.moved) / at.unit;
+        double apart = fabs(whole - estimate);
+        if (apart > tolerance * fmax(scale, fabs(estimate))) {
+            /* near a pole the formula's error is what they are apart: it falls with the fourth power of the step */
+            at.unit /= 8;
+            apart = fmin(apart, fabs(whole - difference_estimate(loss, &at, &at.moved) / at.unit));
+        }
         if (!isfinite(apart)) fail_msg("%s: the gradient of %s[%lld] is %g", case_, name, (long long)i, gradient[i]);
         scale = fmax(scale, fabs(estimate));
         if (apart > worst) {

@@ -34,6 +34,9 @@ bool suite_large(gpu *g, fault *what);
 bool suite_slots(gpu *g, fault *what);
 /* Many sequences at once, in place, to other slots, skipped: the bits of few at a time. */
 bool suite_many(gpu *g, fault *what);
+/* Forward and backward in a CUDA graph, which is refused where a call allocates or waits: every replay gives the bits of the
+ * calls themselves. */
+bool suite_graphs(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 

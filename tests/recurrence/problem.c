@@ -213,9 +213,16 @@ static int64_t draw_size(dr_random *random) {
     return dr_random_below(random, 3) ? between(random, 1, 40) : round[dr_random_below(random, 3)];
 }
 
+int64_t least_key_size(const dr_rule *rule) {
+    bool whole = rule->normalizer == DR_NORMALIZER_INVERSE;
+    for (int i = 0; i < rule->rows; i++) whole |= rule->row[i].gain == DR_GAIN_NORMALIZED && rule->gain_eps == 0;
+    return whole ? 2 : 1;
+}
+
 dr_recurrence draw_sizes(dr_random *random, const dr_rule *rule, int64_t cu_seqlens[MOST_SEQUENCES + 1]) {
     dr_recurrence sizes = {.rule = rule, .key_heads = between(random, 1, 2)};
     sizes.key_size = draw_size(random);
+    if (sizes.key_size < least_key_size(rule)) sizes.key_size = least_key_size(rule);
     sizes.value_size = draw_size(random);
     sizes.value_heads = sizes.key_heads * (rule->tied_scan ? 1 : between(random, 1, 3));
     sizes.scale = dr_random_below(random, 2) ? uniform(random, 0.2, 2) : 0;
@@ -404,7 +411,32 @@ static void operands_out(const dr_backend *backend, const problem *p, operands *
     }
 }
 
-bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, bool backwards, result *r, fault *what) {
+/* One forward and, with a workspace for it, backward. */
+typedef struct {
+    dr_backend *backend;
+    const dr_recurrence *recurrence;
+    const operands *x;
+    void *saved, *forward, *backward;
+} calls_of_run;
+
+static dr_status make_calls(void *run) {
+    const calls_of_run *c = run;
+    const operands *x = c->x;
+    const dr_status status = dr_recurrence_forward(c->backend, c->recurrence, &x->inputs, &x->initial, x->o, &x->final,
+                                                   c->backward ? c->saved : NULL, c->forward);
+    if (status != DR_OK || !c->backward) return status;
+    return dr_recurrence_backward(c->backend, c->recurrence, &x->inputs, &x->initial, c->saved, x->d_o, &x->d_final,
+                                  &x->gradients, &x->d_initial, c->backward);
+}
+
+static dr_status call_once(problem_calls calls, void *run, void *context) {
+    (void)context;
+    return calls(run);
+}
+
+bool problem_run_around(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, bool backwards,
+                        dr_status (*around)(problem_calls calls, void *run, void *context), void *context, result *r,
+                        fault *what) {
     *r = result_create(p);
     dr_recurrence recurrence = p->recurrence;
     recurrence.path = path;
@@ -412,16 +444,21 @@ bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t ch
     dr_recurrence_memory memory;
     if (dr_recurrence_plan(backend, &recurrence, &memory) != DR_OK) return fault_is(what, "plan: %s", dr_last_error());
     operands x = operands_in(backend, p);
-    void *saved = backend_block(backend, memory.saved), *forward = backend_block(backend, memory.forward);
-    void *backward = backend_block(backend, backwards ? memory.backward : 0);
-    dr_status status =
-        dr_recurrence_forward(backend, &recurrence, &x.inputs, &x.initial, x.o, &x.final, backwards ? saved : NULL, forward);
-    if (status == DR_OK && backwards)
-        status = dr_recurrence_backward(backend, &recurrence, &x.inputs, &x.initial, saved, x.d_o, &x.d_final, &x.gradients,
-                                        &x.d_initial, backward);
-    backend_release(backend, saved), backend_release(backend, forward), backend_release(backend, backward);
+    calls_of_run run = {backend,
+                        &recurrence,
+                        &x,
+                        backend_block(backend, memory.saved),
+                        backend_block(backend, memory.forward),
+                        backwards ? backend_block(backend, memory.backward) : NULL};
+    const dr_status status = around(make_calls, &run, context);
+    backend_release(backend, run.saved), backend_release(backend, run.forward);
+    if (run.backward) backend_release(backend, run.backward);
     operands_out(backend, p, &x, r);
     return status == DR_OK || fault_is(what, "%s", dr_last_error());
+}
+
+bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, bool backwards, result *r, fault *what) {
+    return problem_run_around(backend, p, path, chunk, backwards, call_once, NULL, r, what);
 }
 
 bool problem_boundary(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, int64_t sequence, int64_t back,

@@ -70,6 +70,11 @@ void *poisoned(const dr_backend *backend, const double *like, int64_t count);
 
 /* Forward and, if backwards, backward into a result, which is to be freed in any case. */
 bool problem_run(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, bool backwards, result *r, fault *what);
+/* The same with `around` between: it gets the run's calls of the backend, and makes them by calls(run), once or again. */
+typedef dr_status (*problem_calls)(void *run);
+bool problem_run_around(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, bool backwards,
+                        dr_status (*around)(problem_calls calls, void *run, void *context), void *context, result *r,
+                        fault *what);
 /* The same forward, and the states of a sequence that it saved at its last boundary but `back` of them, which lies before its
  * token *token; states: of one sequence each, to be freed in any case. *token is -1 if there are not so many boundaries. */
 bool problem_boundary(dr_backend *backend, const problem *p, dr_path path, int64_t chunk, int64_t sequence, int64_t back,
@@ -110,6 +115,10 @@ bool results_same(const char *name, const problem *p, const result *a, const res
 
 /* Where a log decay is -inf its gradient is 0 to the bit. */
 bool dead_decays(const char *name, const problem *p, const result *r, fault *what);
+
+/* Where a row erases all that its key reads (gain 1/(r . w), or the normalizer 1/m), a key of one number leaves nothing of the
+ * past: gradients into it are sums that are zero but for rounding, to which no bound is relative. Then 2, else 1. */
+int64_t least_key_size(const dr_rule *rule);
 
 /* Sizes for a rule; lengths from 0 on, or all equal, which decoding needs. */
 dr_recurrence draw_sizes(dr_random *random, const dr_rule *rule, int64_t cu_seqlens[MOST_SEQUENCES + 1]);

@@ -371,11 +371,6 @@ static int64_t draw_length(dr_random *random) {
     return dr_random_below(random, 4) ? between(random, 1, 9) : between(random, 10, 40);
 }
 
-int64_t least_key_size(const dr_rule *rule) {
-    const bool whole = any_row(rule, is_normalized) && rule->gain_eps == 0;
-    return whole || rule->normalizer == DR_NORMALIZER_INVERSE ? 2 : 1;
-}
-
 static void draw_sizes_within(dr_random *random, trial *t) {
     t->key_heads = t->heads == HEADS_ONE ? 1 : t->heads == HEADS_SEVERAL ? between(random, 2, 3) : between(random, 1, 2);
     t->group = t->heads == HEADS_GROUPED ? between(random, 2, 3) : 1;

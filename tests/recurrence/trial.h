@@ -51,10 +51,6 @@ bool trial_change(dr_random *random, trial *t, int axis, int option, int other_a
 /* Just a rule. */
 dr_rule draw_rule(dr_random *random);
 
-/* Where a row erases all that its key reads (gain 1/(r . w), or the normalizer 1/m), a key of one number leaves nothing of the
- * past: gradients into it are sums that are zero but for rounding, to which no bound is relative. Then 2, else 1. */
-int64_t least_key_size(const dr_rule *rule);
-
 /* The trial's problem. */
 problem *trial_problem(const trial *t);
 

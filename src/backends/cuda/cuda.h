@@ -59,9 +59,10 @@ void dr_cuda_leave(int before);
 /* DR_ERROR_UNSUPPORTED unless so many blocks, a product of sizes, can be launched; *blocks is their number. */
 dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks);
 
-/* Lets every launch of a kernel have as much shared memory as a block may. The limit belongs to the kernel, which other threads
- * of the process launch with other sizes: one that fitted a launch would not fit theirs. */
-dr_status dr_cuda_allow_shared(const void *kernel);
+/* Lets launches of a kernel have so much shared memory, and as much as a block may: the limit belongs to the kernel, which
+ * other threads of the process launch with other sizes, so that one that fitted a launch would not fit theirs. Set once a
+ * kernel and device. */
+dr_status dr_cuda_allow_shared(const void *kernel, int bytes);
 
 /* How rows fall into sequences, for kernels. */
 typedef struct {

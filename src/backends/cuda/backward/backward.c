@@ -19,7 +19,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (!fused) {
         tensors->update = take(arena, plan, N, V, element);
         tensors->d_score = take(arena, plan, N, N, element);
-        tensors->exit_part = take(arena, plan, 1, K, sizeof(float));
         if (plan->reads) tensors->d_erase = take(arena, plan, N, N, element);
     }
     const bool direct = dr_rows_direct(&plan->rows), led = direct || dr_rows_made(&plan->rows);
@@ -35,10 +34,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
     }
-    if (plan->rows.scalar_decay && !fused) {
-        tensors->reader_part = take(arena, plan, K / 64, N, sizeof(float));
-        tensors->writer_part = take(arena, plan, K / 64, N, sizeof(float));
-    }
+    if (plan->rows.scalar_decay && !fused) tensors->decay_part = take(arena, plan, K / 64, N, sizeof(float));
     if (plan->parts > 1) {
         const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
         tensors->local = dr_arena_take(arena, states);

@@ -31,14 +31,12 @@ typedef struct {
     float *d_write;   /* [64][Kp] of w */
     float *value_dot; /* [64] sum over V of (gate) value dz */
     float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
-    /* scalar decay, by 64 channels: what goes into the suffix and the prefix sum over rows (decay.cu) */
-    float *reader_part; /* [Kp/64][64] reader . its gradient, at the last row whose decay it has, less writer . d_near */
-    float *writer_part; /* [Kp/64][64] writer . its gradient from the exit state */
+    /* by 64 channels */
+    float *decay_part;  /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
     float *lambda_part; /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
     float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
     float *square_part; /* [Kp/64][64] w . w */
-    float *exit_part;   /* [Kp] D (S . dS') of every channel */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
      * the gradient after it */
     float *local, *between;

@@ -6,38 +6,20 @@
  *     writer, exit state          writer . its gradient from the exit           a prefix sum over rows
  *     writer, reader              the pairs that span the row
  *
- * All pairs of the chunk are in one suffix sum of reader . d_reader - writer . d_near, where those that do not span the row
- * cancel: what should cancel comes from the same roundings. No division. Here for scalar decay, of which keys.cu has the dots
- * of each row; keys_channel.cuh does the same for each channel. */
+ * For scalar decay keys.cu has made these sums of 64 channels each, which are added up here; keys_channel.cuh does it all for
+ * each channel. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
-enum { SCALAR_THREADS = 64 };
-
-static __global__ void __launch_bounds__(SCALAR_THREADS) scalar_decay(const __grid_constant__ dr_cuda_backward_call call) {
-    __shared__ float reader[64], writer[64], part[64];
+static __global__ void __launch_bounds__(64) scalar_decay(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
-    if (x.rows == 0) return;
     const int m = (int)threadIdx.x, parts = plan.key_width / 64;
-    float exit = 0, read = 0, write = 0;
-    for (int i = 0; i < parts; i++) {
-        exit += call.back.exit_part[x.block * plan.key_width + i * 64 + m];
-        read += call.back.reader_part[(x.block * parts + i) * 64 + m];
-        write += call.back.writer_part[(x.block * parts + i) * 64 + m];
-    }
-    part[m] = exit;
-    reader[m] = read;
-    writer[m] = write;
-    __syncthreads();
     if (m >= x.rows || m % rows.steps != 0) return;
     float sum = 0;
-    for (int i = 0; i < 64; i++) sum += part[i];
-    for (int i = 0; i < m; i++) sum += writer[i];
-    float behind = 0;
-    for (int i = 63; i >= m; i--) behind += reader[i];
-    sum += behind;
+    for (int i = 0; i < parts; i++) sum += call.back.decay_part[(x.block * parts + i) * 64 + m];
     const int64_t token = x.place.first + m / rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (rows.constant_decay)
@@ -51,9 +33,5 @@ dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t
     const dr_cuda_rows *rows = &call->plan.rows;
     if (call->plan.blocks == 0 || !rows->input[DR_INPUT_LOG_DECAY].gradient) return DR_OK;
     if (!rows->scalar_decay) return DR_OK;
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "scalar_decay", &grid));
-    scalar_decay<<<grid, SCALAR_THREADS, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("scalar_decay");
-    return DR_OK;
+    return dr_cuda_launch("scalar_decay", scalar_decay, {call->plan.blocks}, 64, 0, stream, *call);
 }

@@ -59,50 +59,79 @@ template <typename T> static __device__ inline float2 square_rows(const char *ti
     return sum;
 }
 
-static __device__ inline void clear(float (&c)[8][4]) {
+/* Of floats, the pairs of the chunk one by one: G and M become what each pair brings to the gradient of every decay that it
+ * spans, and those what all pairs with a writer before row j bring, for each reader. The gradients of rows have all pairs as
+ * well, but of those that span nothing only the difference of two sums, and what the matrix units cut off the sums of late rows
+ * would stand in the gradients of all decays before. A barrier before. */
+static __device__ inline void spread_pairs(const dr_cuda_backward_call &call, char *shared, const keys_room &room,
+                                           const keys_rows &k) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
+    const unsigned base = dr_shared_address(shared);
+    const int kinds = call.plan.reads ? 2 : 1;
+#pragma unroll 1
+    for (int i = 0; i < kinds; i++) {
+        char *pairs = shared + (i == 0 ? room.score : room.erase);
+        float scores[8][4] = {};
+        dr_multiply_scores<float>(scores, base + (i == 0 ? room.query : room.read), base + room.write);
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+        for (int h = 0; h < 2; h++) {
+            const float share = i == 0 ? 1 : k.rest[row + 8 * h];
 #pragma unroll
-        for (int i = 0; i < 4; i++) c[n][i] = 0;
+            for (int n = 0; n < 8; n++) {
+                const float2 pair = tile_pair<float>(pairs, row + 8 * h, 8 * n + 2 * t);
+                set_pair<float>(pairs, row + 8 * h, 8 * n + 2 * t,
+                                make_float2(share * scores[n][2 * h] * pair.x, share * scores[n][2 * h + 1] * pair.y));
+            }
+        }
+    }
+    __syncthreads();
+    if ((int)threadIdx.x >= 64 * kinds) return;
+    const int reader = (int)threadIdx.x % 64;
+    char *pairs = shared + (threadIdx.x < 64 ? room.score : room.erase);
+    float sum = 0;
+    for (int j = 0; j < 64; j += 2) {
+        const float2 pair = tile_pair<float>(pairs, reader, j);
+        set_pair<float>(pairs, reader, j, make_float2(sum, sum + pair.x));
+        sum += pair.x + pair.y;
+    }
 }
 
-/* Zeroes entries of G and M whose pair spans no decay, once their products are made: in the sums over rows they cancel, and of
- * strong decays what is left is smaller than their rounding. A barrier before and after. */
+/* The gradient of every row's decay, as far as these channels go (decay.cu), from lane 4 g's sums of rows g and g + 8: a suffix
+ * sum over rows of reader . its gradient, a prefix sum of writer . its gradient from the exit, the exit. An undecayed read
+ * counts as one of the row before. Of 16-bit types readers' gradients are whole, and their sum has writer . d_near taken off:
+ * pairs that do not span a row cancel, as G and M are rounded once for both. Of floats they are those from the entry, and pairs
+ * come beside them. reads: times -c. */
 template <typename T>
-static __device__ inline void drop_pairs(const dr_cuda_rows &rows, bool reads, char *shared, const keys_room &room) {
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < 64 * 64; i += BLOCK_THREADS) {
-        const int reader = i / 64, writer = i % 64, seen = reader / rows.steps - (dr_undecayed(rows, reader) ? 1 : 0);
-        const unsigned at = dr_tile_at<T>(0, 64, reader, writer);
-        if (writer / rows.steps >= reader / rows.steps) *(T *)(shared + room.score + at) = dr_from_float<T>(0.0f);
-        if (reads && writer / rows.steps >= seen) *(T *)(shared + room.erase + at) = dr_from_float<T>(0.0f);
-    }
-    __syncthreads();
-}
-
-/* What the rows of the block bring to the gradient of the decays, lane 4 g its rows g and g + 8: reader . its gradient, less
- * writer . its gradient from readers of the chunk, goes into a suffix sum over rows, where pairs that do not span a row cancel
- * (G and M are rounded once for both); writer . its gradient from the exit into a prefix sum. An undecayed read counts as one
- * of the row before. reads: times -c. */
-static __device__ inline void decay_parts(const dr_cuda_backward_call &call, const dr_row_block &x, float *readers,
-                                          float *reads, float2 reader, float2 read, float2 far) {
-    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4;
-    const int64_t at = (x.block * (call.plan.key_width / 64) + blockIdx.x % (call.plan.key_width / 64)) * 64;
+static __device__ inline void decay_sums(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, const keys_rows &k, float2 reader, float2 read, float2 far) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, m = (int)threadIdx.x;
+    float *readers = k.total, *reads = readers + 64, *writers = reads + 64;
     if (lane % 4 == 0) {
-        call.back.writer_part[at + row] = far.x;
-        call.back.writer_part[at + row + 8] = far.y;
-        readers[row] = reader.x;
-        readers[row + 8] = reader.y;
-        reads[row] = read.x;
-        reads[row + 8] = read.y;
+        readers[row] = reader.x, readers[row + 8] = reader.y;
+        reads[row] = read.x, reads[row + 8] = read.y;
+        writers[row] = far.x, writers[row + 8] = far.y;
     }
     __syncthreads();
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
-    float sum = readers[i];
-    if (!dr_undecayed(call.plan.rows, i)) sum += reads[i];
-    if (i < 63 && dr_undecayed(call.plan.rows, i + 1)) sum += reads[i + 1];
-    call.back.reader_part[at + i] = sum;
+    if constexpr (sizeof(T) == 4) {
+        spread_pairs(call, shared, room, k);
+        __syncthreads();
+    }
+    if (m >= 64) return;
+    const bool late = dr_undecayed(rows, m);
+    float sum = 0, behind = 0;
+    for (int d = 0; d < 64; d++) sum += k.exit[d];
+    for (int j = 0; j < m; j++) sum += writers[j];
+    for (int i = 63; i >= m; i--) {
+        const bool spans = i > m || !late;
+        behind += readers[i] + (spans ? reads[i] : 0);
+        if constexpr (sizeof(T) == 4) {
+            behind += *(const float *)(shared + room.score + dr_tile_at<T>(0, 64, i, m));
+            if (call.plan.reads && spans) behind += *(const float *)(shared + room.erase + dr_tile_at<T>(0, 64, i, m));
+        }
+    }
+    const int parts = call.plan.key_width / 64;
+    call.back.decay_part[(x.block * parts + blockIdx.x % parts) * 64 + m] = sum + behind;
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------------------- */
@@ -246,11 +275,11 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         scale_rows(r, k.split, row, 1);
     }
     constexpr bool apart = sizeof(T) == 4;
-    float2 far = make_float2(0, 0), read = far, entry = far, entry_read = far;
+    float2 reader = make_float2(0, 0), far = reader, read = reader, entry = reader;
     if (rows.scalar_decay) far = dot_rows<T>(w, shared + room.write);
     if (apart && rows.scalar_decay) {
-        entry = dot_rows<T>(q, shared + room.query);
-        if (plan.reads) entry_read = dot_rows<T>(r, shared + room.read);
+        reader = dot_rows<T>(q, shared + room.query);
+        if (plan.reads) entry = dot_rows<T>(r, shared + room.read);
     }
     dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
     dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
@@ -260,12 +289,11 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         scale_rows(r, k.inverse, row, 1);
         read = dot_rows<T>(r, shared + room.read);
     }
-    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
-    float2 query = read, write = read;
-    if (rows.scalar_decay) {
-        query = dot_rows<T>(q, shared + room.query);
-        write = dot_rows<T>(w, shared + room.write);
+    if (!apart && rows.scalar_decay) {
+        const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
+        reader = make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
     }
+    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
     if (plan.reads && (made || direct) && threadIdx.x % 4 == 0) {
         float *part = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
         part[0] = -read.x;
@@ -282,25 +310,10 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         store_rows(call.back.d_write + at, plan.key_width, w);
     }
     if (!rows.scalar_decay) return;
-    if (apart) {
-        drop_pairs<T>(rows, plan.reads, shared, room);
-        clear(q), clear(r), clear(w);
-        dr_multiply_tiles<T, false>(q, base + room.score, base + room.write, 0, warp + 1);
-        dr_multiply_turned<T>(w, base + room.score, base + room.query, warp, 4, NULL);
-        if (plan.reads) {
-            dr_multiply_tiles<T, false>(r, base + room.erase, base + room.write, 0, warp + 1);
-            dr_multiply_turned<T>(w, base + room.erase, base + room.read, warp, 4, k.rest);
-            const float2 near = dot_rows<T>(r, shared + room.read);
-            read = make_float2(k.inverse[row] * (entry_read.x + near.x), k.inverse[row + 8] * (entry_read.y + near.y));
-        }
-        query = dot_rows<T>(q, shared + room.query);
-        write = dot_rows<T>(w, shared + room.write);
-    }
-    const float2 reader = apart ? make_float2(entry.x + (query.x - write.x), entry.y + (query.y - write.y))
-                                : make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
+    if (apart) read = make_float2(k.inverse[row] * entry.x, k.inverse[row + 8] * entry.y);
     read.x *= -k.gain[row];
     read.y *= -k.gain[row + 8];
-    decay_parts(call, x, k.total, k.total + 64, reader, read, far);
+    decay_sums<T>(call, x, shared, room, k, reader, read, far);
 }
 
 template <typename T>
@@ -360,12 +373,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     }
     *(float2 *)(k.total + thread / 32 * 64 + thread % 32 * 2) = exit;
     __syncthreads();
-    if (thread < 64) {
-        const int64_t at = block * plan.key_width + first + thread;
-        k.exit[thread] =
-            call.chunk.keep[at] * (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
-        if (rows.scalar_decay) call.back.exit_part[at] = k.exit[thread];
-    }
+    if (thread < 64)
+        k.exit[thread] = call.chunk.keep[block * plan.key_width + first + thread] *
+                         (k.total[thread] + k.total[64 + thread] + k.total[128 + thread] + k.total[192 + thread]);
     dr_copy_wait<0>();
     __syncthreads();
     finish_pairs<T>(call, x, shared, room, first);

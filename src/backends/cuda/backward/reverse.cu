@@ -70,7 +70,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
         const float2 d = *(const float2 *)(keep + n * 8);
         s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
     }
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : 4)
     for (int k = 0; k < 4; k++)
         if (k * 16 < plan.query_rows) {
             float d_o[2][4];

@@ -2,6 +2,7 @@
  * value heads and steps in order, so that what a key head owns is summed by one owner in one order. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 enum { WARPS = 4 };
 
@@ -121,10 +122,18 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     own.alpha += d.alpha * scalars.alpha;
 
     /* what this row adds to the tensors of its keys */
-    dr_key_lanes<E> dx;
-    clear<E>(dx.query), clear<E>(dx.key), clear<E>(dx.erase_key), clear<E>(dx.feedback_key), clear<E>(dx.free_read);
-    clear<E>(dx.free_write), clear<E>(dx.rate), clear<E>(dx.erase_gate), clear<E>(dx.made);
-    const dr_map_keys from = dr_key_pointers(x), to = dr_key_pointers(dx);
+    float made[E];
+    clear<E>(made);
+    const dr_map_keys from = dr_key_pointers(x);
+    const dr_map_keys to = {.query = sums.query,
+                            .key = sums.key,
+                            .erase_key = sums.erase_key,
+                            .feedback_key = sums.feedback_key,
+                            .free_read = sums.free_read,
+                            .free_write = sums.free_write,
+                            .rate = sums.rate,
+                            .erase_gate = own.erase_gate,
+                            .morrison = made};
     float d_lambda = 0;
 #pragma unroll
     for (int e = 0; e < E; e++) {
@@ -134,16 +143,13 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
             float key[E];
             dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
             d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
-            dx.key[e] += d.key_dot * w[e];
+            sums.key[e] += d.key_dot * w[e];
         }
         d_r[e] += dr_map_write_backward(dr_lane_write(spec.write), &from, r[e], d_w[e], &to, e);
         d_lambda += dr_map_read_backward(spec.read, &from, lambda, d_r[e], &to, e);
     }
-    add<E>(sums.query, dx.query), add<E>(sums.key, dx.key), add<E>(sums.erase_key, dx.erase_key);
-    add<E>(sums.feedback_key, dx.feedback_key), add<E>(sums.free_read, dx.free_read), add<E>(sums.free_write, dx.free_write);
-    add<E>(sums.rate, dx.rate), add<E>(own.erase_gate, dx.erase_gate);
-    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, dx.made);
-    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, dx.made);
+    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, made);
+    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, made);
     if (spec.read == DR_READ_KEY_PLUS_QUERY) own.lambda += dr_warp_sum(d_lambda);
 }
 
@@ -285,29 +291,18 @@ static bool has_gains(const dr_cuda_backward_call *call) {
     return gained;
 }
 
-static dr_status launch_gains(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&call->plan.blocks, 1, "gain_gradients", &grid));
-    gain_gradients<<<grid, 64, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("gain_gradients");
-    return DR_OK;
-}
-
 template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int64_t sizes[] = {plan->slots, plan->key_heads, token_groups(*plan)};
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(sizes, 3, "row_gradients", &grid));
-    row_gradients<T, E><<<grid, 32 * WARPS, 0, stream>>>(*call);
-    DR_CUDA_LAUNCHED("row_gradients");
-    return DR_OK;
+    return dr_cuda_launch("row_gradients", row_gradients<T, E>, {plan->slots, plan->key_heads, token_groups(*plan)}, 32 * WARPS,
+                          0, stream, *call);
 }
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
         const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
-        if (!written && has_gains(call)) DR_TRY(launch_gains(call, stream));
+        if (!written && has_gains(call))
+            DR_TRY(dr_cuda_launch("gain_gradients", gain_gradients, {plan->blocks}, 64, 0, stream, *call));
     } else if (plan->slots > 0) {
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (plan->key_width == 64)

@@ -155,7 +155,7 @@ static __device__ inline void dr_multiply_sixteen(float (&c)[8][4], unsigned a_t
 /* first, end: of the 64, in tiles of 16. */
 template <typename T, bool turned>
 static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end) {
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : 4)
     for (int k = 0; k < 4; k++)
         if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
@@ -183,7 +183,7 @@ static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, 
 template <typename T>
 static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_tile, unsigned b_tile, int first, int end,
                                                  const float *factor) {
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : 4)
     for (int k = 0; k < 4; k++)
         if (k >= first && k < end) {
             dr_operand_a<T> a;

@@ -14,7 +14,7 @@ static dr_status dr_cuda_launch_when(bool beside, const char *name, void (*kerne
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, N, name, &grid));
     if (grid == 0) return DR_OK;
-    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel));
+    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel, bytes));
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -22,7 +22,8 @@ static dr_status dr_cuda_launch_when(bool beside, const char *name, void (*kerne
     config.gridDim = grid, config.blockDim = (unsigned)threads, config.dynamicSmemBytes = (size_t)bytes;
     config.stream = stream;
     config.attrs = &early, config.numAttrs = beside ? 1 : 0;
-    const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+    cudaLaunchKernelEx(&config, kernel, arguments...);
+    const cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) return DR_OK;
     char what[64];
     snprintf(what, sizeof what, "launching %s", name);

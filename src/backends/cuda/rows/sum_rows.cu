@@ -1,5 +1,6 @@
 /* Sums of partial sums, in an order that depends on their number only, in double. */
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal.h"
 
 enum { SUM_THREADS = 256 };
@@ -19,10 +20,5 @@ static __global__ void sum_rows(const float *partial, int64_t rows, int64_t colu
 
 dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
                            cudaStream_t stream) {
-    if (columns == 0) return DR_OK;
-    unsigned grid;
-    DR_TRY(dr_cuda_grid(&columns, 1, "sum_rows", &grid));
-    sum_rows<<<grid, SUM_THREADS, 0, stream>>>(partial, rows, columns, zero_at, to);
-    DR_CUDA_LAUNCHED("sum_rows");
-    return DR_OK;
+    return dr_cuda_launch("sum_rows", sum_rows, {columns}, SUM_THREADS, 0, stream, partial, rows, columns, zero_at, to);
 }
