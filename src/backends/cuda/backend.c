@@ -78,13 +78,29 @@ static dr_status wait_for_stream(dr_backend *backend) {
     return status;
 }
 
-static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
+static void describe_device(const dr_cuda *gpu, void (*line)(void *context, const char *text), void *context) {
     char text[256];
     snprintf(text, sizeof text, "cuda device %d: %s, compute capability %d.%d, %d multiprocessors, %.1f GB, L2 %.0f MB",
              gpu->device, gpu->name, gpu->major, gpu->minor, gpu->processors, (double)gpu->memory * 1e-9,
              (double)gpu->l2 * 1e-6);
     line(context, text);
+}
+
+/* The backend's device, then what other devices the machine has. */
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    const dr_cuda *gpu = dr_cuda_of(backend);
+    char text[256];
+    int count = 0;
+    describe_device(gpu, line, context);
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    for (int i = 0; i < count; i++) {
+        dr_cuda other = {.device = i};
+        if (i == gpu->device) continue;
+        if (read_properties(&other) == DR_OK)
+            describe_device(&other, line, context);
+        else
+            line(context, dr_last_error());
+    }
     snprintf(text, sizeof text, "cuda runtime %d.%d, driver for CUDA %d.%d", gpu->runtime / 1000, gpu->runtime % 1000 / 10,
              gpu->driver / 1000, gpu->driver % 1000 / 10);
     line(context, text);

@@ -90,19 +90,12 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     if (lane % 2 == 0) w.sums.value_dot[w.group][first + 16 * (lane / 4 % 2 * 2 + lane / 2 % 2)] = sum[0];
 }
 
-/* The places of operands A of A without its diagonal. */
-static __device__ inline void load_inverse(const worker &w, float (&a)[8][4]) {
-    const float *from = w.call.chunk.inverse + w.rows.x.block * 64 * 64 + w.row * 64 + 2 * w.t;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = w.row + 8 * h, column = 8 * n + 2 * w.t;
-            float2 x = make_float2(0, 0);
-            if (n / 2 <= dr_scan_warp()) x = *(const float2 *)(from + 8 * h * 64 + 8 * n);
-            a[n][2 * h] = column < row ? x.x : 0;
-            a[n][2 * h + 1] = column + 1 < row ? x.y : 0;
-        }
+/* The same of the group's 64 columns of the chunk. */
+template <typename T, int key_boxes, int value_boxes, int reading> static __device__ inline void take_values(const worker &w) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const unsigned columns = (unsigned)w.group * BOX;
+    const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
+    put_values<T>(w, w.shared + values, w.shared + d_update);
 }
 
 /* Accumulators as operands A, a high and a low part. */
@@ -115,124 +108,113 @@ static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[
             dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
 }
 
-/* Keys become key + lambda query in their place. */
-template <typename T, int key_boxes, int value_boxes, int reading> static __device__ inline void make_sums(const worker &w) {
+/* Products with the states before the chunk are asked for: ask(add). Where the call gives these in float, what rounding took
+ * from them goes first. own: whether the group has columns of V. */
+template <typename T, int key_boxes, int value_boxes, int reading, bool own, typename F>
+static __device__ inline void ask_states(const worker &w, F ask) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    char *keys = w.shared + tile_of(w, shape::key);
-    const char *queries = w.shared + await_tile(w, shape::query);
-#pragma unroll 4
-    for (int i = (int)threadIdx.x - 128; i < key_boxes * 64 * 8; i += 128 * shape::groups) {
-        const uint4 key = *(const uint4 *)(keys + i * 16), query = *(const uint4 *)(queries + i * 16);
-        const unsigned of_key[4] = {key.x, key.y, key.z, key.w}, of_query[4] = {query.x, query.y, query.z, query.w};
-        const float lambda = w.rows.lambda[i / 8 % 64];
-        unsigned sum[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float2 k = dr_unpack(T(), of_key[e]), q = dr_unpack(T(), of_query[e]);
-            sum[e] = dr_pack(T(), fmaf(lambda, q.x, k.x), fmaf(lambda, q.y, k.y));
-        }
-        *(uint4 *)(keys + i * 16) = make_uint4(sum[0], sum[1], sum[2], sum[3]);
-    }
-    dr_shared_fence();
-    meet_all<shape::groups>();
-}
-
-/* R S of the group's 64 columns of V is asked for; and S dO, S dY of its 64 channels of K, which are wanted last but wait for
- * nothing else. Each is a group of products. */
-template <typename T, int key_boxes, int value_boxes, int reading, int only>
-static __device__ inline void ask_states(const worker &w, float (&u)[8][4], float (&q)[8][4], float (&r)[8][4]) {
-    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    unsigned state[key_boxes];
-#pragma unroll
-    for (int b = 0; b < key_boxes; b++) state[b] = await_tile(w, shape::state + b);
-    const unsigned key = w.base + await_tile(w, shape::key), columns = (unsigned)w.group * BOX;
-    if (reading == READS_SUM) make_sums<T, key_boxes, value_boxes, reading>(w);
-    const auto updates = [&](bool add) {
-        dr_shared_fence();
-        dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < key_boxes; b++) chain<T, false, true>(u, key + b * BOX, w.base + state[b] + columns, add || b > 0);
-        dr_group_commit();
-    };
-    const auto keys = [&](bool add) {
-        const unsigned own = w.base + tile_of(w, shape::state + w.group), output = w.base + await_tile(w, shape::output),
-                       d_update = w.base + await_tile(w, shape::d_update);
-        dr_shared_fence();
-        dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++) {
-            chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
-            if (shape::reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
-        }
-        dr_group_commit();
-    };
     const bool entry = w.rows.entry;
     if (entry) {
         const auto replace = [&](bool rest) {
             const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
             meet_all<shape::groups>();
-            for (int b = 0; b < key_boxes && only < value_boxes; b++)
-                replace_states<T>(w, state[b] + columns, given, w.call.saved, w.group * 64, b * 64);
+            for (int b = 0; b < key_boxes && own; b++)
+                replace_states<T>(w, tile_of(w, shape::state + b) + (unsigned)w.group * BOX, given, w.call.saved, w.group * 64,
+                                  b * 64);
             dr_shared_fence();
             meet_all<shape::groups>();
         };
         replace(true);
-        if (shape::reads && only < value_boxes) updates(false);
-        if (only < key_boxes) keys(false);
+        ask(false);
         dr_group_wait<0>();
         replace(false);
     }
-    if (shape::reads && only < value_boxes) updates(entry);
-    if (only < key_boxes) keys(entry);
+    ask(entry);
 }
 
-/* U of the group's 64 columns to the place of the values; u: R S, asked for. later: groups of products behind it. */
-template <typename T, int key_boxes, int value_boxes, int reading, int later>
-static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
+/* R S of the group's 64 columns of V: K S and, where R is a sum, Q S. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void ask_updates(const worker &w, bool add, float (&u)[8][4], float (&asked)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const unsigned columns = (unsigned)w.group * BOX;
-    float inverse[8][4];
-    if (shape::reads) load_inverse(w, inverse);
-    const unsigned values = await_tile(w, shape::value) + columns, d_update = await_tile(w, shape::d_update) + columns;
-    put_values<T>(w, w.shared + values, w.shared + d_update);
+    const unsigned key = w.base + tile_of(w, shape::key), query = shape::sums ? w.base + await_tile(w, shape::query) : 0;
+    dr_shared_fence();
+    dr_group_begin();
+#pragma unroll
+    for (int b = 0; b < key_boxes; b++) {
+        const unsigned state = w.base + tile_of(w, shape::state + b) + (unsigned)w.group * BOX;
+        chain<T, false, true>(u, key + b * BOX, state, add || b > 0);
+        if (shape::sums) chain<T, false, true>(asked, query + b * BOX, state, add || b > 0);
+    }
+    dr_group_commit();
+}
+
+/* S dO, S dY of the group's 64 channels of K, which are wanted last but wait for nothing else. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void ask_keys(const worker &w, bool add, float (&q)[8][4], float (&r)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const unsigned own = w.base + tile_of(w, shape::state + w.group), output = w.base + await_tile(w, shape::output),
+                   d_update = w.base + await_tile(w, shape::d_update);
+    dr_shared_fence();
+    dr_group_begin();
+#pragma unroll
+    for (int b = 0; b < value_boxes; b++) {
+        chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
+        if (shape::reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
+    }
+    dr_group_commit();
+}
+
+/* Y = Z - diag(c) R~ S of the group's 64 columns, from K S and Q S. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void take_rest(const worker &w, float (&u)[8][4], const float (&asked)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    unsigned values[8][2];
+    load_places<T>(w.base + tile_of(w, shape::value) + (unsigned)w.group * BOX, values);
     const float before = shape::reads ? decay_between(w.rows.decay, w.row, false) : 0;
-    if (shape::reads) dr_group_wait<later>();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = w.row + 8 * h;
         const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
+        const float lambda = shape::sums ? w.rows.lambda[row] : 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 v = pair_at<T>(w.shared + values, row, 8 * n + 2 * w.t);
-            u[n][2 * h] = shape::reads ? fmaf(-c, u[n][2 * h], f * v.x) : f * v.x;
-            u[n][2 * h + 1] = shape::reads ? fmaf(-c, u[n][2 * h + 1], f * v.y) : f * v.y;
+            const float2 v = dr_unpack(T(), values[n][h]);
+            float &left = u[n][2 * h], &right = u[n][2 * h + 1];
+            if (shape::sums) left = fmaf(lambda, asked[n][2 * h], left), right = fmaf(lambda, asked[n][2 * h + 1], right);
+            left = shape::reads ? fmaf(-c, left, f * v.x) : f * v.x;
+            right = shape::reads ? fmaf(-c, right, f * v.y) : f * v.y;
         }
     }
+}
+
+/* U = A Y to the place of the values; u: Y, and then U. */
+template <typename T, int key_boxes, int value_boxes, int reading>
+static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
+    typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    const unsigned columns = (unsigned)w.group * BOX, values = w.base + tile_of(w, shape::value) + columns;
     unsigned y[4][4];
     meet_group(w); /* the values are read */
     if (shape::reads) {
-        unsigned rest[4][4], high[4][4], low[4][4];
-        halves_of<T>(y, rest, u);
-        put_box<T>(w.base + values, y);
-        put_box<T>(w.base + WORK + columns, rest);
-        dr_group_settle(inverse); /* not used, and so not waited for, before */
-        halves_of<T>(high, low, inverse);
+        const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, rest = w.base + WORK + columns;
+        unsigned left[4][4];
+        halves_of<T>(y, left, u);
+        put_box<T>(values, y);
+        put_box<T>(rest, left);
         dr_shared_fence();
         meet_group(w);
-        dr_group_settle(u), dr_group_settle(high), dr_group_settle(low);
         dr_group_begin();
-        chain_rows<T>(u, high, w.base + values);
-        chain_rows<T>(u, low, w.base + values);
-        chain_rows<T>(u, high, w.base + WORK + columns);
+        chain<T, false, false>(u, high, values, false);
+        chain<T, false, false>(u, low, values, true);
+        chain<T, false, false>(u, high, rest, true);
         dr_group_commit();
         dr_group_wait<0>();
         meet_group(w); /* Y is read */
     }
     operands_of<T>(y, u);
-    put_box<T>(w.base + values, y);
+    put_box<T>(values, y);
     dr_shared_fence();
-    if (!dr_rows_direct(&rows)) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(w, u, w.shared + d_update));
+    if (!dr_rows_direct(&w.call.plan.rows))
+        put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
@@ -303,6 +285,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
 template <typename T, int key_boxes, int value_boxes, int reading, int only>
 static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    constexpr bool has_values = only < value_boxes, has_keys = only < key_boxes;
     const dr_cuda_chunk_plan &plan = call.plan;
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
@@ -318,10 +301,22 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
         if (block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
-        float u[8][4], q[8][4], r[8][4];
-        ask_states<T, key_boxes, value_boxes, reading, only>(w, u, q, r);
-        if (only < value_boxes) make_updates<T, key_boxes, value_boxes, reading, (only < key_boxes ? 1 : 0)>(w, u);
+        float u[8][4], asked[8][4], q[8][4], r[8][4];
+#pragma unroll
+        for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
+        await_tile(w, shape::key);
+        ask_states<T, key_boxes, value_boxes, reading, has_values>(w, [&](bool add) {
+            if (shape::reads && has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, add, u, asked);
+            if (has_keys) ask_keys<T, key_boxes, value_boxes, reading>(w, add, q, r);
+        });
+        if (has_values) {
+            take_values<T, key_boxes, value_boxes, reading>(w);
+            if (shape::reads) dr_group_wait<has_keys ? 1 : 0>();
+            take_rest<T, key_boxes, value_boxes, reading>(w, u, asked);
+            make_updates<T, key_boxes, value_boxes, reading>(w, u);
+        }
         meet_all<shape::groups>();
+        if (shape::reads && has_keys) leave_tile(w, shape::inverse);
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
@@ -332,7 +327,7 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
             call.back.write_dot[block * 64 + thread] = write;
         }
         meet_all<shape::groups>();
-        if (only < key_boxes) {
+        if (has_keys) {
             make_keys<T, key_boxes, value_boxes, reading>(w, q, r);
         } else {
 #pragma unroll

@@ -26,6 +26,7 @@ typedef struct {
     chunk_decays decay; /* first, since pairs of numbers are read */
     float gain[64], value[64], lambda[64];
     float rest[64];     /* -(c/s) */
+    float mixed[64];    /* lambda times that */
     dr_row_block x;     /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
 } chunk_rows;
@@ -47,23 +48,26 @@ enum {
 };
 static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
 
-/* What rows read: nothing; the key that they write; another one; key + lambda query, which is made in the key's place. */
+/* What rows read: nothing; the key that they write; another one; that key + lambda query, which is made nowhere: every product
+ * with it is one with keys and one with queries. */
 enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
- * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write. */
+ * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;
+ * inverse: both halves of A. */
 template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
-    enum { reads = reading != READS_NOTHING, apart = reading > READS_WRITTEN };
+    enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
     enum {
         state = 0,
         key = key_boxes,
-        d_update = key + 1 + apart,
+        d_update = key + 1 + (apart || sums),
         output,
         value,
-        query = apart ? key + 1 : value + 1,
-        write = apart ? value + 1 : key,
-        exit = value + 2,
+        inverse = value + reads,
+        query = apart || sums ? key + 1 : inverse + 1,
+        write = apart ? inverse + 1 : key,
+        exit = inverse + 1 + !sums,
         tiles = exit + key_boxes
     };
 };
@@ -184,6 +188,14 @@ template <typename T> static __device__ inline void copy_box(char *to, const T *
     dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
 }
 
+/* Both halves of A, as they lie. */
+static __device__ inline void copy_inverse(char *to, const char *from) {
+    const int mine = dr_copy_thread() * 16;
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += 128 * 16)
+        dr_copy_whole(dr_shared_address(to) + (unsigned)(i + mine), from + i + mine);
+}
+
 /* The chunk's tokens of an input, boxes of 64 columns. */
 template <typename T>
 static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
@@ -214,23 +226,42 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
     if (own == 15) to.total[begin / 16] = head;
 }
 
-static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
+/* What the rows of a chunk are made of, asked for before anything waits. */
+typedef struct {
+    float log_decay; /* of a row of make_decays */
+    dr_cuda_row_factors factors;
+    float lambda;
+} row_inputs;
+
+static __device__ inline row_inputs fetch_rows(const dr_cuda_backward_call &call, const dr_row_block &x) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
-    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
+    row_inputs from = {0, {0, 0, 0, 0}, 0};
+    if (row < x.rows && rows.scalar_decay)
+        from.log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + row, 0, x.head);
+    if (i < 64) from.factors = call.chunk.factors[x.block * 64 + i];
+    if (i < x.rows) from.lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head);
+    return from;
+}
+
+static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, const row_inputs &from,
+                                        chunk_rows &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int i = (int)threadIdx.x;
     if (i == 0) {
         to.x = x;
         to.entry = dr_given_state(call, x, false) != NULL;
         to.beyond = dr_given_state(call, x, true) != NULL;
     }
     if (i < 64) {
-        const dr_cuda_row_factors factors = call.chunk.factors[x.block * 64 + i];
-        to.gain[i] = factors.gain;
-        to.value[i] = factors.value;
-        to.rest[i] = -factors.gain / dr_score_gain(factors.gain);
-        to.lambda[i] = i < x.rows ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
+        const float gain = from.factors.gain, rest = -gain / dr_score_gain(gain);
+        to.gain[i] = gain;
+        to.value[i] = from.factors.value;
+        to.rest[i] = rest;
+        to.lambda[i] = from.lambda;
+        to.mixed[i] = rest * from.lambda;
     }
-    make_decays(rows, alpha, to.decay);
+    make_decays(rows, expf(from.log_decay), to.decay);
 }
 
 /* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
@@ -254,7 +285,7 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
     if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
     if (i == 32)
         dr_bulk_prefetch((const T *)call.back.d_exit + x.block * V * plan.key_width, (unsigned)(V * plan.key_width * 2));
-    if (i == 96 && plan.reads) dr_bulk_prefetch(call.chunk.inverse + x.block * 64 * 64, 64 * 64 * (int)sizeof(float));
+    if (i == 96 && plan.reads) dr_bulk_prefetch((const char *)call.chunk.inverse + x.block * DR_HALVES_BYTES, DR_HALVES_BYTES);
 }
 
 template <typename T, int key_boxes, int value_boxes, int reading>
@@ -276,12 +307,13 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const bool more = block < plan.blocks;
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
-        if (more) expect_chunk<T>(call, x, d_o);
+        row_inputs inputs;
+        if (more) expect_chunk<T>(call, x, d_o), inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_rows(call, x, told[side]);
+            make_rows(call, x, inputs, told[side]);
         else if (threadIdx.x == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));
@@ -307,6 +339,8 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
                 copy_tokens<T>(to, rows, x, dr_reader_source(rows), x.key_head, key_boxes, rows.key_size);
             else if (i == shape::query)
                 copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
+            else if (shape::reads && i == shape::inverse)
+                copy_inverse(to, (const char *)call.chunk.inverse + block * DR_HALVES_BYTES);
             else if (i == shape::value)
                 copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
             else if (i == shape::output)
@@ -398,25 +432,35 @@ template <typename T> static __device__ inline void operands_of(unsigned (&a)[4]
         for (int i = 0; i < 4; i++) a[k][i] = dr_pack(T(), c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-/* The transpose of a box as operands A, the box's rows times factor[row]. */
-template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box, const float *factor) {
+/* The transpose of a box as operands A. */
+template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box) {
     const int mine = dr_scan_warp() * 16;
-    factor += threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 pair = dr_unpack(T(), a[k][i]);
-            const float *f = factor + k * 16 + i / 2 * 8;
-            a[k][i] = dr_pack(T(), f[0] * pair.x, f[1] * pair.y);
-        }
-    }
+    for (int k = 0; k < 4; k++) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 }
 
-/* Two neighbours of a box. */
-template <typename T> static __device__ inline float2 pair_at(const char *box, int row, int column) {
-    return dr_unpack(T(), *(const unsigned *)(box + dr_tile_at<T>(0, 64, row, column)));
+/* The box's rows times factor[row]. */
+template <typename T>
+static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
+    factor += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
+            a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
+        }
+}
+
+/* The numbers of a box, two in each register, that stand where the thread's accumulators do: of row + 8 h, columns 8 n + 2 t
+ * and the one behind it. */
+template <typename T> static __device__ inline void load_places(unsigned box, unsigned (&x)[8][2]) {
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        dr_operand_a<T> a;
+        dr_load_a<T>(a, box, 64, dr_scan_warp() * 16, n * 8);
+        x[n][0] = a.x[0], x[n][1] = a.x[1], x[n + 1][0] = a.x[2], x[n + 1][1] = a.x[3];
+    }
 }
 
 /* Over the four lanes that share rows of an accumulator. */
@@ -431,11 +475,13 @@ static __device__ inline float2 sum_of_four(float2 x) {
 }
 
 /* Sums over 64 columns of C times a box, of the thread's two rows; in two chains each. */
-template <typename T> static __device__ inline float2 dots_with(const worker &w, const float (&c)[8][4], const char *box) {
+template <typename T> static __device__ inline float2 dots_with(const float (&c)[8][4], unsigned box) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     float2 even = make_float2(0, 0), odd = even;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         even.x = fmaf(c[n][0], upper.x, even.x), odd.x = fmaf(c[n][1], upper.y, odd.x);
         even.y = fmaf(c[n][2], lower.x, even.y), odd.y = fmaf(c[n][3], lower.y, odd.y);
     }
@@ -444,12 +490,14 @@ template <typename T> static __device__ inline float2 dots_with(const worker &w,
 
 /* The same of two matrices at once. */
 template <typename T>
-static __device__ inline void dots_with(const worker &w, const float (&c)[8][4], const float (&d)[8][4], const char *box,
-                                        float2 &c_dot, float2 &d_dot) {
+static __device__ inline void dots_with(const float (&c)[8][4], const float (&d)[8][4], unsigned box, float2 &c_dot,
+                                        float2 &d_dot) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     c_dot = d_dot = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         c_dot.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, c_dot.x));
         c_dot.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, c_dot.y));
         d_dot.x = fmaf(d[n][0], upper.x, fmaf(d[n][1], upper.y, d_dot.x));

@@ -8,12 +8,14 @@
 
 /* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
 
-/* The sum of S . dS' over the box of 64 channels and all columns of V, this thread's part; given states as they are. */
+/* The sum of S . dS' over the tiles of 64 channels from `first` on and all columns of V, this thread's part; given states as
+ * they are. By four warps. */
 template <typename T, int value_boxes>
-static __device__ inline float exit_sum(const worker &w, const char *state, const char *d_state) {
+static __device__ inline float exit_sum(const dr_cuda_backward_call &call, const chunk_rows &told, int first, const char *state,
+                                        const char *d_state) {
     const int thread = (int)(threadIdx.x % 128);
     float sum = 0;
-    if (!w.rows.entry && !w.rows.beyond) {
+    if (!told.entry && !told.beyond) {
 #pragma unroll 4
         for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
             const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
@@ -26,55 +28,52 @@ static __device__ inline float exit_sum(const worker &w, const char *state, cons
         }
         return sum;
     }
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const float *entry = dr_given_state(w.call, w.rows.x, false), *beyond = dr_given_state(w.call, w.rows.x, true);
+    const dr_cuda_rows &rows = call.plan.rows;
+    const float *entry = dr_given_state(call, told.x, false), *beyond = dr_given_state(call, told.x, true);
 #pragma unroll 1
     for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
         const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
         const unsigned at = dr_tile_at<T>(0, 64, column, channel);
         const float before =
-            entry ? dr_state_element(rows, entry, w.group * 64 + channel, column) : dr_to_float(*(const T *)(state + at));
+            entry ? dr_state_element(rows, entry, first + channel, column) : dr_to_float(*(const T *)(state + at));
         const float after =
-            beyond ? dr_state_element(rows, beyond, w.group * 64 + channel, column) : dr_to_float(*(const T *)(d_state + at));
+            beyond ? dr_state_element(rows, beyond, first + channel, column) : dr_to_float(*(const T *)(d_state + at));
         sum = fmaf(before, after, sum);
     }
     return sum;
 }
 
-/* The rows to tokens of [tokens][..][K], from `to` on: 16 bytes a lane. */
-template <typename T> static __device__ inline void put_tokens(const worker &w, T *to, int64_t stride, const float (&c)[8][4]) {
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    const int left = rows.key_size - w.group * 64 - 8 * w.t, alive = w.rows.x.rows;
-    union {
-        unsigned word[4];
-        uint4 words;
-        T x[8];
-    } put[2][2]; /* of rows g and g + 8, of columns 8 t and 32 + 8 t */
+/* The thread's part of the diagonal. */
+static __device__ inline float trace_of(const worker &w, const float (&c)[8][4]) {
+    const int g = w.row % 8, warp = dr_scan_warp();
+    unsigned sum = 0; /* its bits, so that no array is indexed by the warp */
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int n = 0; n < 8; n += 4) {
-            unsigned(&x)[4] = put[h][n / 4].word;
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = dr_pack(T(), c[n + i][2 * h], c[n + i][2 * h + 1]);
-            dr_group_exchange(x);
-        }
-    to += w.row * stride + 8 * w.t;
-    if (rows.aligned) {
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int n = 0; n < 2; n++)
-                if (32 * n < left && w.row + 8 * h < alive) *(uint4 *)(to + 8 * h * stride + 32 * n) = put[h][n].words;
-        return;
+    for (int n = 0; n < 8; n += 2) {
+        const float two = g % 2 ? c[n][1] + c[n + 1][3] : c[n][0] + c[n + 1][2];
+        sum |= __float_as_uint(two) & (n == 2 * warp && g / 2 == w.t ? 0xffffffffu : 0);
     }
+    return __uint_as_float(sum);
+}
+
+/* The rows to tokens of [tokens][..][size], the group's 64 columns from `to` on, through the warp's rows of a box. */
+template <typename T>
+static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, int64_t stride, int size,
+                                         const float (&c)[8][4]) {
+    const bool aligned = w.call.plan.rows.aligned;
+    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
+    to += first * stride;
+    dr_group_put_rows<T>(w.shared + box, c, [=](int row, int unit, uint4 eight) {
+        T *at = to + row * stride + unit * 8;
+        if (row >= alive) return;
+        if (aligned) {
+            if (unit * 8 < left) *(uint4 *)at = eight;
+            return;
+        }
+        const T *x = (const T *)&eight;
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (32 * n + e < left && w.row + 8 * h < alive) to[8 * h * stride + 32 * n + e] = put[h][n].x[e];
+        for (int e = 0; e < 8; e++)
+            if (unit * 8 + e < left) at[e] = x[e];
+    });
 }
 
 /* The rows as floats to [64][Kp]. */
@@ -112,11 +111,13 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
 }
 
 /* Sums of the squares of a box, of the thread's two rows. */
-template <typename T> static __device__ inline float2 squares_of(const worker &w, const char *box) {
+template <typename T> static __device__ inline float2 squares_of(unsigned box) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 upper = pair_at<T>(box, w.row, 8 * n + 2 * w.t), lower = pair_at<T>(box, w.row + 8, 8 * n + 2 * w.t);
+        const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
         sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
     }
@@ -125,56 +126,63 @@ template <typename T> static __device__ inline float2 squares_of(const worker &w
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
  * value head, else what row_gradients takes. */
-template <typename T> static __device__ inline void put_input(const worker &w, dr_input i, const float (&c)[8][4]) {
+template <typename T>
+static __device__ inline void put_input(const worker &w, unsigned box, dr_input i, const float (&c)[8][4]) {
     const dr_cuda_input &input = w.call.plan.rows.input[i];
     if (input.gradient)
-        put_tokens<T>(w, (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      input.token, c);
+        put_tokens<T>(w, box,
+                      (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
+                      input.token, w.call.plan.rows.key_size, c);
 }
 
-template <typename T> static __device__ inline void put_query(const worker &w, const float (&q)[8][4]) {
+template <typename T> static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     if (dr_rows_direct(&rows) || dr_rows_made(&rows))
-        put_input<T>(w, DR_INPUT_QUERY, q);
+        put_input<T>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
 }
 
-template <typename T, bool reads> static __device__ inline void put_keys(const worker &w, float (&r)[8][4], float (&k)[8][4]) {
+/* r has its factor s. read, write: boxes that they may go through. */
+template <typename T, int reading>
+static __device__ inline void put_keys(const worker &w, unsigned read, unsigned write, float (&r)[8][4], float (&k)[8][4]) {
+    constexpr bool reads = reading != READS_NOTHING;
     const dr_cuda_backward_call &call = w.call;
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &row = rows.row[0];
-    const bool made = dr_rows_made(&rows);
+    const bool made = (!reads || reading == READS_OTHER) && dr_rows_made(&rows);
     if (!made && !dr_rows_direct(&rows)) {
-        if (reads) put_floats(w, call.back.d_read, r);
+        if (reads) {
+            scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
+            put_floats(w, call.back.d_read, r);
+        }
         put_floats(w, call.back.d_write, k);
         return;
     }
-    const float factor[2] = {reads ? -w.rows.gain[w.row] : 0, reads ? -w.rows.gain[w.row + 8] : 0};
-    const bool apart = made || dr_row_lead(&row) == DR_LEAD_APART;
+    const float factor[2] = {reads ? w.rows.rest[w.row] : 0, reads ? w.rows.rest[w.row + 8] : 0};
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
-            if (reads && !apart) k[n][i] += r[n][i];
+            if (reading == READS_WRITTEN || reading == READS_SUM)
+                k[n][i] = fmaf(factor[i / 2], r[n][i], k[n][i]);
+            else
+                r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
     if (made) {
         put_scan(w, call.diagonal.key, r);
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reads && apart) put_input<T>(w, dr_row_led(&row), r);
-    put_input<T>(w, dr_row_written(&row), k);
+    if (reading == READS_OTHER) put_input<T>(w, read, dr_row_led(&row), r);
+    put_input<T>(w, write, dr_row_written(&row), k);
 }
 
-/* Of r = key + lambda query: what the query and lambda get of its gradient. */
-template <typename T>
-static __device__ inline void lead_sum(const worker &w, const char *queries, const float (&r)[8][4], float (&q)[8][4]) {
-    const float2 dot = dots_with<T>(w, r, queries);
-    const float upper = -w.rows.gain[w.row], lower = -w.rows.gain[w.row + 8];
-    put_rows(w, w.sums.lambda[w.group], make_float2(upper * dot.x, lower * dot.y));
-    const float factor[2] = {upper * w.rows.lambda[w.row], lower * w.rows.lambda[w.row + 8]};
+/* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
+ * s. */
+static __device__ inline void lead_sum(const worker &w, float2 dot, const float (&r)[8][4], float (&q)[8][4]) {
+    put_rows(w, w.sums.lambda[w.group], make_float2(w.rows.rest[w.row] * dot.x, w.rows.rest[w.row + 8] * dot.y));
+    const float factor[2] = {w.rows.mixed[w.row], w.rows.mixed[w.row + 8]};
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -184,8 +192,10 @@ static __device__ inline void lead_sum(const worker &w, const char *queries, con
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
  * S dO, S dY. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float (&r)[8][4]) {
+static __device__ inline void make_keys(const worker &all, float (&q)[8][4], float (&r)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
+    worker w = all;
+    if (shape::sums) w.row = (int)dr_forget((unsigned)w.row); /* addresses are made once more rather than kept in registers */
     const dr_cuda_rows &rows = w.call.plan.rows;
     const unsigned own = (unsigned)w.group * BOX, score = w.base + WORK, erase = score + BOX;
     const unsigned update = w.base + tile_of(w, shape::value), state = tile_of(w, shape::state + w.group),
@@ -193,7 +203,7 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const chunk_decays &decay = w.rows.decay;
-    const bool made = dr_rows_made(&rows);
+    const bool made = (!shape::reads || shape::apart) && dr_rows_made(&rows);
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -216,12 +226,24 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
         dr_group_wait<0>();
         replace(NULL);
     }
-    from_exit(w.rows.beyond);
-    if (rows.scalar_decay) {
-        const float exit = dr_warp_sum(exit_sum<T, value_boxes>(w, w.shared + state, w.shared + d_state));
+    if (rows.scalar_decay) { /* S . dS' is the trace of a product, which takes fewer instructions than the sum */
+        float all[8][4];
+        from_exit(w.rows.beyond);
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++)
+            chain<T, true, false>(all, w.base + state + b * BOX, w.base + d_state + b * BOX, b > 0);
+        dr_group_commit();
+        dr_group_wait<0>();
+        float exit = trace_of(w, all);
+        if (w.rows.entry || w.rows.beyond)
+            exit = exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state);
+        exit = dr_warp_sum(exit);
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
+    } else {
+        from_exit(w.rows.beyond);
+        dr_group_wait<0>();
     }
-    dr_group_wait<0>();
     leave_tile(w, shape::output);
 #pragma unroll
     for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
@@ -236,9 +258,15 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
-    if (rows.scalar_decay) far = dots_with<T>(w, k, w.shared + write_key);
-    unsigned turned[4][4];
-    if (shape::reads) operands_turned<T>(turned, erase, w.rows.rest), dr_group_settle(turned), dr_group_settle(r);
+    if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
+    unsigned turned[4][4], mixed[4][4]; /* M^T, times what the read keys' keys and queries are multiplied by */
+    if (shape::reads) {
+        unsigned all[4][4];
+        operands_turned<T>(all, erase);
+        scale_turned<T>(turned, all, w.rows.rest);
+        dr_group_settle(turned), dr_group_settle(r);
+        if (shape::sums) scale_turned<T>(mixed, all, w.rows.mixed), dr_group_settle(mixed);
+    }
     dr_group_settle(q), dr_group_settle(k);
     dr_group_begin();
     chain<T, false, false>(q, score, w.base + write_key, true);
@@ -246,18 +274,26 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
     dr_group_commit();
     chain<T, true, false>(k, score, w.base + query, true);
     if (shape::reads) chain_rows<T>(k, turned, w.base + key);
+    if (shape::sums) chain_rows<T>(k, mixed, w.base + query);
     dr_group_commit();
     dr_group_wait<1>();
-    if (rows.scalar_decay) ask = dots_with<T>(w, q, w.shared + query);
-    if (reading != READS_SUM) put_query<T>(w, q);
-    if (shape::reads) scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
-    dr_group_wait<0>();
-    if (reading == READS_WRITTEN) {
-        dots_with<T>(w, r, k, w.shared + key, read, write);
-    } else {
-        if (shape::reads) read = dots_with<T>(w, r, w.shared + key);
-        if (rows.scalar_decay || made) write = dots_with<T>(w, k, w.shared + write_key);
+    float2 mix = make_float2(0, 0); /* r . query; r has its factor s as yet */
+    if (shape::sums) {
+        dots_with<T>(q, r, w.base + query, ask, mix);
+        if (dr_rows_direct(&rows)) lead_sum(w, mix, r, q);
+    } else if (rows.scalar_decay) {
+        ask = dots_with<T>(q, w.base + query);
     }
+    dr_group_wait<0>();
+    if (reading == READS_WRITTEN || shape::sums) {
+        dots_with<T>(r, k, w.base + key, read, write);
+        read.x = fmaf(shape::sums ? w.rows.lambda[w.row] : 0, mix.x, read.x);
+        read.y = fmaf(shape::sums ? w.rows.lambda[w.row + 8] : 0, mix.y, read.y);
+    } else {
+        if (shape::reads) read = dots_with<T>(r, w.base + key);
+        if (rows.scalar_decay || made) write = dots_with<T>(k, w.base + write_key);
+    }
+    read.x /= dr_score_gain(w.rows.gain[w.row]), read.y /= dr_score_gain(w.rows.gain[w.row + 8]);
     put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
     put_rows(w, w.sums.read[w.group], read);
     put_rows(w, w.sums.writer[w.group], far);
@@ -265,16 +301,14 @@ static __device__ inline void make_keys(const worker &w, float (&q)[8][4], float
         const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
         if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
         put_rows(w, w.call.back.write_part + part, write);
-        put_rows(w, w.call.back.square_part + part, squares_of<T>(w, w.shared + write_key));
+        put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
     }
+    meet_group(w); /* queries and keys are read */
+    put_query<T>(w, query, q);
+    put_keys<T, reading>(w, key, write_key, r, k);
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
-    if (reading == READS_SUM) {
-        if (dr_rows_direct(&rows)) lead_sum<T>(w, w.shared + query, r, q);
-        put_query<T>(w, q);
-    }
     leave_tile(w, shape::query);
-    put_keys<T, shape::reads>(w, r, k);
 }
 
 #endif

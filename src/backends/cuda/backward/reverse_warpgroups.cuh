@@ -1,6 +1,7 @@
 /* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products, the copying warps and the barriers
  * of scan_warpgroups.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are asked for at once; dY^T is taken from the first two
- * while the third, which adds to dS^T, is under way. */
+ * while the third, which adds to dS^T, is under way. Where rows read key + lambda query, the third waits for dY: it is
+ * Q^T (dO - lambda c dY), and keys take the place of R~. */
 #ifndef DR_CUDA_REVERSE_WARPGROUPS_CUH
 #define DR_CUDA_REVERSE_WARPGROUPS_CUH
 
@@ -39,6 +40,7 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         }
         dr_scan_load_factors(x, block);
         dr_scan_load_readers<T, width>(x, now, block);
+        if (plan.reader_sum) dr_group_load_lambda(scan, x.shared, now, place.head);
         dr_copy_commit();
         if (scan.stages == 2) {
             dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
@@ -93,6 +95,29 @@ static __device__ inline void reverse_erasures(const dr_cuda_row_factors *factor
     }
 }
 
+/* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
+ * times that. plain: dO^T. */
+template <typename T>
+static __device__ inline void reverse_sums(const dr_cuda_row_factors *factors, const float *lambda,
+                                           const unsigned (&plain)[4][4], const float (&u)[8][4], unsigned (&scaled)[4][4],
+                                           unsigned (&y)[4][4]) {
+    factors += threadIdx.x % 4 * 2;
+    lambda += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const dr_cuda_row_factors f = factors[n * 8], g = factors[n * 8 + 1];
+        const float2 mix = *(const float2 *)(lambda + n * 8);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float2 d_o = dr_unpack(T(), plain[n / 2][n % 2 * 2 + i]);
+            const float left = -f.gain * f.reader * u[n][2 * i], right = -g.gain * g.reader * u[n][2 * i + 1];
+            y[n / 2][n % 2 * 2 + i] = dr_pack(T(), left, right);
+            scaled[n / 2][n % 2 * 2 + i] =
+                dr_pack(T(), fmaf(mix.x, left, f.query * d_o.x), fmaf(mix.y, right, g.query * d_o.y));
+        }
+    }
+}
+
 /* dY^T to rows of [64][Vp], through the warp's columns of the tile of dO, which is read by then. */
 template <typename T>
 static __device__ inline void reverse_put(T *to, int width, unsigned tile, const char *shared, const float (&u)[8][4]) {
@@ -129,10 +154,11 @@ static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned 
 }
 
 /* steps: queries a chunk, in 16. */
-template <typename T, int boxes, int steps, bool reads>
+template <typename T, int boxes, int steps, int reading>
 static __device__ inline void reverse_compute(const group_reverse_call &group_call, char *shared, int group, unsigned columns,
                                               unsigned rest) {
     constexpr int tiles = boxes * 8;
+    constexpr bool sums = reading == DR_SCAN_SUMS;
     const reverse_call &call = group_call.call;
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_room &room = scan.call.room;
@@ -166,13 +192,17 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
         dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
         dr_group_commit();
-        dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
-        dr_group_commit();
+        if (!sums)
+            dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
         if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
-        dr_group_wait<1>();
-        if (reads) {
-            reverse_erasures<T>(factors, u, y);
+        dr_group_wait<sums ? 0 : 1>();
+        if (reading != DR_SCAN_BLIND) {
+            if constexpr (sums)
+                reverse_sums<T>(factors, (const float *)(stage + scan.lambda), plain, u, scaled, y);
+            else
+                reverse_erasures<T>(factors, u, y);
             dr_group_begin();
+            if (sums) dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
             dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
             dr_group_commit();
         }
@@ -191,7 +221,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
 
 #endif
 
-template <typename T, int boxes, int groups, int steps, bool reads>
+template <typename T, int boxes, int groups, int steps, int reading>
 static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     reverse_warpgroups(const __grid_constant__ group_reverse_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -209,7 +239,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     } else {
         if (groups == 2) dr_registers_take<232>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (g < busy) reverse_compute<T, boxes, steps, reads>(group_call, shared, (int)g, first + g, rest);
+        if (g < busy) reverse_compute<T, boxes, steps, reading>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }

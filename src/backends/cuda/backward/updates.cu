@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     enum { TILE = 64 * 64 * (int)sizeof(T), ahead = sizeof(T) == 2 ? 2 : 1 };
     const unsigned base = dr_shared_address(shared);
     const float *entry = dr_given_state(call, x, false);
-    if (plan.reads) load_inverse<T>(shared + room.inverse, call.chunk.inverse + block * 64 * 64);
+    if (plan.reads) load_inverse<T>(shared + room.inverse, (const float *)call.chunk.inverse + block * 64 * 64);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
     float write_dots[2] = {};

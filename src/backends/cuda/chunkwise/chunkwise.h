@@ -52,8 +52,9 @@ typedef struct {
     bool reads;         /* some row has a read */
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
-    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: only a backward has it stored */
+    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: not stored either */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
+    bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
     int32_t processors; /* streaming multiprocessors */
@@ -82,9 +83,9 @@ typedef struct {
     int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
-    void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum only if a backward follows */
+    void *reader;                 /* [blocks][64][Kp] R~ */
     void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
-    float *inverse;               /* [blocks][64][64] A; the backward asks for it */
+    void *inverse;                /* [blocks][64][64] A, four bytes each; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
     unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */

@@ -19,8 +19,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
             return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
                                   groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
         }
-    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes
-                              : dr_prepare_lay(*plan, sizeof(T), dr_prepare_sums(*plan, *tensors)).bytes;
+    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
     void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
                                       : plan->rows.steps == 2 ? prepare_channel<T, true>
                                                               : prepare_channel<T, false>;
@@ -43,12 +42,12 @@ template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choos
     if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
     if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
     if (call->summary)
-        return !plan->reads                ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
-               : dr_group_scan_sums(*call) ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
-                                           : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
+        return !plan->reads       ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
+               : plan->reader_sum ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
+                                  : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
     if (!plan->reads)
         return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
-    if (dr_group_scan_sums(*call))
+    if (plan->reader_sum)
         return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
     if (plan->query_rows <= 32)
         return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;

@@ -27,10 +27,13 @@ static bool reads_directly(const dr_rule *rule) {
            (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
 }
 
-/* Whether the scan can make what they read of inputs: S r = S k + lambda S q, and it has S q. */
+/* Whether whoever wants what they read makes it of the inputs, r = k + lambda q, since queries are at hand there: the stages
+ * for values that are no wider and not gated do. */
 static bool reads_sum(const dr_rule *rule) {
+    const dr_row *row = &rule->row[0];
     return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&
-           rule->row[0].read == DR_READ_KEY_PLUS_QUERY && rule->row[0].write == DR_WRITE_KEY;
+           row->read == DR_READ_KEY_PLUS_QUERY && row->write == DR_WRITE_KEY && row->value != DR_VALUE_GATED &&
+           row->value != DR_VALUE_NONE;
 }
 
 /* Whether the scan can do without prepare: nothing is read, and keys and queries are inputs as they are. */
@@ -107,7 +110,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
     plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
-    plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && reads_sum(rule); /* queries fill a tile */
+    plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
+                       plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan_parts(layout, plan);
     plan_beside(rule, plan);
@@ -122,7 +126,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     *tensors = (dr_cuda_chunk_tensors){0};
     if (between) tensors->exit = dr_arena_take(arena, readers);
     if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
-    if (plan->reads && !plan->reader_direct && (backward || !plan->reader_sum)) tensors->reader = dr_arena_take(arena, readers);
+    if (plan->reads && !plan->reader_direct && !plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));

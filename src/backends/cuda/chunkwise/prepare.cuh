@@ -22,7 +22,7 @@ typedef struct {
 
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
-    float dot[64], gain[64];
+    float dot[64], gain[64], lambda[64];
     float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
@@ -35,15 +35,10 @@ typedef struct {
     float2 upper, lower, before;
 } dr_prepare_near;
 
-/* Read keys are made of the scores of keys and queries, and never stand in a tile. */
-static __host__ __device__ inline bool dr_prepare_sums(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
-    return plan.reader_sum && !tensors.reader;
-}
-
-static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element, bool sums) {
+static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
     dr_prepare_room room;
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
-    const bool reader = plan.reads && !sums && !dr_rows_tied(plan.rows);
+    const bool reader = plan.reads && !plan.reader_sum && !dr_rows_tied(plan.rows); /* of a sum the scores are made */
     room.writer = 0;
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
@@ -86,18 +81,14 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 }
 
 /* R W^T of r = key + lambda query, from K W^T and Q W^T. */
-static __device__ inline void dr_prepare_sum(const dr_cuda_rows &rows, const dr_prepare_block &x, float (&l)[8][4],
-                                             const float (&p)[8][4]) {
-    const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
-    const float *lambda = (const float *)input.at + x.place.first * input.token + x.head * input.head;
+static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, float (&l)[8][4], const float (&p)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int i = dr_prepare_warp() * 16 + (int)(threadIdx.x % 32 / 4) + 8 * h;
-        const float factor = i < x.alive ? lambda[i * input.token] : 0.0f;
+        const float lambda = small.lambda[dr_prepare_warp() * 16 + threadIdx.x % 32 / 4 + 8 * h];
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(factor, p[n][e], l[n][e]);
+            for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(lambda, p[n][e], l[n][e]);
     }
 }
 
@@ -356,9 +347,9 @@ static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan
 
 static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors &tensors, const dr_prepare_block &x,
                                                      const float *matrix) {
+    float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
-    for (int e = dr_copy_thread(); e < 64 * 64; e += PREPARE_THREADS)
-        tensors.inverse[x.block * 64 * 64 + e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+    for (int e = dr_copy_thread(); e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
 /* X = diag(leave) W: no row reads, A = I. */
@@ -387,8 +378,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const bool sums = dr_prepare_sums(plan, tensors);
-    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T), sums);
+    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
     float *matrix = (float *)(shared + room.matrix);
     char *reader = room.reader ? shared + room.reader : NULL;
@@ -397,10 +387,13 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = dr_copy_thread();
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    const bool mixed = plan.reader_sum && i < x.alive;
+    const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
     const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
     const dr_prepare_near near_read = rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
+    if (i < 64) small.lambda[i] = lambda;
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();
@@ -415,7 +408,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     } else
 #endif
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
-    if (sums) dr_prepare_sum(rows, x, l, p);
+    if (plan.reader_sum) dr_prepare_sum(small, l, p);
     dr_prepare_dots(l, small.dot);
     if (tensors.reader)
         dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
@@ -451,11 +444,13 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         return;
     }
     dr_triangle_invert<precise, groups>(matrix);
-    dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, false, false, groups>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score,
                                                    exit);
+        if (tensors.inverse && plan.halves)
+            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif

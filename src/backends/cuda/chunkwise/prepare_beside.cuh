@@ -13,8 +13,7 @@
 /* Bytes of a group; tiles begin at multiples of 1024. */
 static __host__ __device__ inline int dr_beside_bytes(const dr_prepare_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int bytes = plan.rows.channel_decay ? dr_channel_lay(plan, 2).bytes
-                                              : dr_prepare_lay(plan, 2, dr_prepare_sums(plan, call.tensors)).bytes;
+    const int bytes = plan.rows.channel_decay ? dr_channel_lay(plan, 2).bytes : dr_prepare_lay(plan, 2).bytes;
     return (bytes + 1023) / 1024 * 1024;
 }
 

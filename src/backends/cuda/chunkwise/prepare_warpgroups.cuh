@@ -65,6 +65,15 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
     }
 }
 
+/* Both halves to memory as they lie. */
+static __device__ inline void dr_halves_save(char *to, const char *halves) {
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += PREPARE_THREADS * 16) {
+        const int at = i + dr_copy_thread() * 16;
+        *(uint4 *)(to + at) = *(const uint4 *)(halves + at);
+    }
+}
+
 /* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
 template <typename T, bool scaled>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],

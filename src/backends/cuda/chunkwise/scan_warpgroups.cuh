@@ -26,27 +26,22 @@ typedef struct {
     int stages;
 } dr_group_scan_call;
 
-static __host__ __device__ inline bool dr_group_scan_sums(const dr_scan_call &call) {
-    return call.plan.reader_sum && !call.tensors.reader;
-}
-
 /* A stage; every tile begins at a multiple of 1024 bytes. */
 static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
     dr_group_scan_call call = {scan, 0, 0, 0};
-    const bool sums = dr_group_scan_sums(scan);
     dr_scan_room &room = call.call.room;
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o || sums ? queries : 0;
+    room.query = end, end += scan.o || plan.reader_sum ? queries : 0;
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
     room.keep = end, end += plan.key_width * (int)sizeof(float);
-    call.lambda = end, end += sums ? 64 * (int)sizeof(float) : 0;
+    call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (limit - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
@@ -96,6 +91,18 @@ template <int behind> static __device__ inline void dr_group_tell(unsigned gate)
     dr_copy_wait<behind>();
     dr_shared_fence();
     dr_gate_arrive(gate);
+}
+
+/* lambda of a chunk's tokens, to a stage. */
+static __device__ inline void dr_group_load_lambda(const dr_group_scan_call &call, char *stage, const dr_chunk_place &place,
+                                                   int head) {
+    const dr_cuda_input &input = call.call.plan.rows.input[DR_INPUT_LAMBDA];
+    const float *lambda = (const float *)input.at + head * input.head;
+    const int thread = (int)threadIdx.x;
+    const bool there = thread < place.tokens;
+    if (thread < 64)
+        dr_copy_word(dr_shared_address(stage + call.lambda) + thread * 4,
+                     there ? lambda + (place.first + thread) * input.token : lambda, there);
 }
 
 /* Rows at one stride that fill a tile chunk after chunk: what the thread copies of the next one, rows 16 apart. */
@@ -169,7 +176,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, heads * count * bytes);
     };
     dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
-    const bool sums = dr_group_scan_sums(call), reader_direct = plan.reader_direct || sums;
+    const bool sums = plan.reader_sum, reader_direct = plan.reader_direct || sums;
     dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
                              : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
                                                                       whole_keys && rows.steps == 1)
@@ -217,13 +224,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         dr_scan_load_factors(x, block);
         dr_group_fill<boxes>(exit, stage + (unsigned)call.room.exit, 64);
-        if (sums && thread < 64) {
-            const dr_cuda_input &input = rows.input[DR_INPUT_LAMBDA];
-            const float *lambda = (const float *)input.at + place.head * input.head;
-            const bool there = thread < now.tokens;
-            dr_copy_word(dr_shared_address(x.shared + group_call.lambda) + thread * 4,
-                         there ? lambda + (now.first + thread) * input.token : lambda, there);
-        }
+        if (sums) dr_group_load_lambda(group_call, x.shared, now, place.head);
         if (call.o) dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
         if (call.o || sums) {
             if (query.at && (full || !plan.query_direct))

@@ -1,6 +1,7 @@
 /* From 16 bits to float and back, a thread every so many elements. */
 #include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 132 * 16 };
 
@@ -14,27 +15,21 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) narrow(c
         to[i] = dr_from_float<T>(from[i]);
 }
 
-static unsigned blocks_for(int64_t count) {
+static int64_t blocks_for(int64_t count) {
     const int64_t blocks = (count + THREADS - 1) / THREADS;
-    return (unsigned)(blocks < MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS);
+    return blocks < MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS;
 }
 
 dr_status dr_cuda_widen(dr_dtype dtype, const void *from, int64_t count, float *to, cudaStream_t stream) {
-    if (count == 0) return DR_OK;
     if (dtype == DR_BF16)
-        widen<__nv_bfloat16><<<blocks_for(count), THREADS, 0, stream>>>((const __nv_bfloat16 *)from, count, to);
-    else
-        widen<__half><<<blocks_for(count), THREADS, 0, stream>>>((const __half *)from, count, to);
-    DR_CUDA_LAUNCHED("widen");
-    return DR_OK;
+        return dr_cuda_launch("widen", widen<__nv_bfloat16>, {blocks_for(count)}, THREADS, 0, stream,
+                              (const __nv_bfloat16 *)from, count, to);
+    return dr_cuda_launch("widen", widen<__half>, {blocks_for(count)}, THREADS, 0, stream, (const __half *)from, count, to);
 }
 
 dr_status dr_cuda_narrow(dr_dtype dtype, const float *from, int64_t count, void *to, cudaStream_t stream) {
-    if (count == 0) return DR_OK;
     if (dtype == DR_BF16)
-        narrow<__nv_bfloat16><<<blocks_for(count), THREADS, 0, stream>>>(from, count, (__nv_bfloat16 *)to);
-    else
-        narrow<__half><<<blocks_for(count), THREADS, 0, stream>>>(from, count, (__half *)to);
-    DR_CUDA_LAUNCHED("narrow");
-    return DR_OK;
+        return dr_cuda_launch("narrow", narrow<__nv_bfloat16>, {blocks_for(count)}, THREADS, 0, stream, from, count,
+                              (__nv_bfloat16 *)to);
+    return dr_cuda_launch("narrow", narrow<__half>, {blocks_for(count)}, THREADS, 0, stream, from, count, (__half *)to);
 }

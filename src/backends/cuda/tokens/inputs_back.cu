@@ -7,6 +7,7 @@
  *
  * With an axis of steps the loop over rows is the outer one, since a key is then a row's own; a key's gradient is summed over
  * the value heads in order in any case. What is summed over tokens (parameters, the initial A) stays with the block. */
+#include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens.cuh"
 #include "backends/cuda/tokens/tokens_back.h"
 
@@ -356,18 +357,15 @@ static __global__ void sum_sequences(const double *partial, int64_t sequences, i
 
 template <typename T> static dr_status launch(const dr_cuda *gpu, const dr_cuda_tokens_back *call) {
     const dr_cuda_rows *rows = &call->forward.rows;
-    const int64_t sequences = call->forward.layout.sequences, sizes[] = {sequences, rows->key_heads};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 2, "inputs_back", &blocks));
-    inputs_back<T><<<blocks, WIDTH, 0, gpu->stream>>>(*call);
-    DR_CUDA_LAUNCHED("inputs_back");
+    const int64_t sequences = call->forward.layout.sequences;
+    DR_TRY(dr_cuda_launch("inputs_back", inputs_back<T>, {sequences, rows->key_heads}, WIDTH, 0, gpu->stream, *call));
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!call->d_parameter[i]) continue;
         const int64_t count = call->parameter_count[i];
         const float *log_decay = i == DR_INPUT_LOG_DECAY ? (const float *)rows->input[i].at : NULL;
-        sum_sequences<<<(unsigned)((count + WIDTH - 1) / WIDTH), WIDTH, 0, gpu->stream>>>(
-            call->d_parameter[i], sequences, count, log_decay, (float *)rows->input[i].gradient);
-        DR_CUDA_LAUNCHED("sum_sequences");
+        DR_TRY(dr_cuda_launch("sum_sequences", sum_sequences, {(count + WIDTH - 1) / WIDTH}, WIDTH, 0, gpu->stream,
+                              (const double *)call->d_parameter[i], sequences, count, log_decay,
+                              (float *)rows->input[i].gradient));
     }
     return DR_OK;
 }

@@ -9,6 +9,7 @@
  *
  * Sums over K are made as in the forward; those over the 32 columns by shuffles over the 8 lanes that share a row of the state.
  * A block takes several heads in turn where there are more of them than replays. */
+#include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_back.h"
 #include "backends/cuda/tokens/tokens_pass.cuh"
 
@@ -224,17 +225,12 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
 template <typename T> static dr_status launch(const dr_cuda *gpu, const dr_cuda_tokens_back *call) {
     const dr_cuda_rows *rows = &call->forward.rows;
     const int64_t sizes[] = {call->forward.layout.sequences, rows->value_heads, call->slices};
-    const unsigned blocks = (unsigned)call->blocks;
     unsigned places;
     DR_TRY(dr_cuda_grid(sizes, 3, "states_back", &places));
-    if (rows->key_size <= 64)
-        states_back<T, 64><<<blocks, THREADS, 0, gpu->stream>>>(*call, places);
-    else if (rows->key_size <= 128)
-        states_back<T, 128><<<blocks, THREADS, 0, gpu->stream>>>(*call, places);
-    else
-        states_back<T, 256><<<blocks, THREADS, 0, gpu->stream>>>(*call, places);
-    DR_CUDA_LAUNCHED("states_back");
-    return DR_OK;
+    void (*kernel)(dr_cuda_tokens_back, unsigned) = rows->key_size <= 64    ? states_back<T, 64>
+                                                    : rows->key_size <= 128 ? states_back<T, 128>
+                                                                            : states_back<T, 256>;
+    return dr_cuda_launch("states_back", kernel, {call->blocks}, THREADS, 0, gpu->stream, *call, places);
 }
 
 dr_status dr_cuda_states_backward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens_back *call) {
