@@ -1,5 +1,5 @@
 /* Fixed shapes against the CPU backend: sequences of 1, 63, 64 and 65 tokens in one call, head sizes that the kernels have and
- * some between them. */
+ * some between them; and sequences that are cut into parts, whose first pass and joins have kernels of their own. */
 #include "suites.h"
 
 #include <math.h>
@@ -8,6 +8,11 @@
 static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "delta_net",     "gdn",  "kda", "comba", "eda",
                                     "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla"};
 enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
+/* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
+static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda"};
+enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
+static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193},
+                                                    cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
 static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}};
 
 static bool is_near(gpu *g, int type, const char *name, const char *of, const double *got, const double *want, int64_t count,
@@ -42,11 +47,11 @@ static bool run_is_near(gpu *g, int type, const problem *p, dr_path path, const 
     return holds;
 }
 
-static bool rule_is_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, uint64_t seed, fault *what) {
-    const int64_t cu_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
+static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, uint64_t seed,
+                          fault *what) {
     const dr_recurrence shape = {
         .rule = rule,
-        .layout = {.sequences = MOST_SEQUENCES, .rows = 193, .cu_seqlens = cu_seqlens},
+        .layout = {.sequences = MOST_SEQUENCES, .rows = cu_seqlens[MOST_SEQUENCES], .cu_seqlens = cu_seqlens},
         .key_heads = 1,
         .value_heads = rule->tied_scan ? 1 : 2,
         .key_size = K,
@@ -73,9 +78,11 @@ bool suite_shapes(gpu *g, fault *what) {
             const bool repeats = rule.repeat > 1;
             if (repeats) rule.repeat = 3;
             const uint64_t seed = (uint64_t)(r * SIZES + s);
-            if (!rule_is_right(g, &rule, sizes[s][0], sizes[s][1], seed, what)) return false;
+            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], seed, what)) return false;
             rule.row[0].undecayed = true;
-            if (repeats && !rule_is_right(g, &rule, sizes[s][0], sizes[s][1], seed, what)) return false;
+            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], seed, what)) return false;
         }
+    for (int r = 0; r < CUT_RULES; r++)
+        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, (uint64_t)(1000 + r), what)) return false;
     return true;
 }

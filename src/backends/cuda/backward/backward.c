@@ -12,10 +12,10 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     const bool fused = dr_cuda_backward_fuses(plan);
     *tensors = (dr_cuda_backward_tensors){
         .d_exit = take(arena, plan, V, K, element),
-        .d_update = take(arena, plan, N, V, element),
         .value_dot = take(arena, plan, 1, N, sizeof(float)),
         .write_dot = take(arena, plan, 1, N, sizeof(float)),
     };
+    if (!plan->linear_back) tensors->d_update = take(arena, plan, N, V, element);
     if (!fused) {
         tensors->update = take(arena, plan, N, V, element);
         tensors->d_score = take(arena, plan, N, N, element);
@@ -39,6 +39,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
         tensors->local = dr_arena_take(arena, states);
         tensors->between = dr_arena_take(arena, states);
+        if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)V * (size_t)K));
     }
     if (plan->rows.constant_decay)
         tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));

@@ -9,7 +9,8 @@
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
  *
- * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits.
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits. Where rows read nothing and the forward
+ * took all from the inputs (plan.linear_back), so does the backward: reverse makes dS' alone, gradients_linear the rest.
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -22,7 +23,7 @@
 /* [blocks][...] as in chunkwise.h. T: the storage type. */
 typedef struct {
     void *d_exit;     /* [Vp][Kp] T dS': gradient of the state after the chunk */
-    void *d_update;   /* [64][Vp] T dY */
+    void *d_update;   /* [64][Vp] T dY; not with plan.linear_back */
     void *update;     /* [64][Vp] T U */
     void *d_score;    /* [64][64] T G */
     void *d_erase;    /* [64][64] T M; NULL where no row reads */
@@ -40,6 +41,7 @@ typedef struct {
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
      * the gradient after it */
     float *local, *between;
+    float *passage; /* with plan.linear: of every part, its decay */
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */
@@ -72,6 +74,7 @@ dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaS
 /* Updates, keys and decay in one, where that fits. */
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream); /* gradients calls it */
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

@@ -227,7 +227,6 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
     const chunk_decays &decay = w.rows.decay;
     const unsigned update = w.base + tile_of(w, shape::value),
                    reader = w.base + tile_of(w, erase ? shape::d_update : shape::output);
-    const int warp = dr_scan_warp();
     float c[8][4];
     dr_shared_fence();
     dr_group_begin();
@@ -244,35 +243,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
         near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
     }
     dr_group_wait<0>();
-#pragma unroll
-    for (int b = 3; b >= 0; b--) {
-        if (b > warp) {
-#pragma unroll
-            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
-        } else if (b < warp) {
-#pragma unroll
-            for (int n = 2 * b; n < 2 * b + 2; n++) {
-                const float2 tail = *(const float2 *)&decay.tail[n * 8 + 2 * w.t];
-#pragma unroll
-                for (int h = 0; h < 2; h++) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
-            }
-#pragma unroll
-            for (int h = 0; h < 2; h++) begin[h] *= decay.total[b];
-        } else {
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const int j = n * 8 + 2 * w.t;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int last = w.row % 16 + 8 * h - (erase ? 1 : 0);
-                    const float2 f = *(const float2 *)&near[h][j];
-                    float(&score)[4] = c[2 * b + n];
-                    score[2 * h] = j <= last ? factor[h] * f.x * score[2 * h] : 0.0f;
-                    score[2 * h + 1] = j + 1 <= last ? factor[h] * f.y * score[2 * h + 1] : 0.0f;
-                }
-            }
-        }
-    }
+    mask_scores(w, factor, begin, near, erase, c);
     unsigned x[4][4];
     operands_of<T>(x, c);
     put_box<T>(w.base + WORK + (erase ? BOX : 0), x);
@@ -390,6 +361,7 @@ template <int reading> static dr_status launch_width(const dr_cuda_backward_call
 
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
+    if (call->plan.linear_back) return dr_cuda_backward_gradients_linear(call, stream);
     switch (reading_of(&call->plan)) {
     case READS_NOTHING:
         return launch_width<READS_NOTHING>(call, stream);

@@ -101,10 +101,23 @@ static __device__ inline unsigned free_gate(unsigned shared, int place) {
     return filled_gate(shared, place) + 8;
 }
 
+/* The thread's copies of a tile count towards its barrier; some may have come through registers. */
+static __device__ inline void tell_tile(unsigned base, const ring_at &at, bool aligned) {
+    if (aligned) {
+        dr_gate_arrive_copied(filled_gate(base, at.place));
+        return;
+    }
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_shared_fence();
+    dr_gate_arrive(filled_gate(base, at.place));
+}
+
 /* ---- gradients of rows: of decays (decay.cu says of what) and gains
  * ----------------------------------------------------------------- */
 
 /* By one warp: two rows a lane. groups: that had channels. */
+template <bool reads>
 static __device__ inline void put_decays(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
                                          int groups) {
     const dr_cuda_rows &rows = call.plan.rows;
@@ -117,8 +130,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
-            if (!dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
-            if (i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
+            if (reads && !dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
+            if (reads && i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
@@ -151,6 +164,7 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
 }
 
 /* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
+template <bool reads>
 static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
@@ -162,7 +176,7 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
         const int64_t token = told.x.place.first + row;
         float sum = 0, of_lambda = 0;
         for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
-        for (int g = 0; g < key_groups; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
+        for (int g = 0; g < key_groups && reads; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
         if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
         if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
     }
@@ -172,8 +186,8 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
 template <int key_boxes, int value_boxes>
 static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
-    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
+    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains<true>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
@@ -207,7 +221,7 @@ static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, co
 /* A block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the block. alpha: of row
  * lane % 16 of the block. */
 static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, chunk_decays &to) {
-    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32) * 16, i = begin + own;
+    const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32 % 4) * 16, i = begin + own;
     float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
 #pragma unroll
     for (int m = 0; m < 16; m++) {
@@ -349,14 +363,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
                 for (int box = 0; box < value_boxes; box++)
                     copy_box<T>(to + box * BOX, (const T *)call.back.d_update + block * 64 * plan.value_width + box * 64,
                                 plan.value_width, 64);
-            if (rows.aligned) {
-                dr_gate_arrive_copied(filled_gate(base, at.place));
-            } else { /* some came through registers */
-                dr_copy_commit();
-                dr_copy_wait<0>();
-                dr_shared_fence();
-                dr_gate_arrive(filled_gate(base, at.place));
-            }
+            tell_tile(base, at, rows.aligned);
             at = ring_forward(at, 1);
         }
     }
@@ -526,6 +533,43 @@ static __device__ inline float decay_between(const chunk_decays &decay, int row,
     for (int b = 0; b < 4; b++)
         if (after ? b > row / 16 : b < row / 16) product *= decay.total[b];
     return product;
+}
+
+/* Scores up to the diagonal (below: below it) times the decays and the factors of rows; begin: the factor times the decay from
+ * the start of the row's block, near: the decays within it, both of the thread's two rows. */
+static __device__ inline void mask_scores(const worker &w, const float (&factor)[2], float (&begin)[2],
+                                          const float *const (&near)[2], bool below, float (&c)[8][4]) {
+    const chunk_decays &decay = w.rows.decay;
+    const int warp = dr_scan_warp();
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        if (b > warp) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
+        } else if (b < warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++) {
+                const float2 tail = *(const float2 *)&decay.tail[n * 8 + 2 * w.t];
+#pragma unroll
+                for (int h = 0; h < 2; h++) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) begin[h] *= decay.total[b];
+        } else {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int j = n * 8 + 2 * w.t;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int last = w.row % 16 + 8 * h - (below ? 1 : 0);
+                    const float2 f = *(const float2 *)&near[h][j];
+                    float(&score)[4] = c[2 * b + n];
+                    score[2 * h] = j <= last ? factor[h] * f.x * score[2 * h] : 0.0f;
+                    score[2 * h + 1] = j + 1 <= last ? factor[h] * f.y * score[2 * h + 1] : 0.0f;
+                }
+            }
+        }
+    }
 }
 
 /* ---- states that are given in float ------------------------------------------------------------------------------------- */

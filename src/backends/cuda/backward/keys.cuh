@@ -149,50 +149,65 @@ static __device__ inline void finish_pairs(const dr_cuda_backward_call &call, co
                           shared + room.query);
 }
 
-/* Gains of the rows and what G and M are to be divided by; a thread a row. */
-static __device__ inline void put_gains(const dr_cuda_backward_call &call, const dr_row_block &x, const keys_rows &k) {
-    const int i = (int)threadIdx.x;
-    if (i >= 64) return;
-    const float gain = call.chunk.factors[x.block * 64 + i].gain, split = dr_score_gain(gain);
+/* The gain of row i and what G and M are to be divided by. */
+static __device__ inline void put_gain(const keys_rows &k, int i, float gain) {
+    const float split = dr_score_gain(gain);
     k.split[i] = split;
     k.inverse[i] = 1 / split;
     k.gain[i] = gain;
     k.rest[i] = -gain / split;
 }
 
+static __device__ inline void put_gains(const dr_cuda_backward_call &call, const dr_row_block &x, const keys_rows &k) {
+    const int i = (int)threadIdx.x;
+    if (i < 64) put_gain(k, i, call.chunk.factors[x.block * 64 + i].gain);
+}
+
 /* ---- where gradients of rows lead (leads.h) ---------------------------------------------------------------------------------
  */
 
-/* By tile and row of a token: the gradient of the input that the tile's rows lead to; made once, since where it lies takes many
- * steps to find. Six threads. */
+/* The input that the rows of a tile lead to, by row of a token: index = 2 tile + row; DR_INPUTS: none. */
+static __host__ __device__ inline dr_input lead_input(const dr_cuda_rows &rows, int index) {
+    const int tile = index / 2, kind = index % 2;
+    if (kind >= dr_rows_kinds(&rows)) return DR_INPUTS;
+    if (tile == LEADS_WRITE) return dr_row_written(&rows.row[kind]);
+    if (tile == LEADS_READ) return dr_row_led(&rows.row[kind]);
+    return kind == dr_rows_kinds(&rows) - 1 ? DR_INPUT_QUERY : DR_INPUTS;
+}
+
+/* Where the gradient of input i lies; made once, since that takes many steps to find. */
 template <typename T>
-static __device__ inline void put_leads(const dr_cuda_rows &rows, const dr_row_block &x, int first, lead *leads) {
-    const int tile = (int)threadIdx.x / 2, kind = (int)threadIdx.x % 2;
-    if (tile > LEADS_READ) return;
-    dr_input i = DR_INPUTS;
-    if (kind < dr_rows_kinds(&rows)) {
-        const dr_row &row = rows.row[kind];
-        if (tile == LEADS_QUERY && kind == dr_rows_kinds(&rows) - 1) i = DR_INPUT_QUERY;
-        if (tile == LEADS_WRITE) i = dr_row_written(&row);
-        if (tile == LEADS_READ) i = dr_row_led(&row);
-    }
+static __device__ inline void put_lead(const dr_cuda_rows &rows, const dr_row_block &x, int first, dr_input i, lead *leads) {
     lead to = {NULL, 0};
     if (i != DR_INPUTS && rows.input[i].gradient) {
         const dr_cuda_input &input = rows.input[i];
         to.at = (T *)input.gradient + dr_input_index(input, x.place.first, 0, x.head) + first;
         to.stride = rows.step_axis && i == DR_INPUT_KEY ? input.step : input.token;
     }
-    leads[threadIdx.x] = to;
+    *leads = to;
 }
 
-/* Where row `row` of a tile leads, its channel `first`; NULL: nowhere. Of vectors, only keys have an axis of steps. */
 template <typename T>
-static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row) {
+static __device__ inline void put_leads(const dr_cuda_rows &rows, const dr_row_block &x, int first, lead *leads) {
+    const int i = (int)threadIdx.x;
+    if (i < LEADS) put_lead<T>(rows, x, first, lead_input(rows, i), leads + i);
+}
+
+/* Where row `row` of a tile, of token `token`, leads, its channel `first`; NULL: nowhere. Of vectors, only keys have an axis of
+ * steps. */
+template <typename T>
+static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row,
+                                    int token) {
     if (row >= x.rows) return NULL;
-    const int token = dr_row_token(rows, row), step = row - token * rows.steps;
+    const int step = row - token * rows.steps;
     if (rows.step_axis && tile == LEADS_QUERY && step != rows.steps - 1) return NULL;
     const lead to = leads[2 * tile + (rows.step_axis ? 0 : step)];
     return to.at ? (T *)to.at + (rows.step_axis && tile != LEADS_QUERY ? row : token) * to.stride : NULL;
+}
+
+template <typename T>
+static __device__ inline T *lead_of(const dr_cuda_rows &rows, const dr_row_block &x, const lead *leads, int tile, int row) {
+    return lead_of<T>(rows, x, leads, tile, row, dr_row_token(rows, row));
 }
 
 #endif

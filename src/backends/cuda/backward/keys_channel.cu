@@ -16,63 +16,72 @@
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
-/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay; 128 threads. */
+/* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
+ * threads. */
+template <int form>
 static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+    const int decays = dr_whole_tokens(rows), spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
-    dr_clear_rows<float>(alpha, 64, 1, 0, rows.steps);
-    if (rows.steps > 1 && 64 % rows.steps) { /* the rows behind the last whole token */
+    if (!(form & (SINGLE | PAIRS))) dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
+    if (decays * spacing < 64) { /* the rows behind the last whole token */
         for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
-            *(float4 *)(alpha + dr_tile_at<float>(0, 64, 64 / rows.steps * rows.steps, i * 4)) = make_float4(0, 0, 0, 0);
+            *(float4 *)(alpha + dr_tile_at<float>(0, 64, decays * spacing, i * 4)) = make_float4(0, 0, 0, 0);
     }
-    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, 64 / rows.steps, 0, rows.steps, from);
+    dr_copy_rows<float>(alpha, 64, 1, rows.key_size - first, rows.aligned, decays, 0, spacing, from);
 }
 
-/* alpha in their place: a thread's elements are anywhere in the tile. */
-static __device__ inline void make_alphas(char *alpha) {
+/* alpha in their place: a thread's elements are anywhere in their row. */
+template <typename T, int form> static __device__ inline void make_alphas(char *alpha) {
+    constexpr int units = 64 / 4, rows = form & PAIRS ? 32 : 64;
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < 64 * 64 / 4; i += THREADS) {
-        float4 &x = ((float4 *)alpha)[i];
-        x = make_float4(expf(x.x), expf(x.y), expf(x.z), expf(x.w));
+    for (int j = 0; j < rows * units / THREADS; j++) {
+        const unsigned i = dr_forget(threadIdx.x) + j * THREADS;
+        float4 &x = ((float4 *)alpha)[i / units * (64 / rows) * units + i % units];
+        x = make_float4(dr_channel_alpha<T>(x.x), dr_channel_alpha<T>(x.y), dr_channel_alpha<T>(x.z), dr_channel_alpha<T>(x.w));
     }
 }
 
 /* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs); the factors of blocks and halves. */
-template <typename T, bool reads>
+ * the half that has no such pairs), read keys also by what is left of their gains; the factors of blocks and halves. */
+template <typename T, int form>
 static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, second = warp % 2, d = (int)(threadIdx.x % 32) * 2;
+    constexpr bool reads = form & READS;
+    constexpr int steps = form & PAIRS ? 2 : 1, count = HALF / steps; /* rows of one decay, such decays */
+    const unsigned thread = dr_forget(threadIdx.x); /* or the places of rows are kept, and spilled, for rows_near */
+    const int warp = (int)(thread / 32), start = warp * HALF, second = warp % 2, d = (int)(thread % 32) * 2;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
-    float2 other = one, product = one; /* of the other half; from the start of this one, then to its end */
+    float2 a[count], after[count]; /* to the end of the half */
+    float2 other = one, product = one;
 #pragma unroll
-    for (int i = 0; i < HALF; i++) other = times(other, alpha_pair(alpha, (start ^ HALF) + i, d));
+    for (int i = 0; i < count; i++) {
+        other = times(other, alpha_pair(alpha, (start ^ HALF) + i * steps, d));
+        a[i] = alpha_pair(alpha, start + i * steps, d);
+    }
+    after[count - 1] = one;
+#pragma unroll
+    for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
     const float2 first = second ? other : one, last = second ? one : other;
-#pragma unroll 2
+#pragma unroll
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
-        const float2 before = product;
-        product = times(product, alpha_pair(alpha, row, d));
-        const float2 q = times(tile_pair<T>(shared + room.query, row, d), product);
+        const float2 before = product, w = times(tile_pair<T>(shared + room.write, row, d), after[i / steps]);
+        if (row_decays<form>(i)) product = times(product, a[i / steps]);
+        const float2 q = row_asks<form>(i) ? times(tile_pair<T>(shared + room.query, row, d), product) : none;
+        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
+        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
         set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
         set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
         if (!reads) continue;
-        const float2 r = times(tile_pair<T>(shared + room.read, row, d), dr_undecayed(rows, row) ? before : product);
+        const float2 head = row_late<form>(rows, row) ? before : product, rest = make_float2(k.rest[row], k.rest[row]);
+        const float2 r = times(times(tile_pair<T>(shared + room.read, row, d), rest), head);
         set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
         set_pair<T>(shared + room.scaled[5], row, d, second ? r : none);
     }
     *(float2 *)(k.half + warp * 64 + d) = product;
     if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
-    product = one;
-#pragma unroll 2
-    for (int i = HALF - 1; i >= 0; i--) {
-        const int row = start + i;
-        const float2 w = times(tile_pair<T>(shared + room.write, row, d), product);
-        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
-        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
-        product = times(product, alpha_pair(alpha, row, d));
-    }
 }
 
 /* ---- products: 32 channels, from `column` on
@@ -133,20 +142,54 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
     }
 }
 
-/* C += 16 columns of G or M, those of block b, of this warp's rows, times rows of keys. */
-template <typename T>
-static __device__ inline void add_writers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
-    dr_operand_a<T> a;
-    dr_load_a<T>(a, scores, 64, row, b * 16);
-    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+/* What the exit gives the decays, S . dS' of every channel, over the 64 columns of V in the stages: the diagonal of S^T dS'. A
+ * warp takes 16 channels and half of the columns. */
+template <typename T> static __device__ inline void multiply_exit(const keys_room &room, unsigned at, float (&exit)[2][4]) {
+    const int warp = (int)(threadIdx.x / 32), channel = warp % 4 * 16, first = warp / 4 * 2;
+#pragma unroll
+    for (int k = first; k < first + 2; k++) {
+        dr_operand_a<T> s;
+        dr_operand_b<T> d_s[2];
+        dr_load_turned<T>(s, at + room.stage[3], k, channel);
+        dr_load_b_straight<T>(d_s, at + room.stage[4], 64, k * 16, channel);
+        dr_product<T>(exit[0], s, d_s[0]);
+        dr_product<T>(exit[1], s, d_s[1]);
+    }
+}
+
+/* The diagonal, to [2][64] parts. */
+static __device__ inline void put_exit(float *parts, const float (&exit)[2][4]) {
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    parts += warp / 4 * 64 + warp % 4 * 16 + g;
+    if (g / 2 != t) return;
+    parts[0] = g % 2 ? exit[0][1] : exit[0][0];
+    parts[8] = g % 2 ? exit[1][3] : exit[1][2];
+}
+
+/* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
+template <typename T, bool reads>
+static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], unsigned scores, unsigned erases, unsigned keys,
+                                          int b, int row, int column) {
+    dr_operand_a<T> score, erase;
+    dr_load_a<T>(score, scores, 64, row, b * 16);
+    if (reads) dr_load_a<T>(erase, erases, 64, row, b * 16);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        dr_operand_b<T> w[2];
+        dr_load_b_straight<T>(w, keys, 64, b * 16, column + n * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            dr_product<T>(q[2 * n + i], score, w[i]);
+            if (reads) dr_product<T>(r[2 * n + i], erase, w[i]);
+        }
+    }
 }
 
 /* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
 template <typename T>
-static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, const float *factor, int row,
-                                          int column) {
+static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
     dr_operand_a<T> a;
-    dr_load_turned<T>(a, scores, b, row, factor);
+    dr_load_turned<T>(a, scores, b, row);
     dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
 }
 
@@ -163,7 +206,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     const int row = mine + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
     const float *half = k.half + block * 128;
-    scale_keys<T, reads>(rows, shared, room, k);
+    scale_keys<T, form>(rows, shared, room, k);
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -173,34 +216,28 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
 #pragma unroll 1
     for (int b = 0; b < block; b++) {
         scale_columns(q, k.total + b * 64, column);
-        add_writers<T>(q, scores, base + room.scaled[0], b, mine, column);
-        if (!reads) continue;
-        scale_columns(r, k.total + b * 64, column);
-        add_writers<T>(r, erases, base + room.scaled[0], b, mine, column);
+        if (reads) scale_columns(r, k.total + b * 64, column);
+        add_writers<T, reads>(q, r, scores, erases, base + room.scaled[0], b, mine, column);
     }
     {
-        float more[4][4] = {};
-        add_writers<T>(more, scores, base + room.scaled[3], block, mine, column);
-        join_halves(q, more, half, column, 1);
-    }
-    if (reads) {
-        float more[4][4] = {};
-        add_writers<T>(more, erases, base + room.scaled[3], block, mine, column);
-        join_halves(r, more, half, column, 1);
+        float more_q[4][4] = {}, more_r[4][4] = {};
+        add_writers<T, reads>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
+        join_halves(q, more_q, half, column, 1);
+        if (reads) join_halves(r, more_r, half, column, 1);
     }
     float near[4][4] = {};
 #pragma unroll 1
     for (int b = 3; b > block; b--) {
         scale_columns(w, k.total + b * 64, column);
         if (b < 3) scale_columns(near, k.total + b * 64, column);
-        add_readers<T>(near, scores, base + room.scaled[1], b, NULL, mine, column);
-        if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, k.rest, mine, column);
+        add_readers<T>(near, scores, base + room.scaled[1], b, mine, column);
+        if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, mine, column);
     }
     {
         float more[4][4] = {};
         join_halves(w, more, half + 64, column, 0);
-        add_readers<T>(more, scores, base + room.scaled[4], block, NULL, mine, column);
-        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, k.rest, mine, column);
+        add_readers<T>(more, scores, base + room.scaled[4], block, mine, column);
+        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
@@ -208,23 +245,35 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     put_own(own, column, q);
     if (reads) put_own(own + OWN_BYTES, column, r);
     put_own(own + 2 * OWN_BYTES, column, near);
-    __syncthreads();
+    meet_block();
     finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
+/* What follows from a call's rule alone. */
+typedef struct {
+    unsigned char input[LEADS]; /* lead_input */
+    bool tied;
+} keys_rule;
+
 template <typename T, int form>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
-    keys_channel(const __grid_constant__ dr_cuda_backward_call call) {
+    keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int parts = plan.key_width / 64, first = (int)(blockIdx.x % parts) * 64;
-    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
+    const unsigned parts = (unsigned)plan.key_width / 64; /* 1, 2 or 4 */
+    const int first = (int)(blockIdx.x & (parts - 1)) * 64;
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x >> parts / 2);
     if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), true);
-    if (!reads || dr_rows_tied(plan.rows)) room.read = room.write;
+    if (!reads || rule.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
+    float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
+    if (thread < 64) {
+        gain = call.chunk.factors[x.block * 64 + thread].gain;
+        keep = call.chunk.keep[x.block * plan.key_width + first + thread];
+    }
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
 
@@ -232,7 +281,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     constexpr bool narrow = sizeof(T) == 2;
     const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
     float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
-    float2 exit = make_float2(0, 0);
+    float exit[2][4] = {};
+    float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
     bool asked = false;
@@ -241,17 +291,22 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
-            put_gains(call, x, k);
-            put_leads<T>(plan.rows, x, first, k.leads);
-            if (thread < 64) k.exit[thread] = call.chunk.keep[x.block * plan.key_width + first + thread];
+            if (thread < 64) {
+                put_gain(k, thread, gain);
+                k.exit[thread] = keep;
+            } else if (thread < 64 + LEADS) {
+                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
+            }
         }
         if (column >= 0) {
             dr_copy_wait<1>();
             __syncthreads();
             multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
-            exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, narrow ? entry : NULL, narrow ? beyond : NULL, first,
-                                     column, exit);
-            if (column == 0) make_alphas(shared + room.alpha);
+            if (narrow && (entry || beyond))
+                exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
+            else
+                multiply_exit<T>(room, at, exit);
+            if (column == 0) make_alphas<T, form>(shared + room.alpha);
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
@@ -269,25 +324,30 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             continue;
         }
         if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays(plan.rows, x, first, shared + room.alpha);
+        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
-    *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = exit;
+    *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = given_exit;
+    put_exit(k.half + WARPS * 64, exit);
     __syncthreads();
     if (thread < 64) {
         float sum = 0;
-        for (int i = 0; i < WARPS; i++) sum += k.half[i * 64 + thread];
+        for (int i = 0; i < WARPS + 2; i++) sum += k.half[i * 64 + thread];
         k.exit[thread] *= sum;
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (form != READS && reads) finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
+    if constexpr (reads && (form & ~(PAIRS | SINGLE)) != READS)
+        finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
     finish<T, form>(call, x, shared, room, k, first, q, r, w);
 }
 
 template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    keys_rule rule;
+    rule.tied = dr_rows_tied(call->plan.rows);
+    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
     return dr_cuda_launch("keys_channel", keys_channel<T, form>, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
-                          lay_room(sizeof(T), true).bytes, stream, *call);
+                          lay_room(sizeof(T), true).bytes, stream, *call, rule);
 }
 
 template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {
@@ -297,8 +357,10 @@ template <typename T> static dr_status launch_form(const dr_cuda_backward_call *
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
     if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
     if (!direct) return late ? launch<T, READS | LATE | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
-    if (late) return launch<T, READS | LATE>(call, stream);
-    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED>(call, stream) : launch<T, READS>(call, stream);
+    if (rows->steps == 2) return late ? launch<T, READS | LATE | PAIRS>(call, stream) : launch<T, READS | PAIRS>(call, stream);
+    if (late || rows->steps > 2) return launch<T, READS | LATE>(call, stream);
+    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED | SINGLE>(call, stream)
+                                                  : launch<T, READS | SINGLE>(call, stream);
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -15,8 +15,28 @@ enum {
     READS = 1,
     LATE = 2, /* read keys before their decay, or the negatives of inputs */
     GATED = 4,
-    FLOATS = 8 /* gradients that do not all lead to inputs */
+    FLOATS = 8, /* gradients that do not all lead to inputs */
+    PAIRS = 16, /* two rows a token: only the first decays, only the second has a query */
+    SINGLE = 32 /* one row a token */
 };
+
+/* Of row i of a half block: whether it is the first of its token, and the last. Where a token's rows are not known to be two,
+ * every row counts as one: rows that do not decay have alpha = 1, rows without a query hold zeros. */
+template <int form> static __device__ inline bool row_decays(int i) {
+    return !(form & PAIRS) || i % 2 == 0;
+}
+
+template <int form> static __device__ inline bool row_asks(int i) {
+    return !(form & PAIRS) || i % 2 == 1;
+}
+
+template <int form> static __device__ inline bool row_late(const dr_cuda_rows &rows, int row) {
+    return form & LATE && (form & PAIRS ? row % 2 == 0 && rows.row[0].undecayed : dr_undecayed(rows, row));
+}
+
+template <int form> static __device__ inline int row_token(const dr_cuda_rows &rows, int row) {
+    return form & PAIRS ? row / 2 : form & SINGLE ? row : dr_row_token(rows, row);
+}
 
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
     return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
@@ -38,21 +58,29 @@ static __device__ inline float2 plus(float s, float2 y, float2 z) {
 
 enum { OWN_BYTES = 16 * 64 * (int)sizeof(float) };
 
+/* Of a block's floats [16][64]: units of 16 bytes exchanged so that neither eight rows of an accumulator nor a row meet in a
+ * bank. */
+static __device__ inline float2 &own_at(char *own, int row, int column) {
+    return *(float2 *)(own + row * 256 + ((column / 4) ^ (row % 8 * 2)) * 16 + column % 4 * 4);
+}
+
+/* The two warps of a block of rows. */
+static __device__ inline void meet_block() {
+    __barrier_sync_count(1 + threadIdx.x / 64, 64);
+}
+
 /* Accumulators of a block's rows to its floats [16][64]. */
 static __device__ inline void put_own(char *own, int column, const float (&c)[4][4]) {
     const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            *(float2 *)(own + dr_tile_at<float>(0, 16, g + 8 * h, column + 8 * n + 2 * t)) =
-                make_float2(c[n][2 * h], c[n][2 * h + 1]);
+        for (int h = 0; h < 2; h++) own_at(own, g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
-    const int row = (int)(threadIdx.x / 32) % 2 * HALF + i;
-    return *(float2 *)(own + dr_tile_at<float>(0, 16, row, (int)(threadIdx.x % 32) * 2));
+    return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
 }
 
 /* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
@@ -70,16 +98,16 @@ typedef struct {
     float *gain, *write_dot, *square; /* [64] sums; NULL: not wanted */
 } channel_results;
 
-template <typename T>
+template <typename T, int form>
 static __device__ inline channel_results channel_results_of(const dr_cuda_backward_call &call, const dr_row_block &x,
                                                             int first) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const int channel = first + (int)(threadIdx.x % 32) * 2;
     const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
-    const bool direct = dr_rows_direct(&rows);
+    const bool direct = !(form & FLOATS);
     channel_results to = {};
-    to.made = dr_rows_made(&rows);
+    to.made = !direct && dr_rows_made(&rows);
     to.aligned = rows.aligned;
     to.left = rows.key_size - channel;
     to.rows = x.rows;
@@ -105,9 +133,11 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         const bool apart = row.read != DR_READ_NONE && dr_row_lead(&row) == DR_LEAD_APART;
         to.sign[i] = !apart ? 0 : row.read == DR_READ_FREE ? -1 : 1;
     }
-    const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
-    to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
-    to.gate_stride = gate.token * (int64_t)sizeof(T);
+    if (form & GATED) {
+        const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
+        to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
+        to.gate_stride = gate.token * (int64_t)sizeof(T);
+    }
     return to;
 }
 
@@ -122,16 +152,26 @@ static __device__ inline void put_floats(const channel_results &to, float *at, i
 }
 
 /* The warp's rows of a tile to where they lead. */
-template <typename T>
+template <typename T, int form>
 static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_block &x, const char *tile, const lead *leads,
                                          int index, int first) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
     const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * HALF, within = lane % units * unit;
-    const int left = rows.key_size - first - within;
+    const int left = rows.key_size - first - within, step = 32 / units;
+    /* where a token's rows are known to be one or two, all rows of a lane have one place in their tokens */
+    constexpr bool known = form & (SINGLE | PAIRS);
+    constexpr int steps = form & PAIRS ? 2 : 1;
+    const int begin = mine + lane / units;
+    T *to = lead_of<T>(rows, x, leads, index, begin, row_token<form>(rows, begin));
+    int64_t stride = 0;
+    if (known) {
+        if (!to) return;
+        const int vectors = rows.step_axis && index != LEADS_QUERY ? step : step / steps;
+        stride = leads[2 * index + (rows.step_axis ? 0 : begin % steps)].stride * vectors;
+    }
 #pragma unroll 1
-    for (int j = 0; j < HALF; j += 32 / units) {
-        const int row = mine + j + lane / units;
-        T *to = lead_of<T>(rows, x, leads, index, row);
+    for (int row = begin; row < mine + HALF && row < x.rows; row += step, to += stride) {
+        if (!known) to = lead_of<T>(rows, x, leads, index, row);
         if (!to) continue;
         const T *from = (const T *)(tile + dr_tile_at<T>(0, 64, row, within));
         if (rows.aligned && left > 0) {
@@ -144,7 +184,7 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
 }
 
 /* What rows_near and rows_far left in the tiles, to the inputs. */
-template <typename T>
+template <typename T, int form>
 static __device__ inline void store_tiles(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
                                           const keys_room &room, const keys_rows &k, int first, const channel_results &to) {
     const dr_cuda_rows &rows = call.plan.rows;
@@ -154,13 +194,13 @@ static __device__ inline void store_tiles(const dr_cuda_backward_call &call, con
 #pragma unroll
     for (int i = 0; i <= LEADS_READ; i++)
         if ((i == LEADS_QUERY || !to.write) && (i != LEADS_READ || room.read != room.write))
-            store_tile<T>(rows, x, shared + tiles[i], k.leads, i, first);
+            store_tile<T, form>(rows, x, shared + tiles[i], k.leads, i, first);
 }
 
 /* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
- * d_near without the decays from or to the border of the half; out, e (what goes into the suffix sum over rows) and what the
- * write key has got so far, of its read key too where that leads to it. Returns what an undecayed read of the first row adds to
- * the row before. */
+ * d_near without the decays from or to the border of the half; out, e of each token in its first row (what goes into the suffix
+ * sum over rows) and what the write key has got so far, of its read key too where that leads to it. Returns what an undecayed
+ * read of the first row adds to the token before. */
 template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                           char *own, const channel_results &to) {
@@ -169,31 +209,42 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
-    float2 head = one, before_first = none;
+    float2 head = one, e = none, before_first = none;
     float gains[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         const int row = start + i;
-        const bool late = undecayed && dr_undecayed(rows, row);
-        const float2 a = alpha_pair(alpha, row, d), before = head;
-        const float2 q = tile_pair<T>(shared + room.query, row, d), w = tile_pair<T>(shared + room.write, row, d);
-        float score[HALF], erase[HALF];
-        dr_take_eight<T>(shared + room.score, 64, row, start, score);
-        head = times(head, a);
-        float2 d_q = times(own_pair(own, i), head), r = none, d_r = none, rest = none;
+        const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
+        const bool late = decays && row_late<form>(rows, row);
+        const float2 a = decays ? alpha_pair(alpha, row, d) : one, before = head;
+        const float2 w = tile_pair<T>(shared + room.write, row, d);
+        float2 q = none, d_q = none, r = none, d_r = none, rest = none;
+        const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
+        float score[HALF] = {}, erase[HALF];
+        if (decays) head = times(head, a), e = none;
+        if (asks) {
+            q = tile_pair<T>(shared + room.query, row, d);
+            dr_take_eight<T>(shared + room.score, 64, row, start, score);
+            d_q = times(own_pair(own, i), head);
+        }
         if (reads) {
             dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
             r = tile_pair<T>(shared + room.read, row, d);
-            rest = times(make_float2(k.rest[row], k.rest[row]), r);
+            rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
 #pragma unroll
         for (int j = 0; j < i; j++) {
             const float2 fade_before = fade[j], x_before = x[j];
-            fade[j] = times(fade[j], a);
-            x[j] = times(x[j], a);
-            d_q = plus(score[j], x[j], d_q);
-            float2 more = times(make_float2(score[j], score[j]), q);
+            float2 more = none;
+            if (decays) {
+                fade[j] = times(fade[j], a);
+                x[j] = times(x[j], a);
+            }
+            if (asks) {
+                d_q = plus(score[j], x[j], d_q);
+                more = times(make_float2(score[j], score[j]), q);
+            }
             if (reads) {
                 d_r = plus(erase[j], late ? x_before : x[j], d_r);
                 if (undecayed)
@@ -201,18 +252,21 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 else
                     more = plus(erase[j], rest, more);
             }
-            near[j] = plus(fade[j], more, near[j]);
+            if (asks || (reads && !undecayed)) near[j] = plus(fade[j], more, near[j]);
         }
         x[i] = w;
         fade[i] = one;
         near[i] = none;
-        float2 e = times(q, d_q), all = times(make_float2(score[i], score[i]), q);
-        d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
+        float2 all = none;
+        if (asks) {
+            e = plus(q, d_q, e);
+            all = times(make_float2(score[i], score[i]), q);
+            d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
+        }
         if (reads) {
-            const float inverse = k.inverse[row], gain = k.gain[row], sign = to.sign[i % 2];
-            d_r = make_float2(d_r.x * inverse, d_r.y * inverse);
-            gains[i] = -(r.x * d_r.x + r.y * d_r.y);
-            const float2 erased = make_float2(-gain * d_r.x, -gain * d_r.y), read = times(r, erased);
+            const float inverse = k.inverse[row], sign = to.sign[i % 2];
+            gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
+            const float2 erased = times(left, d_r), read = times(r, erased);
             if (late && i > 0) {
                 float2 &last = own_pair(own, i - 1);
                 last = make_float2(last.x + read.x, last.y + read.y);
@@ -222,7 +276,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
             if (floats) {
-                put_floats(to, to.read, row, to.made ? erased : d_r);
+                put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             } else if (gated) {
                 float gate[2] = {};
                 if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
@@ -236,8 +290,9 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         } else if (floats && to.read) {
             put_floats(to, to.read, row, none);
         }
-        own_pair(own, i) = e;
         own_pair(own + OWN_BYTES, i) = all;
+        if (!asks) continue;
+        own_pair(own, i) = e;
         if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
@@ -252,40 +307,50 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     for (int i = HALF - 1; i >= 0; i--) {
         const float2 w = tile_pair<T>(shared + room.write, start + i, d),
                      got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
-        float2 &e = own_pair(own, i), &all = own_pair(own + OWN_BYTES, i);
-        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        float2 &all = own_pair(own + OWN_BYTES, i);
         all = make_float2(all.x + got.x, all.y + got.y);
+        if (row_asks<form>(i)) e = own_pair(own, i);
+        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        if (!row_decays<form>(i)) continue;
+        own_pair(own, i) = e;
         tail = times(tail, alpha_pair(alpha, start + i, d));
     }
     return before_first;
 }
 
-/* The rest of w's gradients, and those of the log decays. own: e, what w has got, and d_far without the decays to the border.
- */
-template <typename T, bool floats>
+/* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
+ * the border. */
+template <typename T, int form>
 static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                        const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
                                        const channel_results &to) {
+    constexpr bool floats = form & FLOATS;
+    constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
     const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const char *alpha = shared + room.alpha;
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll 2
-    for (int i = HALF - 1; i >= 0; i--) {
-        const int row = start + i;
-        const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i)), near = own_pair(own + OWN_BYTES, i);
-        const float2 all = make_float2(near.x + far.x, near.y + far.y);
-        tail = times(tail, alpha_pair(alpha, row, d));
-        const float2 e = own_pair(own, i), write = tile_pair<T>(shared + room.write, row, d), f = times(far, write);
-        if (floats)
-            put_floats(to, to.write, row, all);
-        else
-            set_pair<T>(shared + room.write, row, d, all);
-        if (floats && to.made) {
-            const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
-            const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
-            if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
+#pragma unroll(2 / steps)
+    for (int i = HALF - steps; i >= 0; i -= steps) {
+        float2 f = make_float2(0, 0);
+#pragma unroll
+        for (int step = steps - 1; step >= 0; step--) {
+            const int row = start + i + step;
+            const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i + step)), near = own_pair(own + OWN_BYTES, i + step);
+            const float2 all = make_float2(near.x + far.x, near.y + far.y), write = tile_pair<T>(shared + room.write, row, d);
+            f = plus(far, write, f);
+            if (floats)
+                put_floats(to, to.write, row, all);
+            else
+                set_pair<T>(shared + room.write, row, d, all);
+            if (floats && to.made) {
+                const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
+                const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
+                if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
+            }
         }
+        const float2 e = own_pair(own, i);
+        tail = times(tail, alpha_pair(alpha, start + i, d));
         suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
         own_pair(own, i) = suffix;
@@ -296,31 +361,33 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
     __syncthreads();
     suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
-    for (int w = warp + 1; w < WARPS; w++) {
-        const float2 sum = *(const float2 *)(k.half + w * 64 + d);
-        suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
-    }
-    for (int w = 0; w < warp; w++) {
-        const float2 sum = *(const float2 *)(k.half + (WARPS + w) * 64 + d);
-        prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
+        if (w < warp)
+            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+        else
+            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
     }
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
+    gradient += row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
 #pragma unroll 2
-    for (int i = 0; i < HALF; i++) {
-        const int row = start + i, token = dr_row_token(rows, row);
+    for (int i = 0; i < HALF; i += steps) {
+        const int row = start + i;
         const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
         const float2 sum = make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        if (row >= x.rows || row != token * rows.steps) continue;
-        float *pair = gradient + token * decay.token;
+        if (row >= x.rows) break;
+        if (!(form & (PAIRS | SINGLE)) && row % rows.steps != 0) continue;
         if (to.aligned && to.left > 1) {
-            *(float2 *)pair = sum;
+            *(float2 *)gradient = sum;
         } else {
-            if (to.left > 0) pair[0] = sum.x;
-            if (to.left > 1) pair[1] = sum.y;
+            if (to.left > 0) gradient[0] = sum.x;
+            if (to.left > 1) gradient[1] = sum.y;
         }
+        gradient += decay.token;
     }
 }
 
@@ -329,13 +396,13 @@ template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first, int column,
                                           const float (&w)[4][4]) {
-    const channel_results to = channel_results_of<T>(call, x, first);
+    const channel_results to = channel_results_of<T, form>(call, x, first);
     const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
-    __syncthreads();
+    meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
-    __syncthreads();
-    rows_far<T, (form & FLOATS) != 0>(call, x, shared, room, k, own, first, before_first, to);
-    store_tiles<T>(call, x, shared, room, k, first, to);
+    meet_block();
+    rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
+    store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 
 #endif

@@ -7,9 +7,10 @@
  *
  * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
  * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
- * local(p), with the M that the forward saved. */
+ * local(p), with the M that the forward saved. Rules whose rows read nothing go another way (carry_linear.cuh). */
 #include "backends/cuda/backward/reverse_warpgroups.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/carry_linear.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -290,7 +291,15 @@ template <typename T, int boxes> static dr_status launch(const reverse_call *cal
             if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
         return launch_reverse<T, boxes>(which, stream);
     };
-    if (call->scan.plan.parts > 1) {
+    const dr_cuda_chunk_plan *plan = &call->scan.plan;
+    if constexpr (sizeof(T) == 2 && boxes < 4)
+        if (plan->linear) {
+            if (plan->parts > 1)
+                DR_TRY((dr_launch_linear_parts<T, true>(call->scan, call->local, call->between, call->passage, stream)));
+            if (!plan->linear_back) return pass(call);
+            return dr_launch_carry<T, true, true>(call->scan, NULL, call->between, NULL, stream);
+        }
+    if (plan->parts > 1) {
         reverse_call summary = *call;
         summary.summary = true;
         DR_TRY(pass(&summary));
@@ -306,6 +315,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream
                                   call->back.d_update,
                                   call->back.local,
                                   call->back.between,
+                                  call->back.passage,
                                   false};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);

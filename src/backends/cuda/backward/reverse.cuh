@@ -11,6 +11,7 @@ typedef struct {
     void *d_update;
     float *local;   /* the gradient before a part that ended with zero, [part slots][HV][Vp][Kp] */
     float *between; /* after a part, likewise */
+    float *passage; /* of parts, where rows read nothing: their decays */
     bool summary;   /* local, and nothing else */
 } reverse_call;
 
@@ -68,16 +69,7 @@ static __device__ inline bool reverse_idle(const reverse_call &call, const dr_sc
 template <int tiles>
 static __device__ inline void begin_back(const reverse_call &call, const dr_scan_block &x, const dr_scan_place &place,
                                          float (&s)[tiles][4]) {
-    const dr_cuda_chunk_plan &plan = call.scan.plan;
-    float *between = call.between + place.place * plan.value_width * plan.key_width;
-    if (place.parts > 1 && !call.summary) {
-        dr_scan_pass<tiles, false>(x, s, between);
-    } else if (place.part == place.parts - 1) {
-        const float *d_final = call.scan.initial + place.chain * plan.rows.key_size * plan.rows.value_size;
-        if (call.scan.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = d_final[at]; });
-        /* d_final may lie where d_initial goes */
-        if (call.summary) dr_scan_pass<tiles, true>(x, s, between);
-    }
+    dr_scan_enter<tiles>(x, place, place.part == place.parts - 1, call.summary, call.scan.initial, call.between, s);
 }
 
 template <int tiles>

@@ -14,12 +14,13 @@ typedef struct {
     int head, key_head, rows; /* rows that are there */
 } dr_row_block;
 
-static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t block) {
+static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &plan, const int64_t *cu, unsigned block) {
+    const unsigned heads = (unsigned)plan.value_heads, slot = block / heads;
     dr_row_block x;
     x.block = block;
-    x.head = (int)(block % plan.value_heads);
-    x.key_head = x.head / plan.rows.group;
-    x.place = dr_find_chunk(plan, cu, block / plan.value_heads);
+    x.head = (int)(block - slot * heads);
+    x.key_head = plan.rows.group == 1 ? x.head : x.head / plan.rows.group;
+    x.place = dr_find_chunk(plan, cu, slot);
     x.rows = x.place.tokens * plan.rows.steps;
     return x;
 }
@@ -62,7 +63,7 @@ static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
 /* 64 columns of a matrix of ours, [64][width]: whole, so that a thread's addresses are one and multiples of a stride. */
 template <typename T> static __device__ inline void dr_load_columns(char *tile, const T *from, int width, int column) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, step = DR_COPY_THREADS / units;
-    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units * unit;
+    const int thread = (int)(dr_forget(threadIdx.x) % DR_COPY_THREADS), row = thread / units, within = thread % units * unit;
     const T *at = from + row * width + column + within;
     const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
 #pragma unroll
@@ -77,7 +78,8 @@ static __device__ inline void dr_load_output_rows(char *tile, const dr_cuda_rows
     const dr_strided<T> from = {(const T *)d_o + x.place.first * stride + (int64_t)x.head * rows.value_size + column, stride,
                                 x.place.tokens};
     dr_clear_rows<T>(tile, 64, 1, rows.steps - 1, rows.steps);
-    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, 64 / rows.steps, rows.steps - 1, rows.steps, from);
+    dr_copy_rows<T>(tile, 64, 1, rows.value_size - column, rows.aligned, dr_whole_tokens(rows), rows.steps - 1, rows.steps,
+                    from);
 }
 
 /* From a tile to 64 columns of such a matrix. */
@@ -160,22 +162,35 @@ static __device__ inline void dr_multiply_tiles(float (&c)[8][4], unsigned a_til
         if (k >= first && k < end) dr_multiply_sixteen<T, turned>(c, a_tile, b_tile, k);
 }
 
-/* A the transpose of a tile: its columns from `mine` on, its rows 16 k .. times factor[row]; NULL: 1. */
+/* A the transpose of a tile: its columns from `mine` on, its rows 16 k .. */
+template <typename T> static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, int k, int mine) {
+    if constexpr (sizeof(T) == 4) {
+        float x[2][4];
+        dr_load_transposed<T>(x, tile, 64, k * 16, mine);
+        dr_operand_from<T>(a, x[0], x[1]);
+    } else {
+        dr_load_matrices_transposed(a.x, dr_lane_at<T>(tile + dr_lane_along<T>(), 64, k * 16, mine));
+    }
+}
+
+/* The same, those rows times factor[row]; NULL: 1. */
 template <typename T>
 static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, int k, int mine, const float *factor) {
+    if (!factor) {
+        dr_load_turned<T>(a, tile, k, mine);
+        return;
+    }
     const int t = (int)(threadIdx.x % 4);
     float x[2][4];
     dr_load_transposed<T>(x, tile, 64, k * 16, mine);
-    if (factor) {
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float f = factor[k * 16 + h * 8 + 2 * t + j];
-                x[h][j] *= f;
-                x[h][j + 2] *= f;
-            }
-    }
+        for (int j = 0; j < 2; j++) {
+            const float f = factor[k * 16 + h * 8 + 2 * t + j];
+            x[h][j] *= f;
+            x[h][j + 2] *= f;
+        }
     dr_operand_from<T>(a, x[0], x[1]);
 }
 

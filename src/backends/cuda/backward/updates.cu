@@ -11,23 +11,28 @@
 /* ---- shared memory ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int reader, state, output, d_update, update, rest, inverse, small, bytes;
+    int reader, state, output, d_update, update, inverse, small, bytes;
+    int rest, fade; /* Y and the decay factors, in the place of states and of readers that are read */
 } updates_room;
 
-enum { FLOAT_TILE = 64 * 64 * (int)sizeof(float), FACTORS = 65 };
+enum { FLOAT_TILE = 64 * 64 * (int)sizeof(float) };
 
-static __host__ __device__ inline updates_room lay_room(int element) {
-    const int tile = 64 * 64 * element;
+/* How many times 64 channels of readers and states come at once. */
+template <typename T> static __host__ __device__ constexpr int ahead() {
+    return sizeof(T) == 2 ? 2 : 1;
+}
+
+template <typename T> static __host__ __device__ inline updates_room lay_room() {
+    const int tile = 64 * 64 * (int)sizeof(T);
     updates_room room;
-    room.reader = 0;
-    room.state = tile;
-    room.output = 2 * tile;
-    room.d_update = 3 * tile;
-    room.update = 4 * tile;
-    room.rest = 5 * tile;                         /* Y, then the decay factors */
-    room.inverse = room.rest + FLOAT_TILE + 1024; /* factors have one row more than a tile */
+    room.reader = room.fade = 0; /* the factors have one row more than a tile of floats */
+    room.state = room.rest = ahead<T>() * tile;
+    room.output = 2 * ahead<T>() * tile;
+    room.d_update = room.output + tile;
+    room.update = room.d_update + tile;
+    room.inverse = room.update + tile;
     room.small = room.inverse + FLOAT_TILE;
-    room.bytes = room.small + 5 * 64 * (int)sizeof(float);
+    room.bytes = room.small + 6 * 64 * (int)sizeof(float);
     return room;
 }
 
@@ -47,6 +52,44 @@ static __device__ inline void load_readers(const dr_cuda_backward_call &call, co
     const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + x.key_head * source.head + first,
                                 rows.step_axis ? source.step : source.token, x.rows};
     dr_copy_rows<T>(tile, 64, 1, rows.key_size - first, rows.aligned, 64, 0, 1, from);
+}
+
+/* Asks for the channels of R~ and S from k on that come at once, as a group; R~ may be there. */
+template <typename T>
+static __device__ inline void load_reads(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const updates_room &room, int column, int k, bool readers) {
+    enum { TILE = 64 * 64 * (int)sizeof(T) };
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const T *states = (const T *)call.saved + (x.block * plan.value_width + column) * plan.key_width;
+#pragma unroll
+    for (int i = 0; i < ahead<T>(); i++) {
+        if (!plan.reads || k + i * 64 >= plan.key_width) break;
+        if (readers) load_readers<T>(call, x, k + i * 64, shared + room.reader + i * TILE);
+        dr_load_columns<T>(shared + room.state + i * TILE, states, plan.key_width, k + i * 64);
+    }
+    dr_copy_commit();
+}
+
+/* Asks for 64 columns of dO, dY and the values, as a group. */
+template <typename T>
+static __device__ inline void load_vectors(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                           const updates_room &room, int column) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const T *d_update = (const T *)call.back.d_update + x.block * 64 * plan.value_width;
+    dr_load_output_rows<T>(shared + room.output, plan.rows, x, call.d_o, column);
+    dr_load_columns<T>(shared + room.d_update, d_update, plan.value_width, column);
+    dr_load_values<T>(shared + room.update, plan.rows, x.place, x.head, column, DR_INPUT_VALUE);
+    dr_copy_commit();
+}
+
+/* read += R~ S of the channels that are there. */
+template <typename T>
+static __device__ inline void multiply_reads(float (&read)[8][4], unsigned base, const updates_room &room, int k, int width) {
+    enum { TILE = 64 * 64 * (int)sizeof(T) };
+#pragma unroll
+    for (int i = 0; i < ahead<T>(); i++)
+        if (k + i * 64 < width)
+            dr_multiply_tiles<T, true>(read, base + room.reader + i * TILE, base + room.state + i * TILE, 0, 4);
 }
 
 /* Gradients of values and write gates of 64 columns from dZ = dY, 16 bytes a thread; dots[row] += (gate) value . dz. A thread
@@ -208,74 +251,61 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const dr_cuda_rows &rows = plan.rows;
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x);
     if (x.rows == 0) return;
-    const updates_room room = lay_room(sizeof(T));
+    const updates_room room = lay_room<T>();
     const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
     const int64_t block = x.block;
     const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
     float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
-          *value = read_gain + 64;
+          *value = read_gain + 64, *write_dots = value + 64;
     const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, pairs = rows.steps == 2 && !rows.step_axis;
+    const int K = plan.key_width, V = plan.value_width, width = 64 * ahead<T>();
+    const bool keeps = !gated && K <= width; /* R~ for all columns; gates come into its place */
+    load_reads<T>(call, x, shared, room, 0, 0, true);
+    load_vectors<T>(call, x, shared, room, 0);
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
         value[thread] = factors[thread].value;
         read_gain[thread] = factors[thread].gain * factors[thread].reader;
         const bool decays = thread < x.rows && thread % rows.steps == 0;
         alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
-        dots[thread] = 0;
+        dots[thread] = write_dots[thread] = 0;
     }
-    /* of 16 bits the next 64 channels come at once, to the place of Y */
-    enum { TILE = 64 * 64 * (int)sizeof(T), ahead = sizeof(T) == 2 ? 2 : 1 };
     const unsigned base = dr_shared_address(shared);
-    const float *entry = dr_given_state(call, x, false);
+    const bool given = sizeof(T) == 2 && dr_given_state(call, x, false);
     if (plan.reads) load_inverse<T>(shared + room.inverse, (const float *)call.chunk.inverse + block * 64 * 64);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
-    float write_dots[2] = {};
-    for (int column = 0; column < plan.value_width; column += 64) {
-        float read[8][4] = {}, u[8][4];
-        const int64_t rows_at = block * 64 * plan.value_width;
-        for (int k = 0; k < plan.key_width; k += 64 * ahead) {
-            const T *states = (const T *)call.saved + (block * plan.value_width + column) * plan.key_width;
-            const bool two = ahead == 2 && k + 64 < plan.key_width;
+    for (int column = 0; column < V; column += 64) {
+        float read[8][4] = {}, u[8][4], write_dot[2] = {};
+        for (int k = 0; k < K && plan.reads; k += width) {
+            if (k == 0)
+                dr_copy_wait<1>(); /* vectors may come later */
+            else
+                dr_copy_wait<0>();
             __syncthreads();
-            if (k == 0) {
-                dr_load_output_rows<T>(shared + room.output, rows, x, call.d_o, column);
-                dr_load_columns<T>(shared + room.d_update, (const T *)call.back.d_update + rows_at, plan.value_width, column);
-                dr_load_values<T>(shared + room.update, rows, x.place, x.head, column, DR_INPUT_VALUE);
+            multiply_reads<T>(read, base, room, k, K);
+            __syncthreads();
+            if (given) {
+                const float *entry = dr_given_state(call, x, false);
+                for (int i = 0; i < width && k + i < K; i += 64)
+                    dr_load_rest<T>(shared + room.state + i * 64 * (int)sizeof(T), rows, entry, column, k + i);
+                __syncthreads();
+                multiply_reads<T>(read, base, room, k, K);
+                __syncthreads();
             }
-            if (plan.reads) {
-                load_readers<T>(call, x, k, shared + room.reader);
-                dr_load_columns<T>(shared + room.state, states, plan.key_width, k);
-                if (two) {
-                    load_readers<T>(call, x, k + 64, shared + room.rest);
-                    dr_load_columns<T>(shared + room.rest + TILE, states, plan.key_width, k + 64);
-                }
-            }
-            dr_copy_commit();
-            dr_copy_wait<0>();
-            __syncthreads();
-            if (!plan.reads) break;
-            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
-            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
-            if (sizeof(T) == 4 || !entry) continue;
-            __syncthreads();
-            dr_load_rest<T>(shared + room.state, rows, entry, column, k);
-            if (two) dr_load_rest<T>(shared + room.rest + TILE, rows, entry, column, k + 64);
-            __syncthreads();
-            dr_multiply_tiles<T, true>(read, base + room.reader, base + room.state, 0, 4);
-            if (two) dr_multiply_tiles<T, true>(read, base + room.rest, base + room.rest + TILE, 0, 4);
+            if (k + width < K) load_reads<T>(call, x, shared, room, column, k + width, true);
         }
-        const char *gates = shared + room.reader, *values = shared + room.update, *d_update = shared + room.d_update;
         if (gated) {
-            __syncthreads(); /* readers are read */
             dr_load_values<T>(shared + room.reader, rows, x.place, x.head, column, DR_INPUT_WRITE_GATE);
             dr_copy_commit();
-            dr_copy_wait<0>();
-            __syncthreads();
-            take_rest<T, true>(rows, values, gates, value, read_gain, read, u);
-        } else {
-            take_rest<T, false>(rows, values, gates, value, read_gain, read, u);
         }
+        dr_copy_wait<0>();
+        __syncthreads();
+        const char *gates = shared + room.reader, *values = shared + room.update, *d_update = shared + room.d_update;
+        if (gated)
+            take_rest<T, true>(rows, values, gates, value, read_gain, read, u);
+        else
+            take_rest<T, false>(rows, values, gates, value, read_gain, read, u);
         if (pairs && gated)
             value_gradients<T, 2, true>(rows, x, column, value, values, gates, d_update, dots);
         else if (pairs)
@@ -284,41 +314,44 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             value_gradients<T, 1, true>(rows, x, column, value, values, gates, d_update, dots);
         else
             value_gradients<T, 1, false>(rows, x, column, value, values, gates, d_update, dots);
-        if (plan.reads) {
-            __syncthreads(); /* the values are read */
 #pragma unroll
-            for (int n = 0; n < 8; n++)
+        for (int n = 0; n < 8; n++)
 #pragma unroll
-                for (int h = 0; h < 2; h++)
-                    put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
-            __syncthreads();
-            apply_inverse<T>(u, base + room.inverse, base + room.rest);
-        } else {
-            __syncthreads();
-        }
+            for (int h = 0; h < 2; h++)
+                if (plan.reads) put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
+        __syncthreads(); /* the values are read as well */
+        if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = mine + g + 8 * h;
                 const float2 d_z = dr_load_pair<T>(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
-                write_dots[h] = fmaf(u[n][2 * h], d_z.x, write_dots[h]);
-                write_dots[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dots[h]);
+                write_dot[h] = fmaf(u[n][2 * h], d_z.x, write_dot[h]);
+                write_dot[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dot[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
             }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float sum = sum_of_four(write_dot[h]);
+            if (t == 0) write_dots[mine + g + 8 * h] += sum;
+        }
         __syncthreads();
-        dr_store_columns<T>((T *)call.back.update + rows_at, plan.value_width, column, shared + room.update);
+        const bool more = column + 64 < V;
+        if (more) load_reads<T>(call, x, shared, room, column + 64, 0, !keeps);
+        dr_store_columns<T>((T *)call.back.update + block * 64 * V, V, column, shared + room.update);
         dr_multiply_scores<T>(scores, base + room.output, base + room.update);
         if (plan.reads) dr_multiply_scores<T>(erases, base + room.d_update, base + room.update);
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float write_dot = sum_of_four(write_dots[h]);
-        if (t == 0) call.back.write_dot[block * 64 + mine + g + 8 * h] = write_dot;
+        if (!more) continue;
+        __syncthreads();
+        load_vectors<T>(call, x, shared, room, column + 64);
     }
     __syncthreads();
-    if (thread < 64) call.back.value_dot[block * 64 + thread] = dots[thread];
-    float *fade = (float *)(shared + room.rest);
+    if (thread < 64) {
+        call.back.value_dot[block * 64 + thread] = dots[thread];
+        call.back.write_dot[block * 64 + thread] = write_dots[thread];
+    }
+    float *fade = (float *)(shared + room.fade);
     if (rows.scalar_decay) spread_factors(alpha, fade);
     __syncthreads();
 #pragma unroll
@@ -344,7 +377,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 }
 
 template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room(sizeof(T)).bytes, stream, *call);
+    return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room<T>().bytes, stream, *call);
 }
 
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -54,6 +54,7 @@ typedef struct {
     bool query_direct;  /* likewise Q~ */
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: not stored either */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
+    bool linear_back;   /* and so does the backward, for which nothing but states is kept */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
@@ -65,7 +66,7 @@ typedef struct {
     /* A long sequence of few heads is cut into parts that the scan takes at once: as many as `parts_wanted`, but none shorter
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
-    int32_t parts; /* of the sequence that has most */
+    int32_t parts; /* that no sequence has more than */
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
@@ -80,7 +81,8 @@ typedef struct {
 
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
-    int64_t *cu;                  /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
+    int64_t *cu; /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
+    /* with plan.linear only for a backward that is not linear_back */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
     void *reader;                 /* [blocks][64][Kp] R~ */
@@ -92,19 +94,28 @@ typedef struct {
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
-    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes */
+    float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes; with
+                     * plan.linear [part slots][HV], its decay */
 } dr_cuda_chunk_tensors;
 
-/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). */
+/* The most parts that a sequence of that many chunks, or a shorter one, may have. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    dr_cuda_most_parts(const dr_cuda_chunk_plan *plan, int64_t chunks) {
+    const int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
+    return parts < 3 ? 1 : parts < plan->parts_wanted ? (int32_t)parts : plan->parts_wanted;
+}
+
+/* Parts of a sequence of that many chunks, and the chunks of each but the last (*length may be NULL). Chunks are shared out
+ * evenly, and so a longer sequence may have fewer parts. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif
     static inline int32_t
     dr_cuda_parts(const dr_cuda_chunk_plan *plan, int64_t chunks, int32_t *length) {
-    int64_t parts = chunks / (DR_CUDA_PART_TOKENS / plan->chunk);
-    if (parts > plan->parts_wanted) parts = plan->parts_wanted;
-    if (parts < 3) parts = 1;
-    const int64_t each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
+    const int64_t parts = dr_cuda_most_parts(plan, chunks), each = chunks > 0 ? (chunks + parts - 1) / parts : 0;
     if (length) *length = (int32_t)each;
     return each > 0 ? (int32_t)((chunks + each - 1) / each) : 1;
 }

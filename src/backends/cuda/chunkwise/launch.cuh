@@ -2,10 +2,10 @@
 #ifndef DR_CUDA_CHUNKWISE_LAUNCH_CUH
 #define DR_CUDA_CHUNKWISE_LAUNCH_CUH
 
+#include "backends/cuda/chunkwise/carry_linear.cuh"
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/chunkwise/prepare_beside.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
-#include "backends/cuda/chunkwise/scan_linear.cuh"
 #include "backends/cuda/device/launch.cuh"
 
 template <typename T>
@@ -39,8 +39,7 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->linear && call->summary) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
-    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
+    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1> : scan_linear<T, boxes, 2>;
     if (call->summary)
         return !plan->reads       ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
                : plan->reader_sum ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
@@ -62,7 +61,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const int columns = dr_scan_groups(*call);
     const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
     const bool pair = columns > 1 && chains * columns > plan->processors;
-    const int groups = pair || (call->summary && !plan->linear) ? 2 : 1;
+    const int groups = pair || call->summary ? 2 : 1;
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
@@ -94,6 +93,11 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
         dr_scan_call summary = call;
         summary.summary = true;
         summary.o = summary.saved = NULL;
+        if constexpr (sizeof(T) == 2)
+            if (plan->linear) {
+                DR_TRY((dr_launch_linear_parts<T, false>(summary, tensors->local, tensors->entry, tensors->passage, stream)));
+                return launch(&call);
+            }
         DR_TRY(launch(&summary));
         DR_TRY(dr_launch_join(&call, stream));
     }

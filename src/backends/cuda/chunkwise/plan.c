@@ -49,13 +49,14 @@ static bool queries_directly(const dr_rule *rule) {
 }
 
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
- * do not pay. What is wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
+ * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is
+ * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
 static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
-    const int64_t chains = (int64_t)plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
-    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / chains;
-    plan->parts_wanted = wanted < 4 ? 1 : (int32_t)wanted;
+    const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, blocks = plan->linear ? (columns + 1) / 2 : columns;
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / (plan->value_heads * blocks);
+    plan->parts_wanted = wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
-    plan->parts = dr_cuda_parts(plan, chunks, NULL);
+    plan->parts = dr_cuda_most_parts(plan, chunks);
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
@@ -113,6 +114,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
                        plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
+    plan->linear_back =
+        plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
     plan_beside(rule, plan);
     return DR_OK;
@@ -122,7 +125,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
     const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
     const size_t readers = blocks * rows * keys * element;
-    const bool between = backward || !plan->linear; /* something is passed from stage to stage */
+    const bool between = !plan->linear || (backward && !plan->linear_back); /* something is passed from stage to stage */
     *tensors = (dr_cuda_chunk_tensors){0};
     if (between) tensors->exit = dr_arena_take(arena, readers);
     if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
@@ -130,13 +133,14 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
-    if (between || plan->parts > 1) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
     if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
+    if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)plan->value_width * keys));
 }
 
 size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {

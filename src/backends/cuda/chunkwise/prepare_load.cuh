@@ -47,6 +47,16 @@ static __device__ inline int dr_row_token(const dr_cuda_rows &rows, int i) {
     return rows.steps == 1 ? i : i / rows.steps;
 }
 
+/* Of a log decay of a channel: for 16-bit types two instructions, good to 2^-22 of the number for each power of two in it. */
+template <typename T> static __device__ inline float dr_channel_alpha(float log_decay) {
+    return sizeof(T) == 4 ? expf(log_decay) : lanes_exp_near(log_decay);
+}
+
+/* Whole tokens of 64 rows, which is more than a shorter chunk has; nearly always without a division. */
+static __device__ inline int dr_whole_tokens(const dr_cuda_rows &rows) {
+    return rows.steps <= 2 ? 64 >> (rows.steps - 1) : 64 / rows.steps;
+}
+
 /* Every row that reads does so by the key that it writes: then one tile serves both. */
 static __host__ __device__ inline bool dr_rows_tied(const dr_cuda_rows &rows) {
     const int count = rows.step_axis ? 1 : rows.steps;
@@ -180,7 +190,7 @@ static __device__ inline void dr_load_writes(char *tile, const dr_cuda_chunk_pla
 template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = 64 / rows.steps;
+    const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = dr_whole_tokens(rows);
     const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
                                                          : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
@@ -255,8 +265,9 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
         }
     }
     const int parts = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
-    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), 64 / parts, i, parts);
+    const int count = rows.step_axis ? 64 : dr_whole_tokens(rows);
+    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), count, i, parts);
+    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), count, i, parts);
     dr_load_queries<T>(query, plan, x);
     dr_copy_commit();
 }

@@ -388,22 +388,30 @@ static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_sc
     return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0)));
 }
 
+/* What a part begins with: it stands in `between`, or (edge) is given, and then a summary puts it there, since what is given
+ * may lie where the result goes. */
+template <int tiles>
+static __device__ inline void dr_scan_enter(const dr_scan_block &x, const dr_scan_place &place, bool edge, bool summary,
+                                            const float *given, float *between, float (&s)[tiles][4]) {
+    const dr_cuda_chunk_plan &plan = x.call.plan;
+    between += place.place * plan.value_width * plan.key_width;
+    if (place.parts > 1 && !summary) {
+        dr_scan_pass<tiles, false>(x, s, between);
+    } else if (edge) {
+        const float *from = given + place.chain * plan.rows.key_size * plan.rows.value_size;
+        if (given) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = from[at]; });
+        if (summary) dr_scan_pass<tiles, true>(x, s, between);
+    }
+}
+
 /* The state that a part begins with, and where the one after it goes. */
 template <int tiles>
 static __device__ inline void dr_scan_begin(const dr_scan_block &x, const dr_scan_place &place, float (&s)[tiles][4]) {
     const dr_scan_call &call = x.call;
-    const dr_cuda_rows &rows = call.plan.rows;
-    float *entry = call.tensors.entry + place.place * call.plan.value_width * call.plan.key_width;
-    if (place.unit) {
+    if (place.unit)
         dr_scan_unit<tiles>(x, s);
-    } else if (place.parts > 1 && !call.summary) {
-        dr_scan_pass<tiles, false>(x, s, entry);
-    } else if (place.part == 0) {
-        const float *initial = call.initial + place.chain * rows.key_size * rows.value_size;
-        if (call.initial) dr_scan_each<tiles>(x, s, [&](float &element, int64_t at) { element = initial[at]; });
-        /* the initial state may lie where the final one goes */
-        if (call.summary) dr_scan_pass<tiles, true>(x, s, entry);
-    }
+    else
+        dr_scan_enter<tiles>(x, place, place.part == 0, call.summary, call.initial, call.tensors.entry, s);
 }
 
 template <int tiles>

@@ -11,7 +11,7 @@
  *     64 columns     copy, make, make, compute
  *     128 columns    copy, make, compute, compute
  *
- * For a backward the makers also write what prepare would have: X, P', the factors, D. */
+ * For a backward that is not linear_back the makers also write what prepare would have: X, P', the factors, D. */
 #ifndef DR_CUDA_SCAN_LINEAR_CUH
 #define DR_CUDA_SCAN_LINEAR_CUH
 
@@ -31,17 +31,20 @@ enum {
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
 
-/* Rows of an input that fill a tile: all of them, or those of the last chunk and of vectors at odd places. */
+/* Columns column .. of an input of that size, one head, that fill a tile: all rows, or those of the last chunk and of vectors
+ * at odd places. */
 template <typename T, int boxes>
 static __device__ inline void dr_linear_load(dr_group_stream &stream, const dr_cuda_rows &rows, const dr_source &source,
-                                             const dr_chunk_place &place, int key_head, unsigned to, char *tile) {
+                                             const dr_chunk_place &place, int head, int column, int size, unsigned to,
+                                             char *tile) {
     if (stream.at && place.tokens == 64) {
         dr_group_fill<boxes>(stream, to, 64);
         return;
     }
-    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + key_head * source.head, source.token,
+    if (stream.at) stream.at += 4 * (int64_t)stream.step + stream.skip;
+    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
                                 place.tokens};
-    dr_copy_rows<T>(tile, 64, boxes, rows.key_size, rows.aligned, 64, 0, 1, from);
+    dr_copy_rows<T>(tile, 64, boxes, size - column, rows.aligned, 64, 0, 1, from);
 }
 
 /* Says that the thread's copies have come, without waiting for them; vectors at odd places are not copied but loaded and
@@ -57,7 +60,7 @@ static __device__ inline void dr_linear_tell(unsigned gate, bool aligned) {
 }
 
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int boxes, bool summary>
+template <typename T, int boxes>
 static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                              const int (&columns)[2]) {
     const dr_scan_call &call = group_call.call;
@@ -86,20 +89,17 @@ static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_cal
         now.tokens = left < 64 ? (int)left : 64;
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0, false};
         const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
-        dr_linear_load<T, boxes>(writer, rows, write, now, key_head, stage + (unsigned)call.room.exit,
+        dr_linear_load<T, boxes>(writer, rows, write, now, key_head, 0, rows.key_size, stage + (unsigned)call.room.exit,
                                  x.shared + call.room.exit);
-        if (!summary)
-            dr_linear_load<T, boxes>(query, rows, asked, now, key_head, stage + (unsigned)call.room.query,
-                                     x.shared + call.room.query);
+        dr_linear_load<T, boxes>(query, rows, asked, now, key_head, 0, rows.key_size, stage + (unsigned)call.room.query,
+                                 x.shared + call.room.query);
 #pragma unroll
         for (int g = 0; g < 2; g++) {
             x.columns = columns[g];
             if (columns[g] < 0) continue;
             const int tile = g * 64 * 64 * 2;
-            if (now.tokens == 64 && values[g].at)
-                dr_group_fill<1>(values[g], stage + (unsigned)(call.room.value + tile), 64);
-            else
-                dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + tile);
+            dr_linear_load<T, 1>(values[g], rows, value, now, place.head, columns[g], rows.value_size,
+                                 stage + (unsigned)(call.room.value + tile), x.shared + call.room.value + tile);
             if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + tile);
         }
         dr_linear_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
@@ -110,18 +110,18 @@ static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_cal
 
 /* ---- making -------------------------------------------------------------------------------------------------------------- */
 
-/* What the decay and the gain of the thread's rows are made of: asked for a chunk ahead. */
+/* What the decay and the gain of two rows are made of: asked for a chunk ahead. */
 typedef struct {
     float log_decay;
     dr_map_gain_inputs gain;
 } dr_linear_row;
 
-static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, const dr_prepare_block &x) {
-    const int thread = (int)threadIdx.x % 128, i = thread / 32 * 16 + thread % 16;
-    const bool decays = rows.scalar_decay && i < x.alive;
+static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, int decaying,
+                                                     int gained) {
+    const bool decays = rows.scalar_decay && decaying < x.alive;
     dr_linear_row row;
-    row.log_decay = decays ? dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + i, 0, x.head) : 0.0f;
-    row.gain = dr_prepare_gain_inputs(rows, x, thread < 64 ? thread : 64);
+    row.log_decay = decays ? dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + decaying, 0, x.head) : 0.0f;
+    row.gain = dr_prepare_gain_inputs(rows, x, gained);
     return row;
 }
 
@@ -141,24 +141,22 @@ static __device__ inline void dr_linear_keep(const dr_scan_call &call, const dr_
 }
 
 /* From the tiles of a chunk its scores and factors. barrier: of the four warps that make it. */
-template <typename T, int boxes, bool summary>
+template <typename T, int boxes>
 static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_prepare_block &x, const dr_linear_row &row,
                                              char *stage, dr_prepare_small &small, bool first, unsigned barrier) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x % 128;
     const unsigned tile = dr_shared_address(stage);
     float p[8][4] = {}, none[8][4] = {};
-    if (!summary) {
-        const uint64_t a = dr_group_operand(tile + (unsigned)call.room.query, 16),
-                       b = dr_group_operand(tile + (unsigned)call.room.exit, 16);
-        dr_group_begin();
+    const uint64_t a = dr_group_operand(tile + (unsigned)call.room.query, 16),
+                   b = dr_group_operand(tile + (unsigned)call.room.exit, 16);
+    dr_group_begin();
 #pragma unroll
-        for (int k = 0; k < boxes * 4; k++) {
-            const unsigned on = (unsigned)(k / 4 * 8192 + k % 4 * 32);
-            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), 1);
-        }
-        dr_group_commit();
+    for (int k = 0; k < boxes * 4; k++) {
+        const unsigned on = (unsigned)(k / 4 * 8192 + k % 4 * 32);
+        dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), 1);
     }
+    dr_group_commit();
     const dr_prepare_half half = dr_prepare_halve(rows.scalar_decay ? expf(row.log_decay) : 1.0f);
     dr_prepare_spread(rows, half, small);
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
@@ -172,20 +170,19 @@ static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     if (i == 0) *(float *)(stage + call.room.keep) = kept;
-    if (first && (summary || call.saved))
+    if (first && call.tensors.exit)
         for (int k = i; k < boxes * 64; k += 128) call.tensors.keep[x.block * boxes * 64 + k] = kept;
-    if (summary) return;
     dr_group_wait<0>();
     dr_prepare_mask(rows, small, near, near, false, NULL, none, p);
     dr_group_lay_rows<T>(stage + call.room.score, p);
     dr_shared_fence();
-    if (!first || !call.saved) return;
+    if (!first || !call.tensors.exit) return;
     __barrier_sync_count(barrier, 128);
     dr_linear_keep<T>(call, x, small, stage, factors);
 }
 
 /* Every makers-th chunk from chunk maker of the part on. */
-template <typename T, int boxes, bool summary, int makers>
+template <typename T, int boxes, int makers>
 static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                               int maker) {
     const dr_scan_call &call = group_call.call;
@@ -201,7 +198,8 @@ static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_ca
                              0,
                              boxes};
     next.alive = next.place.tokens;
-    dr_linear_row asked = dr_linear_ask(plan.rows, next);
+    const int thread = (int)threadIdx.x % 128, decaying = thread / 32 * 16 + thread % 16, gained = thread < 64 ? thread : 64;
+    dr_linear_row asked = dr_linear_ask(plan.rows, next, decaying, gained);
     dr_group_turn at = {0, 0};
     for (int i = 0; i < maker; i++) dr_group_next(at, group_call.stages);
     int turn = 0;
@@ -212,11 +210,10 @@ static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_ca
         next.place.first += makers * 64;
         const int64_t left = last - next.place.first;
         next.alive = next.place.tokens = left < 64 ? left < 0 ? 0 : (int)left : 64;
-        asked = dr_linear_ask(plan.rows, next);
+        asked = dr_linear_ask(plan.rows, next, decaying, gained);
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
         dr_shared_fence();
-        dr_linear_make<T, boxes, summary>(call, x, row, shared + at.stage * call.room.bytes, small[turn], place.columns == 0,
-                                          1 + maker);
+        dr_linear_make<T, boxes>(call, x, row, shared + at.stage * call.room.bytes, small[turn], place.columns == 0, 1 + maker);
         dr_gate_arrive(made + (unsigned)at.stage * 8);
 #pragma unroll
         for (int i = 0; i < makers; i++) dr_group_next(at, group_call.stages);
@@ -249,7 +246,7 @@ static __device__ inline void dr_linear_values(const dr_cuda_row_factors *factor
     }
 }
 
-template <typename T, int boxes, bool summary>
+template <typename T, int boxes>
 static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                 unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2;
@@ -275,16 +272,14 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
         float o[8][4];
         dr_gate_wait(made + (unsigned)at.stage * 8, at.turn);
         dr_shared_fence();
-        if (!summary) dr_group_state<T, tiles>(s, a);
+        dr_group_state<T, tiles>(s, a);
         const float kept = *(const float *)(stage + call.room.keep);
 #pragma unroll
         for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= kept;
         dr_group_begin();
-        if (!summary) {
-            dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false);
-            dr_group_commit();
-            if (call.saved) dr_group_save<T, steps>(call, place, block, a);
-        }
+        dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false);
+        dr_group_commit();
+        if (call.saved) dr_group_save<T, steps>(call, place, block, a);
         dr_group_values<T>(false, 0xffffffffu, value, v);
         if (gated)
             dr_linear_values<T, true>(factors, gate, v, y, left);
@@ -293,21 +288,17 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
         dr_group_begin();
         dr_group_chain<T, false>(s, left, tile + (unsigned)call.room.exit, 8192, true);
         dr_group_commit();
-        if (!summary) {
-            dr_group_wait<1>();
+        dr_group_wait<1>();
 #pragma unroll
-            for (int n = 0; n < 8; n++)
+        for (int n = 0; n < 8; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + threadIdx.x % 4 * 2 + i % 2].query;
-            dr_group_begin();
-            dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
-            dr_group_commit();
-        }
+            for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + threadIdx.x % 4 * 2 + i % 2].query;
+        dr_group_begin();
+        dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
+        dr_group_commit();
         dr_group_wait<0>();
-        if (!summary) {
-            const int64_t there = end - token;
-            dr_group_put_output<T, 8>(call, place, value, shared, token, there < 64 ? (int)there : 64, o);
-        }
+        const int64_t there = end - token;
+        dr_group_put_output<T, 8>(call, place, value, shared, token, there < 64 ? (int)there : 64, o);
         dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
         dr_group_next(at, group_call.stages);
         token += 64;
@@ -319,7 +310,7 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
 
 #endif
 
-template <typename T, int boxes, int groups, bool summary>
+template <typename T, int boxes, int groups>
 static __global__ void __launch_bounds__(DR_LINEAR_THREADS, 1)
     scan_linear(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -338,14 +329,14 @@ static __global__ void __launch_bounds__(DR_LINEAR_THREADS, 1)
     if (role == 0) {
         dr_registers_give<groups == 1 ? 56 : 40>();
         const int columns[2] = {place.columns, busy == 2 ? place.columns + 64 : -1};
-        dr_linear_copy<T, boxes, summary>(group_call, shared, place, columns);
+        dr_linear_copy<T, boxes>(group_call, shared, place, columns);
     } else if (role <= makers) {
         dr_registers_give<groups == 1 ? 112 : 88>();
-        dr_linear_makes<T, boxes, summary, makers>(group_call, shared, place, role - 1);
+        dr_linear_makes<T, boxes, makers>(group_call, shared, place, role - 1);
     } else {
         dr_registers_take<groups == 1 ? 216 : 192>();
         const int g = role - makers - 1;
-        if (g < busy) dr_linear_compute<T, boxes, summary>(group_call, shared, g, first + (unsigned)g, rest);
+        if (g < busy) dr_linear_compute<T, boxes>(group_call, shared, g, first + (unsigned)g, rest);
     }
 #endif
 }

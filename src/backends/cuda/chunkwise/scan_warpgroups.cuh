@@ -137,15 +137,17 @@ static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to
     stream.at += stream.skip;
 }
 
-/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk. */
+/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk; step: 1, or -1 where the chunk
+ * before is the next. */
 template <typename T>
 static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source,
-                                                             int64_t first, int head, int column, int tokens, bool whole) {
+                                                             int64_t first, int head, int column, int tokens, bool whole,
+                                                             int step = 1) {
     const dr_group_stream none = {NULL, 0, 0};
     const int64_t size = sizeof(T);
     if (!whole || !plan.rows.aligned || plan.rows.step_axis || plan.chunk != tokens) return none;
     return dr_group_open((const T *)source.at + first * source.token + head * source.head + column, source.token * size, tokens,
-                         tokens * source.token * size);
+                         step * tokens * source.token * size);
 }
 
 /* Of two rows a token the one whose value is stored in the tile, if it is only one, else -1. */

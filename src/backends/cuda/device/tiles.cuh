@@ -73,18 +73,19 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
         dr_copy_elements<T>(tile, tile_rows, boxes, size, rows, first, spacing, there);
         return;
     }
-    const int thread = (int)dr_forget(threadIdx.x) % DR_COPY_THREADS, row = thread / units, within = thread % units;
+    const int thread = (int)(dr_forget(threadIdx.x) % DR_COPY_THREADS), row = thread / units, within = thread % units;
     const int place = first + spacing * row;
     const unsigned row_step = (unsigned)(spacing * row_bytes);
     unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
     const char *at = (const char *)(from.at + row * from.stride + within * unit);
     const int64_t source_step = from.stride * (step * (int)sizeof(T));
-    if (rows == 64 && alive >= 64 && size >= boxes * 64) { /* nothing to ask: two additions a copy */
+    if (rows % step == 0 && alive >= rows && size >= boxes * 64) { /* nothing to ask of a row: two additions a copy */
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
 #pragma unroll
             for (int j = 0; j < 64; j += step) {
+                if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
             }
@@ -126,18 +127,17 @@ static __device__ inline void dr_store_rows(const dr_strided<T> &to, const char 
     }
 }
 
-/* Zeros in the rows that first, first + spacing, .. leave out. */
+/* Zeros in the rows that first, first + spacing, .. leave out; first < spacing. */
 template <typename T>
 static __device__ inline void dr_clear_rows(char *tile, int tile_rows, int boxes, int first, int spacing) {
     constexpr int units = 64 * (int)sizeof(T) / 16;
     const int thread = dr_copy_thread(), step = DR_COPY_THREADS / units;
-    if (spacing == 1) return;
 #pragma unroll 1
-    for (int row = thread / units; row < tile_rows; row += step) {
-        if ((row + spacing - first) % spacing == 0) continue;
-        for (int box = 0; box < boxes; box++)
-            *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
-    }
+    for (int begin = first == 0; begin < spacing; begin += begin + 1 == first ? 2 : 1)
+#pragma unroll 1
+        for (int row = begin + spacing * (thread / units); row < tile_rows; row += spacing * step)
+            for (int box = 0; box < boxes; box++)
+                *(uint4 *)(tile + ((box * tile_rows + row) * units + thread % units) * 16) = make_uint4(0, 0, 0, 0);
 }
 
 /* What a row is made of where it stands in no tensor: x and y at the same row and column, s a number of the row. */
@@ -182,44 +182,39 @@ static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row,
 
 template <typename T>
 static __device__ inline void dr_take_eight(const char *tile, int rows, int row, int column, float (&x)[8]) {
-    constexpr int unit = 16 / (int)sizeof(T);
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int i = 0; i < 8; i += unit) {
-        union {
-            uint4 word;
-            T element[unit];
-        } pack;
-        pack.word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+        for (int i = 0; i < 8; i += 4) {
+            const float4 four = *(const float4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
+            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        }
+    } else {
+        const uint4 word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column));
+        const float2 pair[] = {dr_unpack(T(), word.x), dr_unpack(T(), word.y), dr_unpack(T(), word.z), dr_unpack(T(), word.w)};
 #pragma unroll
-        for (int e = 0; e < unit; e++) x[i + e] = dr_to_float(pack.element[e]);
+        for (int i = 0; i < 8; i += 2) x[i] = pair[i / 2].x, x[i + 1] = pair[i / 2].y;
     }
 }
 
 /* Two neighbours, the first at an even place: one load. */
 template <typename T> static __device__ inline float2 dr_load_pair(const void *at) {
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (sizeof(T) == 4)
         return *(const float2 *)at;
-    } else {
-        const unsigned word = *(const unsigned *)at;
-        const T *pair = (const T *)&word;
-        return make_float2(dr_to_float(pair[0]), dr_to_float(pair[1]));
-    }
+    else
+        return dr_unpack(T(), *(const unsigned *)at);
 }
 
 /* Four channels of a row of a tile, the first a multiple of four. */
 template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
-    union {
-        T element[4];
-        uint2 pair;
-        uint4 all;
-    } pack;
     const char *at = tile + dr_tile_at<T>(0, 64, row, column);
-    if constexpr (sizeof(T) == 4)
-        pack.all = *(const uint4 *)at;
-    else
-        pack.pair = *(const uint2 *)at;
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = dr_to_float(pack.element[e]);
+    if constexpr (sizeof(T) == 4) {
+        const float4 all = *(const float4 *)at;
+        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+    } else {
+        const uint2 word = *(const uint2 *)at;
+        const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
+        x[0] = left.x, x[1] = left.y, x[2] = right.x, x[3] = right.y;
+    }
 }
 
 /* Four to a place that is a multiple of four. */

@@ -26,7 +26,8 @@ template <int count> static __device__ inline void dr_warp_sums(float (&x)[count
     for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
 #pragma unroll
         for (int i = 0; i < half; i++) {
-            const float mine = lane & distance ? x[i + half] : x[i], other = lane & distance ? x[i] : x[i + half];
+            const float first = x[i], second = x[i + half]; /* loaded in the choice they would leave the registers */
+            const float mine = lane & distance ? second : first, other = lane & distance ? first : second;
             x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
         }
 #pragma unroll
