@@ -159,8 +159,7 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
     for (int e = 0; e < 4; e++) {
         float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
+        for (int i = 0; i < 4; i++) alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
         float head = dr_slice_lift<T>(), tail = head;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
