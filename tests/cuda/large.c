@@ -1,4 +1,4 @@
-/* Many blocks, and offsets that do not fit in 32 bits. */
+/* Many blocks, offsets that do not fit in 32 bits, and stages that run beside one another. */
 #include "suites.h"
 
 #include "ops/shapes.h"
@@ -112,8 +112,8 @@ static bool fill(call *calls[2], int64_t last, fault *what) {
     return true;
 }
 
-/* Output and gradients of the last tokens are the same bits in both calls. */
-static bool last_are_same(gpu *g, call *calls[2], int64_t last, fault *what) {
+/* Output and gradients of the last tokens are the same bits in both calls; where: of the first, in words. */
+static bool last_are_same(gpu *g, call *calls[2], const char *where, int64_t last, fault *what) {
     for (int i = 0; i <= DR_INPUTS; i++) {
         const dr_recurrence *r = &calls[1]->recurrence;
         const bool output = i == DR_INPUTS;
@@ -129,9 +129,8 @@ static bool last_are_same(gpu *g, call *calls[2], int64_t last, fault *what) {
                              width, x[n], last, what);
         }
         for (int64_t j = 0; j < last * width && holds; j++)
-            if (x[1][j] != x[1][j]) holds = fault_is(what, "behind a long sequence: a NaN");
-        holds = holds && numbers_same("behind a long sequence", output ? "o" : dr_input_name((dr_input)i), x[0], x[1],
-                                      last * width, what);
+            if (x[1][j] != x[1][j]) holds = fault_is(what, "%s: a NaN", where);
+        holds = holds && numbers_same(where, output ? "o" : dr_input_name((dr_input)i), x[0], x[1], last * width, what);
         free(x[0]), free(x[1]);
         g->checks++;
         if (!holds) return false;
@@ -158,7 +157,7 @@ static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *w
     call *calls[2] = {&c[0], &c[1]};
     bool holds = call_create(g->cuda[1], &together, backward, &c[0], what) &&
                  call_create(g->cuda[1], &alone, backward, &c[1], what) && fill(calls, LAST, what) && call_run(&c[0], what) &&
-                 call_run(&c[1], what) && last_are_same(g, calls, LAST, what);
+                 call_run(&c[1], what) && last_are_same(g, calls, "behind a long sequence", LAST, what);
     for (int n = 0; n < 2; n++)
         if (c[n].backend) call_free(&c[n]);
     return holds;
@@ -204,7 +203,38 @@ static bool many_sequences_are_right(gpu *g, dr_path path, fault *what) {
     return holds;
 }
 
+/* Equally long sequences whose scans leave a quarter of an H200's multiprocessors to other stages, and the same ones packed,
+ * whose stages follow one another: the same bits, run after run. */
+static bool stages_beside_are_right(gpu *g, const char *rule, fault *what) {
+    enum { SEQUENCES = 7, TOKENS = 500, ROWS = SEQUENCES * TOKENS, RUNS = 5 };
+    int64_t cu_seqlens[SEQUENCES + 1];
+    for (int i = 0; i <= SEQUENCES; i++) cu_seqlens[i] = i * TOKENS;
+    dr_recurrence equal = {
+        .rule = dr_rule_find(rule),
+        .layout = {.sequences = SEQUENCES, .rows = ROWS},
+        .key_heads = 7,
+        .value_heads = 7,
+        .key_size = 64,
+        .value_size = 128,
+        .path = DR_PATH_CHUNKWISE,
+    };
+    dr_recurrence packed = equal;
+    packed.layout.cu_seqlens = cu_seqlens;
+    call c[2] = {{0}};
+    call *calls[2] = {&c[0], &c[1]};
+    bool holds = call_create(g->cuda[1], &equal, true, &c[0], what) && call_create(g->cuda[1], &packed, true, &c[1], what) &&
+                 fill(calls, ROWS, what) && call_run(&c[1], what);
+    for (int run = 0; run < RUNS && holds; run++)
+        holds = call_run(&c[0], what) && last_are_same(g, calls, "stages beside one another", ROWS, what);
+    for (int n = 0; n < 2; n++)
+        if (c[n].backend) call_free(&c[n]);
+    return holds;
+}
+
 bool suite_large(gpu *g, fault *what) {
+    static const char *const rules[] = {"gdn", "delta_net", "kda", "gla"};
+    for (int i = 0; i < 4; i++)
+        if (!stages_beside_are_right(g, rules[i], what)) return false;
     return many_sequences_are_right(g, DR_PATH_RECURRENT, what) && many_sequences_are_right(g, DR_PATH_CHUNKWISE, what) &&
            long_offsets_are_right(g, DR_PATH_CHUNKWISE, true, what) &&
            long_offsets_are_right(g, DR_PATH_RECURRENT, false, what);

@@ -1,5 +1,6 @@
-/* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits. And many sequences at
- * once against few at a time: the same bits, though another kernel takes them. */
+/* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits, though several tokens
+ * may be another kernel's than one. And many sequences at once against few at a time: the same bits, whichever kernel takes
+ * them. */
 #include "suites.h"
 
 #include "ops/shapes.h"
@@ -272,10 +273,11 @@ static bool take_fixture(gpu *g, const char *rule, bool bf16, bool many, bool la
 }
 
 bool suite_slots(gpu *g, fault *what) {
-    static const char *const rules[] = {"gdn", "kda", "eda", "rwkv7", "pkda", "pdn_unstable", "mamba2", "delta_product"};
+    static const char *const rules[] = {"gdn",    "kda",    "eda", "rwkv7",         "pkda", "pdn_unstable",
+                                        "mamba2", "qdelta", "gla", "delta_product", "gdn2", "comba"};
     bool holds = true;
-    for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++)
-        holds = take_fixture(g, rules[n / 2], n % 2, false, false, n, what);
+    for (size_t n = 0; n < 4 * sizeof rules / sizeof *rules && holds; n++)
+        holds = take_fixture(g, rules[n / 4], n % 2, false, n % 4 > 1, n, what);
     return holds;
 }
 

@@ -28,7 +28,8 @@ void gpu_close(gpu *g);
 bool suite_trials(gpu *g, fault *what);
 /* Lengths around a chunk's and head sizes around the kernels', for rules of every kind. */
 bool suite_shapes(gpu *g, fault *what);
-/* More than 65,535 sequences and heads; offsets beyond 2^31 elements, as sequence behind one that long. */
+/* More than 65,535 sequences and heads; offsets beyond 2^31 elements, as sequence behind one that long; stages beside one
+ * another, as stages in turn. */
 bool suite_large(gpu *g, fault *what);
 /* Decoding from slots: in place, to new ones, skipped; several tokens with the state after each; in a CUDA graph. */
 bool suite_slots(gpu *g, fault *what);

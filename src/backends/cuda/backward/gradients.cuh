@@ -70,6 +70,9 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
         exit = inverse + 1 + !sums,
         tiles = exit + key_boxes
     };
+    /* A group that is ahead writes Y's rest of the next chunk where the other may read G and M of this one until it leaves the
+     * key: the tile that is awaited before that must come to a place that is not free sooner. */
+    static_assert(!reads || groups == 1 || tiles + inverse - PLACES >= key, "a tile holds back the group that is ahead");
 };
 
 #ifdef DR_CUDA_WARPGROUPS

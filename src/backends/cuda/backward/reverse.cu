@@ -11,10 +11,11 @@
 #include "backends/cuda/backward/reverse_warpgroups.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/chunkwise/carry_linear.cuh"
+#include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-enum { JOIN_COLUMNS = 8, JOIN_WARPS = 8 };
+enum { JOIN_COLUMNS = 8 };
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
@@ -184,59 +185,89 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     end_back<tiles>(call, x, dr_scan_find(call.scan, again % groups, again / groups), s);
 }
 
-/* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes every eighth
- * channel, its lanes E neighbours each of what is contracted. Without reads M is the product of the decays. */
+/* Warps of a block, the channels that each makes, and how many of them it asks for at once. */
+template <int E> struct join_shape {
+    enum { width = 32 * E, warps = E == 8 ? 8 : 16, count = width / warps, ahead = 4 };
+};
+
+/* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes some of the
+ * channels, its lanes E neighbours each of what is contracted. What a step needs of memory is asked for a step ahead. Without
+ * reads M is the product of the decays. */
 template <int E>
-static __global__ void __launch_bounds__(32 * JOIN_WARPS) join_back(const __grid_constant__ reverse_call call) {
-    enum { WIDTH = 32 * E };
-    __shared__ __align__(16) float state[2][JOIN_COLUMNS][WIDTH];
+static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(const __grid_constant__ reverse_call call) {
+    typedef join_shape<E> shape;
+    enum {
+        width = shape::width,
+        threads = 32 * shape::warps,
+        ahead = shape::ahead,
+        own = JOIN_COLUMNS * width / threads,
+        shares = threads / width /* threads that make the decay of a channel */
+    };
+    __shared__ __align__(16) float state[JOIN_COLUMNS][width];
+    __shared__ float sums[JOIN_COLUMNS][width];
     const dr_cuda_chunk_plan &plan = call.scan.plan;
     const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
     const int groups = plan.value_width / JOIN_COLUMNS, warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
+    const int k = (int)threadIdx.x % width, q = (int)threadIdx.x / width;
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * JOIN_COLUMNS;
     const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
     int32_t length;
     const int64_t chunks = dr_sequence_chunks(plan, tensors.cu, sequence);
     const int parts = dr_cuda_parts(&plan, chunks, &length);
-    const auto place_of = [&](int part) {
-        return (((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * plan.value_width + first) * WIDTH;
+    const auto place_of = [&](int part) { return (slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head; };
+    /* of M(part): what the warp's channels from its j-th on are made of */
+    const auto ask = [&](int part, int j, float(&m)[ahead][E]) {
+        const float *passage = tensors.passage + (place_of(part) * width + warp * shape::count + j) * width + lane * E;
+        if (!plan.reads || part <= 0) return;
+#pragma unroll
+        for (int i = 0; i < ahead; i++) dr_load_lane<float, E>(passage + i * width, E, true, m[i]);
     };
+    float m[ahead][E];
+    ask(parts - 2, 0, m);
     for (int part = parts - 1; part > 0; part--) {
-        const float *local = call.local + place_of(part);
-        float *to = call.between + place_of(part - 1);
-        float(*next)[WIDTH] = state[part % 2], (*last)[WIDTH] = state[(part + 1) % 2];
-        if (part == parts - 1) {
-            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) to[i] = next[0][i] = local[i];
-        } else if (!plan.reads) {
-            for (int i = (int)threadIdx.x; i < JOIN_COLUMNS * WIDTH; i += 32 * JOIN_WARPS) {
-                float kept = 1;
-                for (int chunk = part * length; chunk < (part + 1) * length; chunk++)
-                    kept *= tensors.keep[((slot + chunk) * plan.value_heads + head) * WIDTH + i % WIDTH];
-                to[i] = next[0][i] = fmaf(kept, last[0][i], local[i]);
-            }
-        } else {
-            const float *passage =
-                tensors.passage + ((slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head) * WIDTH * WIDTH + lane * E;
-            float x[JOIN_COLUMNS][E];
+        const bool begins = part == parts - 1;
+        const float *local = call.local + (place_of(part) * plan.value_width + first) * width + threadIdx.x;
+        float *to = call.between + (place_of(part - 1) * plan.value_width + first) * width + threadIdx.x;
+        float x[JOIN_COLUMNS][E], l[own];
 #pragma unroll
-            for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&last[v][lane * E], E, true, x[v]);
-#pragma unroll 4
-            for (int j = warp; j < WIDTH; j += JOIN_WARPS) {
-                float m[E], sum[JOIN_COLUMNS];
-                dr_load_lane<float, E>(passage + j * WIDTH, E, true, m);
+        for (int i = 0; i < own; i++) l[i] = local[i * threads];
+        if (!begins && plan.reads) {
 #pragma unroll
-                for (int v = 0; v < JOIN_COLUMNS; v++) {
-                    sum[v] = 0;
+            for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&state[v][lane * E], E, true, x[v]);
 #pragma unroll
-                    for (int e = 0; e < E; e++) sum[v] = fmaf(m[e], x[v][e], sum[v]);
+            for (int j = 0; j < shape::count; j += ahead) {
+                const bool last = j + ahead == shape::count;
+                float next[ahead][E];
+                ask(last ? part - 1 : part, last ? 0 : j + ahead, next);
+#pragma unroll
+                for (int i = 0; i < ahead; i++) {
+                    float sum[JOIN_COLUMNS];
+#pragma unroll
+                    for (int v = 0; v < JOIN_COLUMNS; v++) {
+                        sum[v] = 0;
+#pragma unroll
+                        for (int e = 0; e < E; e++) sum[v] = fmaf(m[i][e], x[v][e], sum[v]);
+                    }
+                    dr_warp_sums<JOIN_COLUMNS>(sum);
+                    if (lane % 4 == 0) sums[lane / 4][warp * shape::count + j + i] = sum[0];
                 }
-                dr_warp_sums<JOIN_COLUMNS>(sum);
-                if (lane % 4 == 0) {
-                    const int at = lane / 4 * WIDTH + j;
-                    to[at] = next[0][at] = local[at] + sum[0];
-                }
+#pragma unroll
+                for (int i = 0; i < ahead; i++)
+#pragma unroll
+                    for (int e = 0; e < E; e++) m[i][e] = next[i][e];
             }
+        } else if (!begins) {
+            sums[q][k] = dr_parts_keep(plan, tensors, slot, head, part * length + q, (part + 1) * length, shares, k);
+        }
+        __syncthreads();
+        float kept = 1;
+        for (int i = 0; i < shares && !begins && !plan.reads; i++) kept *= sums[i][k];
+#pragma unroll
+        for (int i = 0; i < own; i++) {
+            const int at = i * threads + (int)threadIdx.x;
+            if (!begins) l[i] = plan.reads ? l[i] + sums[0][at] : fmaf(kept, state[0][at], l[i]);
+            to[i * threads] = state[0][at] = l[i];
         }
         __syncthreads();
     }
@@ -282,7 +313,7 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
 template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
     return dr_cuda_launch("join_back", join_back<E>, {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS},
-                          32 * JOIN_WARPS, 0, stream, *call);
+                          32 * join_shape<E>::warps, 0, stream, *call);
 }
 
 template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {

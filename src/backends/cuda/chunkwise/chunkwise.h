@@ -33,6 +33,14 @@ enum {
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
 };
 
+/* Where the scan has fewer blocks than there are multiprocessors, prepare runs beside it on those that are left
+ * (prepare_beside.cuh). */
+typedef struct {
+    int32_t processors; /* that are left; 0: prepare ends before the scan begins */
+    int32_t groups;     /* blocks that prepare makes at once on a multiprocessor */
+    int32_t rounds;     /* of prepare in which all multiprocessors take part, before the scan begins */
+} dr_cuda_beside;
+
 typedef struct {
     dr_cuda_rows rows;
     dr_dtype storage;    /* T: DR_F32, DR_BF16; fp16 is widened (widened.h) */
@@ -59,6 +67,7 @@ typedef struct {
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* that no sequence has more than */
+    dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
 /* What the factors of a row are. Row i of a block, token t. */
@@ -81,6 +90,7 @@ typedef struct {
     void *inverse;                /* [blocks][64][64] A, four bytes each; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
+    unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */

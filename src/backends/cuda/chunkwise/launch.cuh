@@ -4,7 +4,7 @@
 
 #include "backends/cuda/chunkwise/carry_linear.cuh"
 #include "backends/cuda/chunkwise/parts.cuh"
-#include "backends/cuda/chunkwise/prepare_channel.cuh"
+#include "backends/cuda/chunkwise/prepare_beside.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -12,6 +12,13 @@ template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
     const bool channel = plan->rows.channel_decay;
+    if constexpr (sizeof(T) == 2)
+        if (tensors->made) {
+            const int groups = plan->beside.groups;
+            void (*kernel)(dr_prepare_call) = channel ? prepare_beside<T, 2, true> : prepare_beside<T, 4, false>;
+            return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
+                                  groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
+        }
     const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
     void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
                                       : plan->rows.steps == 2 ? prepare_channel<T, true>
@@ -61,15 +68,22 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
     const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
     const int threads = plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups;
-    return dr_cuda_launch("scan_warpgroups", kernel, {chains, (columns + groups - 1) / groups}, threads,
-                          dr_group_scan_bytes(group_call) + beside, stream, group_call);
+    return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel, {chains, (columns + groups - 1) / groups},
+                               threads, dr_group_scan_bytes(group_call) + beside, stream, group_call);
+}
+
+template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    return dr_cuda_launch("join_parts", join_parts<width>,
+                          {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
+                          dr_parts_shape<width>::threads, 0, stream, *call);
 }
 
 static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
     const dr_parts_call parts = {call->plan, call->tensors};
-    const dr_cuda_chunk_plan *plan = &call->plan;
-    return dr_cuda_launch("join_parts", join_parts, {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
-                          plan->key_width * dr_parts_shares(plan->key_width), 0, stream, parts);
+    if (call->plan.key_width == 64) return dr_launch_join_width<64>(&parts, stream);
+    if (call->plan.key_width == 128) return dr_launch_join_width<128>(&parts, stream);
+    return dr_launch_join_width<256>(&parts, stream);
 }
 
 template <typename T>

@@ -59,6 +59,24 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     plan->parts = dr_cuda_most_parts(plan, chunks);
 }
 
+/* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
+ * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
+ * sequences do not lie in the scan's order, and it would wait for the last. */
+static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+    const bool channel = rule->decay == DR_DECAY_CHANNEL;
+    const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
+    const int64_t left = plan->processors - scans, least = plan->processors / 4;
+    if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && dr_rule_steps(rule) > 1)) return;
+    if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
+    const int64_t groups = channel ? 2 : 4, time = channel ? 16 : 10, round = groups * plan->processors;
+    const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
+    plan->beside = (dr_cuda_beside){
+        .processors = (int32_t)left,
+        .groups = (int32_t)groups,
+        .rounds = before > 0 ? (int32_t)((before + round / 2) / round) : 0,
+    };
+}
+
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan) {
     const dr_rule *rule = recurrence->rule;
@@ -99,6 +117,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->linear_back =
         plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
+    plan_beside(rule, plan);
     return DR_OK;
 }
 
@@ -115,6 +134,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
     if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
     if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
+    if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);

@@ -52,11 +52,16 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
     return room;
 }
 
+/* The warp among the four that make a chunk. */
+static __device__ inline int dr_prepare_warp() {
+    return (int)(threadIdx.x / 32 % 4);
+}
+
 /* R W^T and Q W^T: rows 16 warp .. of both, columns up to there. */
 template <typename T>
 static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader, unsigned query, int width, bool reads,
                                                 float (&l)[8][4], float (&p)[8][4]) {
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = dr_prepare_warp();
     for (int k = 0; k < width; k += 16) {
         dr_operand_a<T> r, q;
         if (reads) dr_load_a<T>(r, reader, 64, warp * 16, k);
@@ -79,7 +84,7 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, float (&l)[8][4], const float (&p)[8][4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float lambda = small.lambda[dr_copy_thread() / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h];
+        const float lambda = small.lambda[dr_prepare_warp() * 16 + threadIdx.x % 32 / 4 + 8 * h];
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -89,21 +94,16 @@ static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, floa
 
 /* r . w of every row, which is on the diagonal of R W^T. */
 static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     if (g / 2 != t) return;
 #pragma unroll
     for (int n = 0; n < 8; n++)
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* The warp among the four that make a chunk. */
-static __device__ inline int dr_prepare_warp() {
-    return (int)(threadIdx.x / 32 % 4);
-}
-
 /* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
 static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
-    const int i = (int)(threadIdx.x / 32 * 16 + threadIdx.x % 16), token = dr_row_token(rows, i);
+    const int i = dr_prepare_warp() * 16 + (int)(threadIdx.x % 16), token = dr_row_token(rows, i);
     return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
 }
 
@@ -130,7 +130,7 @@ static __device__ inline dr_prepare_half dr_prepare_halve(float alpha) {
 /* read: what read keys see; else what queries do. */
 static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &rows, const dr_prepare_half &half, bool read) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4), own = (int)(threadIdx.x % 16);
-    const int row = (int)(threadIdx.x / 32 * 16); /* the warp's first; steps need not divide it */
+    const int row = dr_prepare_warp() * 16; /* the warp's first; steps need not divide it */
     const bool undecayed = read && rows.row[0].undecayed;
     const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
     const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
@@ -270,7 +270,7 @@ static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &pla
 #pragma unroll
         for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
     }
-    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+    for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
         to[i] = dr_from_float<T>(0.0f);
 }
 
@@ -304,7 +304,7 @@ template <typename T, typename from_type>
 static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan, const float *matrix, const float *leave,
                                                   unsigned writer, T *to) {
     constexpr bool precise = sizeof(T) == 4;
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
 #pragma unroll
         for (int m = 0; m < 4; m++) { /* rows 16 m .. of X; A^T is zero left of them */
@@ -349,7 +349,7 @@ static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors
                                                      const float *matrix) {
     float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
-    for (int e = (int)threadIdx.x; e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
+    for (int e = dr_copy_thread(); e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
 /* X = diag(leave) W: no row reads, A = I. */
@@ -358,7 +358,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
                                                      T *to) {
     constexpr int unit = 16 / (int)sizeof(T);
     const int units = plan.key_width / unit;
-    for (int i = (int)threadIdx.x % PREPARE_THREADS; i < 64 * units; i += PREPARE_THREADS) {
+    for (int i = dr_copy_thread(); i < 64 * units; i += PREPARE_THREADS) {
         const int row = i / units, column = i % units * unit;
         union {
             uint4 words;
@@ -371,16 +371,13 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
     }
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
-    prepare(const __grid_constant__ dr_prepare_call call) {
-    extern __shared__ __align__(1024) char shared[];
+/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. */
+template <typename T, int groups>
+static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_prepare_block x = dr_prepare_find(call);
-    if (x.place.tokens <= 0) return;
     const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
     float *matrix = (float *)(shared + room.matrix);
@@ -388,7 +385,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const int64_t tile = x.block * 64 * plan.key_width;
 
     dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
-    const int i = (int)threadIdx.x;
+    const int i = dr_copy_thread();
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     const bool mixed = plan.reader_sum && i < x.alive;
     const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
@@ -399,8 +396,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     if (i < 64) small.lambda[i] = lambda;
     dr_copy_wait<0>();
     dr_shared_fence();
-    __syncthreads();
-    dr_finish_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+    dr_meet<groups>();
+    dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4] = {}, p[8][4] = {};
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
@@ -418,13 +415,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     if (tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
-    __syncthreads();
+    dr_meet<groups>();
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
         factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
         small.gain[i] = factors.gain;
     }
-    __syncthreads(); /* all tiles but that of the write keys are read; decays and gains are there */
+    dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
         if (plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
@@ -433,9 +430,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     for (int k = i; k < plan.key_width; k += PREPARE_THREADS) tensors.keep[x.block * plan.key_width + k] = kept;
     dr_prepare_mask(rows, small, near, near_read, plan.reads, matrix, l, p);
-    __syncthreads();
+    dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = dr_prepare_warp();
     if (!plan.reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
@@ -446,11 +443,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }
-    dr_triangle_invert<precise>(matrix);
+    dr_triangle_invert<precise, groups>(matrix);
     if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, false, false>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score, exit);
+        dr_prepare_finish<T, false, false, groups>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score,
+                                                   exit);
         if (tensors.inverse && plan.halves)
             dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
@@ -460,6 +458,14 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     dr_prepare_combine<precise>(matrix, warp, p, c);
     dr_prepare_put_score<T, false>(plan, score, warp, c);
     dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
+    prepare(const __grid_constant__ dr_prepare_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
+    if (x.place.tokens > 0) dr_prepare_chunk<T, 1>(call, x, shared);
 }
 
 #endif

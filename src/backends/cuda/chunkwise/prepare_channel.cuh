@@ -73,9 +73,9 @@ typedef struct {
 } dr_quarter_place;
 
 /* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
- * from thread block to thread block, and between those that lie on one multiprocessor. */
+ * from thread block to thread block, and between groups of four warps that lie on one multiprocessor. */
 static __device__ inline int dr_channel_block() {
-    return (int)((threadIdx.x / 32 + blockIdx.x + blockIdx.x / 4) % 4);
+    return (int)((threadIdx.x / 32 + threadIdx.x / 128 * 2 + blockIdx.x + blockIdx.x / 4) % 4);
 }
 
 static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
@@ -159,8 +159,7 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
     for (int e = 0; e < 4; e++) {
         float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
+        for (int i = 0; i < 4; i++) alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
         float head = dr_slice_lift<T>(), tail = head;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -482,16 +481,13 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
     }
 }
 
-template <typename T, bool pairs>
-static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
-    prepare_channel(const __grid_constant__ dr_prepare_call call) {
-    extern __shared__ __align__(1024) char shared[];
+/* As dr_prepare_chunk. */
+template <typename T, bool pairs, int groups>
+static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_prepare_block x = dr_prepare_find(call);
-    if (x.place.tokens <= 0) return;
     const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
     dr_slice_results &results = *(dr_slice_results *)(shared + room.tables);
@@ -499,7 +495,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     char *writer = shared + room.writer, *query = shared + room.query;
     char *reader = room.reader ? shared + room.reader : writer, *leaving = shared + room.leaving;
     const int64_t tile = x.block * 64 * plan.key_width;
-    const int i = (int)threadIdx.x;
+    const int i = dr_copy_thread();
 
     const dr_quarter_place at = dr_quarter_find(plan, x);
     const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
@@ -509,8 +505,8 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
-    __syncthreads();
-    dr_finish_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    dr_meet<groups>();
+    dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
@@ -520,14 +516,14 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
         dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
         decay += SLICE;
         dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
-        __syncthreads();
+        dr_meet<groups>();
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
         dr_slice_leave<T, pairs>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
                                  (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise, pairs>(tables, at.block, plan.reads, l, p, own_l, own_p);
-        __syncthreads();
+        dr_meet<groups>();
     }
     dr_slice_place(at.block, own_l, l);
     if (pairs)
@@ -535,7 +531,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     else
         dr_slice_place(at.block, own_p, p);
     dr_quarter_put<pairs>(at, sums, results);
-    __syncthreads();
+    dr_meet<groups>();
     if (i < 64) {
         dr_cuda_row_factors factors =
             dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
@@ -544,9 +540,9 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
         tensors.factors[x.block * 64 + i] = factors;
     }
-    __syncthreads();
+    dr_meet<groups>();
     dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);
-    __syncthreads();
+    dr_meet<groups>();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
@@ -559,12 +555,12 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
             dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
         return;
     }
-    dr_triangle_invert<precise>(matrix);
+    dr_triangle_invert<precise, groups>(matrix);
     dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, true, pairs>(plan, matrix, shared + room.halves, NULL, at.block, p, dr_shared_address(leaving),
-                                          score, exit);
+        dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, at.block, p,
+                                                  dr_shared_address(leaving), score, exit);
         return;
     }
 #endif
@@ -572,6 +568,14 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     dr_prepare_combine<precise>(matrix, at.block, p, c);
     dr_prepare_put_score<T, pairs>(plan, score, at.block, c);
     dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
+}
+
+template <typename T, bool pairs>
+static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
+    prepare_channel(const __grid_constant__ dr_prepare_call call) {
+    extern __shared__ __align__(1024) char shared[];
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
+    if (x.place.tokens > 0) dr_channel_chunk<T, pairs, 1>(call, x, shared);
 }
 
 #endif

@@ -20,7 +20,7 @@ typedef struct {
     dr_cuda_chunk_tensors tensors;
 } dr_prepare_call;
 
-/* One block of threads: one chunk of one value head. */
+/* What 128 threads work on: one chunk of one value head. */
 typedef struct {
     int64_t block;
     dr_chunk_place place;
@@ -29,12 +29,12 @@ typedef struct {
     int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
 } dr_prepare_block;
 
-static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call) {
+static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned block) {
     dr_prepare_block x;
-    const unsigned heads = (unsigned)call.plan.value_heads, slot = blockIdx.x / heads;
-    x.block = blockIdx.x;
+    const unsigned heads = (unsigned)call.plan.value_heads, slot = block / heads;
+    x.block = block;
     x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
-    x.head = (int)(blockIdx.x - slot * heads);
+    x.head = (int)(block - slot * heads);
     x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
     x.alive = x.place.tokens * call.plan.rows.steps;
     x.channel = 0;
@@ -272,8 +272,9 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     dr_copy_commit();
 }
 
-/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. */
-template <typename T>
+/* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the
+ * block, or each of its groups with tiles of its own. */
+template <typename T, int groups = 1>
 static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                              char *reader, const char *query) {
     const dr_cuda_rows &rows = plan.rows;
@@ -289,14 +290,14 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
         dr_form_factor factor = {NULL, 0, 1.0f};
         if (sum) factor = dr_lambda_factor(rows, x);
         char *tile = i % 2 ? writer : reader;
-        dr_form_tiles<T>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
-                         sum              ? query
-                         : tile == reader ? writer
-                                          : reader,
-                         sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
+        dr_form_tiles<T, groups>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
+                                 sum              ? query
+                                 : tile == reader ? writer
+                                                  : reader,
+                                 sum ? rows.steps - 1 - i / 2 : 0, factor, x.place.tokens);
     }
     dr_shared_fence();
-    __syncthreads();
+    dr_meet<groups>();
 }
 
 /* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.
@@ -305,7 +306,7 @@ template <typename T>
 static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const char *tile, T *to, int rows, int first,
                                           int spacing) {
     const int lanes = plan.key_width / 8;
-    for (int i = (int)threadIdx.x; i < rows * lanes; i += PREPARE_THREADS) {
+    for (int i = dr_copy_thread(); i < rows * lanes; i += PREPARE_THREADS) {
         const int row = i / lanes, column = i % lanes * 8;
         constexpr int unit = 16 / (int)sizeof(T);
 #pragma unroll

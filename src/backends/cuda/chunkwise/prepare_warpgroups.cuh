@@ -49,7 +49,7 @@ static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, 
 
 /* The halves of the matrix as tiles, the low one behind the high one. */
 template <typename T> static __device__ inline void dr_halves_put(const float *matrix, char *halves) {
-    const int row = (int)threadIdx.x % 64, column = (int)threadIdx.x / 64 * 32;
+    const int row = dr_copy_thread() % 64, column = dr_copy_thread() / 64 * 32;
 #pragma unroll
     for (int i = 0; i < 32; i += 8) {
         const float *from = matrix + row * DR_MATRIX_PITCH + column + i;
@@ -78,7 +78,7 @@ static __device__ inline void dr_halves_save(char *to, const char *halves) {
 template <typename T, bool scaled>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
                                              unsigned (&low)[4][4]) {
-    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const int warp = dr_copy_thread() / 32, g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
@@ -116,7 +116,7 @@ static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&
 
 /* Rows 16 warp .. of 64 columns to a tile; the warp may read them at once. */
 template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
-    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32 % 4 * 16) + lane % 16;
+    const int lane = (int)(threadIdx.x % 32), row = dr_copy_thread() / 32 * 16 + lane % 16;
     const unsigned to = dr_shared_address(tile);
     __syncwarp();
 #pragma unroll
@@ -144,7 +144,7 @@ template <typename T, typename F> static __device__ inline void dr_group_put_row
 template <typename T, bool rest>
 static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
                                              int width, char *stage, T *to) {
-    to += threadIdx.x / 32 * 16 * width;
+    to += dr_copy_thread() / 32 * 16 * width;
 #pragma unroll 1
     for (int box = 0; box < width / 64; box++) {
         const uint64_t w = dr_group_operand(writer + (unsigned)box * 8192, 16);
@@ -180,20 +180,20 @@ static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan,
         const int token = dr_row_token(rows, row);
         if (token < plan.chunk && row - token * rows.steps == rows.steps - 1) *(uint4 *)(score + token * 64 + unit * 8) = eight;
     });
-    for (int i = plan.chunk * 64 + (int)threadIdx.x; i < plan.query_rows * 64; i += PREPARE_THREADS)
+    for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
         score[i] = dr_from_float<T>(0.0f);
 }
 
 /* From the inverse in `matrix` and rows 16 block .. of P to P' and X; the halves' tiles lie elsewhere, and the matrix is
  * overwritten. rest: W, which is decayed already, is two tiles; else its rows are multiplied by leave. */
-template <typename T, bool rest, bool pairs>
+template <typename T, bool rest, bool pairs, int groups>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
     dr_halves_turn<T, !rest>(matrix, leave, high, low);
     dr_shared_fence();
-    __syncthreads();
+    dr_meet<groups>();
     {
         float c[8][4];
         dr_halves_combine<T>(c, p, dr_shared_address(halves));

@@ -12,6 +12,7 @@
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
 #include "backends/cuda/chunkwise/scan.cuh"
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/warpgroup.cuh"
 
 enum { DR_SCAN_MOST_STAGES = 4 };
@@ -199,6 +200,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
+        if (tensors.made) dr_flag_await(tensors.made + block);
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
@@ -245,6 +247,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         block += heads;
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
+    if (tensors.made) dr_beside_close();
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #ifndef DR_CUDA_TRIANGLE_CUH
 #define DR_CUDA_TRIANGLE_CUH
 
-#include "backends/cuda/device/fragments.cuh"
+#include "backends/cuda/device/tiles.cuh"
 
 /* Floats from row to row: columns of a fragment then lie in different banks. */
 enum { DR_MATRIX_PITCH = 68 };
@@ -139,12 +139,12 @@ static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], flo
         for (int i = 0; i < 4; i++) to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = -d[n][i];
 }
 
-/* All 128 threads. matrix: L strictly below the diagonal; what is on and above it is not read in the diagonal blocks, and is
- * zero above them. Ends with a barrier. */
-template <bool precise> static __device__ inline void dr_triangle_invert(float *matrix) {
-    const int warp = (int)(threadIdx.x / 32);
+/* 128 threads, one of `groups` such groups of the block. matrix: L strictly below the diagonal; what is on and above it is not
+ * read in the diagonal blocks, and is zero above them. Ends with a barrier. */
+template <bool precise, int groups> static __device__ inline void dr_triangle_invert(float *matrix) {
+    const int warp = dr_copy_thread() / 32;
     dr_triangle_substitute(matrix + warp * 16 * (DR_MATRIX_PITCH + 1));
-    __syncthreads();
+    dr_meet<groups>();
     if (warp < 2) {
         float *upper = matrix + warp * 32 * (DR_MATRIX_PITCH + 1);
         float c[2][4] = {}, d[2][4] = {};
@@ -153,13 +153,13 @@ template <bool precise> static __device__ inline void dr_triangle_invert(float *
         __syncwarp();
         dr_triangle_put<16>(d, upper + 16 * DR_MATRIX_PITCH, 0, 0);
     }
-    __syncthreads();
+    dr_meet<groups>();
     float c[4][4] = {}, d[2][4] = {};
     dr_triangle_first<precise, 32>(c, matrix, warp % 2 * 16);
     dr_triangle_second<precise, 32, 16>(d, c, matrix, warp / 2 * 16);
-    __syncthreads();
+    dr_meet<groups>();
     dr_triangle_put<16>(d, matrix + 32 * DR_MATRIX_PITCH, warp / 2 * 16, warp % 2 * 16);
-    __syncthreads();
+    dr_meet<groups>();
 }
 
 #endif

@@ -32,6 +32,14 @@ static __device__ inline int dr_copy_thread() {
     return (int)(threadIdx.x % DR_COPY_THREADS);
 }
 
+/* Where the threads that share tiles meet: `groups` groups of 128 threads in a block have tiles of their own each. */
+template <int groups> static __device__ inline void dr_meet() {
+    if constexpr (groups == 1)
+        __syncthreads();
+    else
+        __barrier_sync_count(1 + threadIdx.x / DR_COPY_THREADS, DR_COPY_THREADS);
+}
+
 /* Rows first, first + spacing, .. of a tile of `boxes` boxes of 64 columns: `rows` of them, of which the first `alive` come
  * from `at`, stride elements from one to the next, and the others are zeros; `size` columns exist. A thread stays in one column
  * of units and, since its rows are 8 or 16 times spacing apart, at one exchange of units: all addresses but one are constants.
@@ -258,18 +266,19 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
     }
 }
 
-/* The same of tiles that are there, by all threads: x from `left`, y from `right` (any tile where the form does not ask for y),
- * whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read. Four channels at
- * a time, since accumulators may be held meanwhile. */
-template <typename T>
+/* The same of tiles that are there, by all threads that share them: x from `left`, y from `right` (any tile where the form does
+ * not ask for y), whose row lies `behind` rows behind. The tile may be `left` itself: a thread writes what it alone has read.
+ * Four channels at a time, since accumulators may be held meanwhile. */
+template <typename T, int groups>
 static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int first, int spacing, dr_form form,
                                             const char *left, const char *right, int behind, const dr_form_factor &factor,
                                             int alive) {
+    const int thread = groups == 1 ? (int)threadIdx.x : dr_copy_thread(), step = (int)blockDim.x / (16 * groups);
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
-        const int column = box * 64 + (int)threadIdx.x % 16 * 4;
+        const int column = box * 64 + thread % 16 * 4;
 #pragma unroll 1
-        for (int row = (int)threadIdx.x / 16; row < rows; row += (int)blockDim.x / 16) {
+        for (int row = thread / 16; row < rows; row += step) {
             const int place = first + spacing * row;
             float x[4], y[4];
             dr_tile_four<T>(left, place, column, x);

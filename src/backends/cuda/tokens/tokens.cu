@@ -7,33 +7,9 @@
  * the keys; the loads of the state are issued before anything waits. Rows without a read sum no e, rows before a token's last
  * no q^T D.
  *
- * Decoding is this kernel with one token, or a few, and states in slots: memory sees each state once in and once out. */
+ * Decoding a few tokens is this kernel with states in slots; one token has a kernel of its own (decode.cu). */
+#include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_pass.cuh"
-
-/* The rows of a token, and its output; S and A, this thread's channels of which are in a, move on. */
-template <typename T, int KT, int ROWS, int CHANNELS>
-static __device__ inline void pass_token(const dr_cuda_tokens &call, const place &at, int64_t token, int &turn,
-                                         token_shared<KT> &shared, float4 (&S)[ROWS], float (&a)[CHANNELS]) {
-    const dr_cuda_rows &rows = call.rows;
-    const int V = rows.value_size;
-    float squash[CHANNELS], morrison[CHANNELS], query[CHANNELS];
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
-    const float alpha = dr_row_alpha(rows, token, at.value_head);
-    float key_dot = 0;
-    if (rows.diagonal_scan) key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
-    make_query<T>(rows, at, token, a, query);
-    for (int step = 0; step < rows.steps; step++, turn ^= 1) {
-        const row_operands made =
-            make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
-        const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
-        if (step < rows.steps - 1 || at.group != 0 || at.column >= V) continue;
-        const float4 out = read_output(rows, shared.sums, pass.update);
-        const float o[4] = {out.x, out.y, out.z, out.w};
-        dr_store_lane<T, 4>((T *)call.o + (token * rows.value_heads + at.value_head) * V + at.column, V - at.column,
-                            call.whole_output, o);
-    }
-}
 
 template <typename T, int KT>
 static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 3 : 2) pass_tokens(const __grid_constant__ dr_cuda_tokens call) {
@@ -63,29 +39,6 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 3 : 2) pass_tokens
     if (call.final && !call.to) store_state(call.final + (slot * HV + at.value_head) * size, K, V, at, S);
 }
 
-/* One token of each sequence, from a state to a state: what the token reads is asked for at once, before the state. */
-template <typename T, int KT>
-static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
-                                                  : KT <= 128 ? 4
-                                                              : 2) decode_token(const __grid_constant__ dr_cuda_tokens call) {
-    constexpr int ROWS = KT / ROW_GROUPS, CHANNELS = (KT + THREADS - 1) / THREADS;
-    __shared__ token_shared<KT> shared;
-    const dr_cuda_rows &rows = call.rows;
-    const int K = rows.key_size, V = rows.value_size, HV = rows.value_heads;
-    const place at = place_of(call, blockIdx.x, slices_of(rows));
-    const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
-    if (slot < 0) return;
-    prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
-    float4 S[ROWS];
-    load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
-    float a[CHANNELS];
-    load_scan(call, call.initial_scan, slot, at, a);
-    const int64_t kept = call.to ? call.to[at.sequence] : slot;
-    int turn = 0;
-    pass_token<T>(call, at, at.sequence, turn, shared, S, a);
-    if (kept >= 0) store_state(call.final + (kept * HV + at.value_head) * size, K, V, at, S);
-}
-
 /* A along the tokens, one channel a thread: after the kernel above, which reads the initial A that the final one may replace.
  */
 template <typename T>
@@ -111,46 +64,28 @@ static __global__ void __launch_bounds__(THREADS)
     if (call.final_scan && !call.to) call.final_scan[(slot * H + key_head) * K + d] = a;
 }
 
-template <typename T, int KT>
-static void launch_width(const dr_cuda *gpu, unsigned blocks, bool one, const dr_cuda_tokens *call) {
-    if (one)
-        decode_token<T, KT><<<blocks, THREADS, 0, gpu->stream>>>(*call);
-    else
-        pass_tokens<T, KT><<<blocks, THREADS, 0, gpu->stream>>>(*call);
-}
-
 template <typename T> static dr_status launch_scan(const dr_cuda *gpu, const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
     const int64_t channels = call->layout.sequences * rows->key_heads * rows->key_size;
-    const int64_t scan_blocks = (channels + THREADS - 1) / THREADS;
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(&scan_blocks, 1, "pass_scan_states", &blocks));
-    pass_scan_states<T><<<blocks, THREADS, 0, gpu->stream>>>(*call, channels);
-    DR_CUDA_LAUNCHED("pass_scan_states");
-    return DR_OK;
+    return dr_cuda_launch("pass_scan_states", pass_scan_states<T>, {(channels + THREADS - 1) / THREADS}, THREADS, 0,
+                          gpu->stream, *call, channels);
 }
 
-template <typename T> static dr_status launch_tokens(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
-    const dr_cuda_rows *rows = &call->rows;
-    const int64_t slices = (rows->value_size + COLUMNS - 1) / COLUMNS;
-    const int64_t sizes[] = {call->layout.sequences, rows->value_heads, slices};
-    unsigned blocks;
-    DR_TRY(dr_cuda_grid(sizes, 3, "pass_tokens", &blocks));
-    const bool one = call->layout.rows == call->layout.sequences && call->decodes;
-    if (one && dr_cuda_tokens_are_many(gpu, call))
-        DR_TRY(dr_cuda_tokens_many(gpu, storage, call));
-    else if (rows->key_size <= 64)
-        launch_width<T, 64>(gpu, blocks, one, call);
-    else if (rows->key_size <= 128)
-        launch_width<T, 128>(gpu, blocks, one, call);
-    else
-        launch_width<T, 256>(gpu, blocks, one, call);
-    DR_CUDA_LAUNCHED("pass_tokens");
-    return rows->diagonal_scan && (call->final_scan || call->saved_scan) ? launch_scan<T>(gpu, call) : DR_OK;
+template <typename T> static dr_status launch_tokens(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+    const int K = call->rows.key_size;
+    const int64_t sizes[] = {call->layout.sequences, call->rows.value_heads, slices_of(call->rows)};
+    void (*const kernel)(dr_cuda_tokens) = K <= 64 ? pass_tokens<T, 64> : K <= 128 ? pass_tokens<T, 128> : pass_tokens<T, 256>;
+    return dr_cuda_launch("pass_tokens", kernel, sizes, THREADS, 0, gpu->stream, *call);
+}
+
+template <typename T> static dr_status launch_all(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
+    const bool one = call->decodes && call->layout.rows == call->layout.sequences;
+    DR_TRY(one ? dr_cuda_tokens_decode(gpu, storage, call) : launch_tokens<T>(gpu, call));
+    return call->rows.diagonal_scan && (call->final_scan || call->saved_scan) ? launch_scan<T>(gpu, call) : DR_OK;
 }
 
 dr_status dr_cuda_tokens_forward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
-    DR_CUDA_STORAGE(storage, T, return launch_tokens<T>(gpu, storage, call));
+    DR_CUDA_STORAGE(storage, T, return launch_all<T>(gpu, storage, call));
     return DR_OK;
 }
 

@@ -29,8 +29,9 @@ typedef struct {
 
 /* Outputs and S; then A, which the first kernel still reads. */
 dr_status dr_cuda_tokens_forward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
-/* One token of each sequence, S and outputs only, where there are so many states that they should pass through shared memory.
- */
+/* One token of each sequence, S and outputs only. */
+dr_status dr_cuda_tokens_decode(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
+/* The same, through shared memory, which pays where there are so many states. */
 bool dr_cuda_tokens_are_many(const dr_cuda *gpu, const dr_cuda_tokens *call);
 dr_status dr_cuda_tokens_many(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
 /* A alone. */

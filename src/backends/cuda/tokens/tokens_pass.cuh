@@ -1,5 +1,5 @@
-/* One row of the rule, forward, on a block's 32 columns of a state: used by the pass forward (tokens.cu), which explains how
- * the threads share the work, and by the replay of the pass backward (tokens_back.cu). */
+/* Rows of the rule, forward, on a block's 32 columns of a state: used by the pass forward (tokens.cu), which explains how the
+ * threads share the work, by decoding (decode.cu) and by the replay of the pass backward (tokens_back.cu). */
 #ifndef DR_CUDA_TOKENS_PASS_CUH
 #define DR_CUDA_TOKENS_PASS_CUH
 
@@ -346,7 +346,7 @@ static __device__ inline place place_of(const dr_cuda_tokens &call, unsigned ind
     return at;
 }
 
-static __device__ inline unsigned slices_of(const dr_cuda_rows &rows) {
+static __host__ __device__ inline unsigned slices_of(const dr_cuda_rows &rows) {
     return ((unsigned)rows.value_size + COLUMNS - 1) / COLUMNS;
 }
 
@@ -361,6 +361,31 @@ static __device__ inline void prefetch_token(const dr_cuda_rows &rows, const pla
     const char *from = (const char *)input.at + first * input.element;
     for (int line = warp * 128; line < input.bytes; line += warps * 128)
         asm volatile("prefetch.global.L1 [%0];" ::"l"(from + line));
+}
+
+/* The rows of a token, and its output; S and A, this thread's channels of which are in a, move on. */
+template <typename T, int KT, int ROWS, int CHANNELS>
+static __device__ inline void pass_token(const dr_cuda_tokens &call, const place &at, int64_t token, int &turn,
+                                         token_shared<KT> &shared, float4 (&S)[ROWS], float (&a)[CHANNELS]) {
+    const dr_cuda_rows &rows = call.rows;
+    const int V = rows.value_size;
+    float squash[CHANNELS], morrison[CHANNELS], query[CHANNELS];
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
+    const float alpha = dr_row_alpha(rows, token, at.value_head);
+    float key_dot = 0;
+    if (rows.diagonal_scan) key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
+    make_query<T>(rows, at, token, a, query);
+    for (int step = 0; step < rows.steps; step++, turn ^= 1) {
+        const row_operands made =
+            make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
+        const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
+        if (step < rows.steps - 1 || at.group != 0 || at.column >= V) continue;
+        const float4 out = read_output(rows, shared.sums, pass.update);
+        const float o[4] = {out.x, out.y, out.z, out.w};
+        dr_store_lane<T, 4>((T *)call.o + (token * rows.value_heads + at.value_head) * V + at.column, V - at.column,
+                            call.whole_output, o);
+    }
 }
 
 #endif

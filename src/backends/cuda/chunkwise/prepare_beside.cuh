@@ -1,0 +1,61 @@
+/* Prepare beside the scan, on sm_90a for 16-bit types: where the scan has fewer blocks than there are multiprocessors, prepare
+ * goes on on the others while the scan takes what is made (device/beside.cuh).
+ *
+ * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two, which make a
+ * chunk of a value head each and meet nobody. Chunks are made in the order in which the scan takes them. All multiprocessors
+ * take part in the first rounds; then the scan gets those that it needs. Which group makes what follows from the plan alone. */
+#ifndef DR_CUDA_PREPARE_BESIDE_CUH
+#define DR_CUDA_PREPARE_BESIDE_CUH
+
+#include "backends/cuda/chunkwise/prepare_channel.cuh"
+#include "backends/cuda/device/beside.cuh"
+
+/* Bytes of a group; tiles begin at multiples of 1024. */
+static __host__ __device__ inline int dr_beside_bytes(const dr_prepare_call &call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int bytes = plan.rows.channel_decay ? dr_channel_lay(plan, 2).bytes : dr_prepare_lay(plan, 2).bytes;
+    return (bytes + 1023) / 1024 * 1024;
+}
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* What the calling group makes in a round, as an index in the scan's order; behind all blocks: nothing any more. */
+template <int groups> static __device__ inline unsigned dr_beside_index(const dr_cuda_beside &beside, unsigned round) {
+    const unsigned group = threadIdx.x / PREPARE_THREADS, rounds = (unsigned)beside.rounds;
+    const unsigned stay = (unsigned)beside.processors;
+    if (round < rounds) return (round * groups + group) * gridDim.x + blockIdx.x;
+    if (blockIdx.x >= stay) return ~0u;
+    return rounds * groups * gridDim.x + ((round - rounds) * groups + group) * stay + blockIdx.x;
+}
+
+#endif
+
+/* channel: prepare_channel.cuh, else prepare.cuh. */
+template <typename T, int groups, bool channel>
+static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
+    prepare_beside(const __grid_constant__ dr_prepare_call call) {
+#ifdef DR_CUDA_WARPGROUPS
+    extern __shared__ __align__(1024) char shared[];
+    const dr_cuda_beside &beside = call.plan.beside;
+    const unsigned blocks = (unsigned)call.plan.blocks;
+    unsigned index;
+    for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;
+         round += PREPARE_THREADS)
+        call.tensors.made[dr_block_in_turn(call.plan, index)] = 0;
+    dr_beside_open();
+#pragma unroll 1
+    for (unsigned round = 0; (index = dr_beside_index<groups>(beside, dr_forget(round))) < blocks; round++) {
+        const unsigned block = dr_block_in_turn(call.plan, index);
+        char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
+        const dr_prepare_block x = dr_prepare_find(call, block);
+        if constexpr (channel)
+            dr_channel_chunk<T, false, groups>(call, x, own);
+        else
+            dr_prepare_chunk<T, groups>(call, x, own);
+        dr_meet<groups>(); /* everything is written, and the tiles are read */
+        if (dr_copy_thread() == 0) dr_flag_raise(call.tensors.made + block);
+    }
+#endif
+}
+
+#endif

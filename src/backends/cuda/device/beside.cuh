@@ -1,0 +1,44 @@
+/* A kernel that runs beside the one that makes what it takes, on multiprocessors that the maker leaves to it (sm_90).
+ *
+ *     maker    every block: flags := 0, dr_beside_open     then, whenever something is made: dr_flag_raise
+ *     taker    dr_flag_await before what it takes          at its end, in one block or in all: dr_beside_close
+ *
+ * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
+ * have opened are on the multiprocessors and wait for nobody, so that everything that the taker waits for comes, whatever else
+ * runs on the GPU. A tool that runs kernels one after another lets the maker end first, and all flags are raised. A block that
+ * closes ends no sooner than the maker does: so what follows the taker in the stream follows both.
+ *
+ * What is made is written by ordinary stores of threads that then meet at a barrier; one of them raises the flag (a release of
+ * what they wrote, on the whole GPU). Every thread that loads it has seen the flag itself (an acquire), and loads it past the
+ * first-level cache. A flag is raised by the block that set it to 0. */
+#ifndef DR_CUDA_BESIDE_CUH
+#define DR_CUDA_BESIDE_CUH
+
+#include "backends/cuda/device/instructions.cuh"
+
+static __device__ inline void dr_flag_raise(unsigned *flag) {
+    asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+}
+
+static __device__ inline void dr_flag_await(const unsigned *flag) {
+    unsigned raised;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
+    while (!raised);
+}
+
+/* All threads of a block; what they wrote before is seen by the taker's blocks. */
+static __device__ inline void dr_beside_open() {
+    dr_fence_device();
+    __syncthreads();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ inline void dr_beside_close() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#endif
