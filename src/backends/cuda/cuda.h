@@ -1,9 +1,9 @@
 /* What the files of the CUDA backend share on the host: the backend's own data, checked calls, and what kernels are told of the
  * layout. C and CUDA files include it; the project's C headers come through here, so that their functions are C to both.
  *
- * Every call of the runtime goes through DR_CUDA, and DR_CUDA_LAUNCHED follows every launch. All work is put on the backend's
- * stream; nothing is allocated and nothing waits outside backend.c and memory.c. Grids are one-dimensional: only x may exceed
- * 65,535. Offsets into tensors are int64_t. */
+ * Every call of the runtime goes through DR_CUDA, and every launch through dr_cuda_launch (device/launch.cuh). All work is put
+ * on the backend's stream; nothing is allocated and nothing waits outside backend.c, memory.c and measure.c. Grids are
+ * one-dimensional: only x may exceed 65,535. Offsets into tensors are int64_t. */
 #ifndef DR_CUDA_CUDA_H
 #define DR_CUDA_CUDA_H
 
@@ -48,8 +48,6 @@ static inline const dr_cuda *dr_cuda_of(const dr_backend *backend) {
 dr_status dr_cuda_check(cudaError_t error, const char *call);
 
 #define DR_CUDA(call) DR_TRY(dr_cuda_check((call), #call))
-/* After a launch; kernel: its name as a string literal. */
-#define DR_CUDA_LAUNCHED(kernel) DR_TRY(dr_cuda_check(cudaGetLastError(), "launching " kernel))
 
 /* The calling thread's device is the caller's affair: every entry of the backend's table sets its own and puts back what was.
  */

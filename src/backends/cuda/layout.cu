@@ -1,8 +1,8 @@
 /* Where sequences begin, brought to the device by kernels that carry the numbers in their arguments. */
-#include "backends/cuda/cuda.h"
+#include "backends/cuda/device/launch.cuh"
 
 /* 4 KB of arguments are allowed on every device. */
-static const int64_t CARRIED = 480;
+enum { CARRIED = 480 };
 
 typedef struct {
     int64_t value[CARRIED];
@@ -27,8 +27,7 @@ dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, void *
         carried numbers;
         const int64_t left = layout->sequences + 1 - i, count = left < CARRIED ? left : CARRIED;
         memcpy(numbers.value, layout->cu_seqlens + i, (size_t)count * sizeof(int64_t));
-        put<<<1, (unsigned)CARRIED, 0, gpu->stream>>>(numbers, count, offsets + i);
-        DR_CUDA_LAUNCHED("put");
+        DR_TRY(dr_cuda_launch("put", put, {1}, CARRIED, 0, gpu->stream, numbers, count, offsets + i));
     }
     put_to->offsets = offsets;
     return DR_OK;
