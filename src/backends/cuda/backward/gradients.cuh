@@ -46,7 +46,7 @@ enum {
     GATES = SUMS + 2 * (int)sizeof(chunk_sums), /* filled and free of each place, then of the rows of a chunk */
     SHARED_BYTES = GATES + (PLACES + 2) * 16
 };
-static_assert(SHARED_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
+static_assert(SHARED_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor has all of its shared memory");
 
 /* What rows read: nothing; the key that they write; another one; that key + lambda query, which is made nowhere: every product
  * with it is one with keys and one with queries. */

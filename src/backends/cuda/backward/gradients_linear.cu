@@ -25,7 +25,7 @@ template <int key_boxes, int value_boxes> struct linear_shape {
 
 /* Behind the barriers of gradients.cuh one that says that G and P are read. */
 enum { READ = SHARED_BYTES, LINEAR_BYTES = READ + 16 };
-static_assert(LINEAR_BYTES <= 227 * 1024, "one block of a multiprocessor has all of its shared memory");
+static_assert(LINEAR_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor has all of its shared memory");
 
 #ifdef DR_CUDA_WARPGROUPS
 
@@ -405,9 +405,6 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream) {
     typedef __nv_bfloat16 T;
     const bool wide = call->plan.value_width == 128;
-#ifndef ONLY22
     if (call->plan.key_width == 64) return wide ? launch<T, 1, 2>(call, stream) : launch<T, 1, 1>(call, stream);
-    if (!wide) return launch<T, 2, 1>(call, stream);
-#endif
-    return launch<T, 2, 2>(call, stream);
+    return wide ? launch<T, 2, 2>(call, stream) : launch<T, 2, 1>(call, stream);
 }

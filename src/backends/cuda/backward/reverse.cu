@@ -296,18 +296,13 @@ static bool fits_groups(const dr_cuda_chunk_plan *plan) {
     return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
 }
 
-/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
- */
 template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
-    enum { SHARED = 227 * 1024 };
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
-    const int columns = plan->value_width / DR_CUDA_COLUMNS;
-    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
-    const int groups = columns > 1 && chains * columns > plan->processors ? 2 : 1;
+    const int columns = plan->value_width / DR_CUDA_COLUMNS, groups = dr_group_scan_groups(*plan);
     const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
-    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, SHARED)};
-    return dr_cuda_launch("reverse_warpgroups", kernel, {chains, (columns + groups - 1) / groups}, 128 + 128 * groups,
-                          dr_group_scan_bytes(group_call.scan), stream, group_call);
+    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, 0)};
+    return dr_cuda_launch("reverse_warpgroups", kernel, {dr_group_scan_chains(*plan), (columns + groups - 1) / groups},
+                          128 + 128 * groups, dr_group_scan_bytes(group_call.scan), stream, group_call);
 }
 
 template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {

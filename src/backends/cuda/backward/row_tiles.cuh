@@ -51,11 +51,6 @@ static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows,
     }
 }
 
-/* Whether a query stands in the row: it is the last of its token. */
-static __device__ inline bool dr_queries(const dr_cuda_rows &rows, int row) {
-    return rows.steps == 1 || row % rows.steps == rows.steps - 1;
-}
-
 static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
     return rows.row[0].undecayed && (rows.steps == 1 || row % rows.steps == 0);
 }

@@ -41,12 +41,11 @@ typedef struct {
 
 static inline dr_carry_call dr_carry_lay(const dr_scan_call &scan, float *local, float *between, float *passage, int groups,
                                          bool gated) {
-    enum { SHARED = 227 * 1024 };
     const int tile = groups * 64 * 64 * 2, beside = (int)sizeof(dr_carry_decays) + 2 * (int)sizeof(uint64_t);
     dr_carry_call call = {scan, local, between, passage, 64 * scan.plan.key_width * 2, 0, 0, 0, 0, 0};
     call.gate = call.value + tile;
     call.bytes = call.gate + (gated ? tile : 0);
-    call.stages = (SHARED - 1024) / (call.bytes + beside);
+    call.stages = (DR_BLOCK_SHARED - 1024) / (call.bytes + beside);
     if (call.stages > DR_CARRY_MOST_STAGES) call.stages = DR_CARRY_MOST_STAGES;
     call.filled = call.stages * call.bytes;
     call.decays = call.filled + call.stages * 2 * (int)sizeof(uint64_t);
@@ -339,21 +338,17 @@ static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, 
     const dr_cuda_chunk_plan *plan = &scan.plan;
     const bool gated = !back && plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const dr_carry_call call = dr_carry_lay(scan, local, between, passage, groups, gated);
-    const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, chains = plan->sequences * plan->value_heads * plan->parts;
-    return dr_cuda_launch("carry_linear",
-                          plan->key_width == 64 ? carry_linear<T, 1, groups, back, keeps>
-                                                : carry_linear<T, 2, groups, back, keeps>,
-                          {chains, (columns + groups - 1) / groups}, 128 + 128 * groups + DR_CARRY_DECAY_THREADS,
-                          call.decays + call.stages * (int)sizeof(dr_carry_decays) + 4 * (int)sizeof(float), stream, call);
+    const int columns = plan->value_width / DR_CUDA_COLUMNS;
+    return dr_cuda_launch(
+        "carry_linear",
+        plan->key_width == 64 ? carry_linear<T, 1, groups, back, keeps> : carry_linear<T, 2, groups, back, keeps>,
+        {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, 128 + 128 * groups + DR_CARRY_DECAY_THREADS,
+        call.decays + call.stages * (int)sizeof(dr_carry_decays) + 4 * (int)sizeof(float), stream, call);
 }
 
-/* As the scan by warp groups: two groups of columns, unless the multiprocessors have room for one more of the chains' blocks.
- */
 template <typename T, bool back, bool keeps>
 static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage, cudaStream_t stream) {
-    const dr_cuda_chunk_plan *plan = &scan.plan;
-    const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, chains = plan->sequences * plan->value_heads * plan->parts;
-    if (columns > 1 && chains * columns > plan->processors)
+    if (dr_group_scan_groups(scan.plan) == 2)
         return dr_launch_carry_groups<T, 2, back, keeps>(scan, local, between, passage, stream);
     return dr_launch_carry_groups<T, 1, back, keeps>(scan, local, between, passage, stream);
 }

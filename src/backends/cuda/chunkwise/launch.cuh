@@ -53,23 +53,18 @@ template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choos
     return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
 }
 
-/* A thread block has a multiprocessor to itself: with two groups of columns it loads tiles once for both, with one more of the
- * chain's blocks run at once. */
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
-    enum { SHARED = 227 * 1024 };
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int columns = dr_scan_groups(*call);
-    const int64_t chains = plan->sequences * plan->value_heads * plan->parts;
-    const bool pair = columns > 1 && chains * columns > plan->processors;
-    const int groups = pair || call->summary ? 2 : 1;
+    const int columns = dr_scan_groups(*call), groups = call->summary ? 2 : dr_group_scan_groups(*plan);
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0; /* the stages */
-    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, SHARED - beside);
+    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0;
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, beside);
     const int threads = plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups;
-    return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel, {chains, (columns + groups - 1) / groups},
-                               threads, dr_group_scan_bytes(group_call) + beside, stream, group_call);
+    return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel,
+                               {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, threads,
+                               dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
 template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {

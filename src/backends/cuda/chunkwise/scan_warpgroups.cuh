@@ -26,8 +26,20 @@ typedef struct {
     int stages;
 } dr_group_scan_call;
 
-/* A stage; every tile begins at a multiple of 1024 bytes. */
-static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int limit) {
+/* Parts of all heads of all sequences: one that has fewer parts than others leaves blocks idle. */
+static inline int64_t dr_group_scan_chains(const dr_cuda_chunk_plan &plan) {
+    return plan.sequences * plan.value_heads * plan.parts;
+}
+
+/* Groups of 64 columns of V in a thread block, which has a multiprocessor to itself: with two it loads tiles once for both,
+ * with one more of the chains' blocks run at once. */
+static inline int dr_group_scan_groups(const dr_cuda_chunk_plan &plan) {
+    const int64_t columns = plan.value_width / DR_CUDA_COLUMNS;
+    return columns > 1 && dr_group_scan_chains(plan) * columns > plan.processors ? 2 : 1;
+}
+
+/* A stage; every tile begins at a multiple of 1024 bytes. beside: bytes that the block has beside its stages. */
+static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int beside) {
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
     dr_group_scan_call call = {scan, 0, 0, 0};
@@ -43,7 +55,7 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     room.keep = end, end += plan.key_width * (int)sizeof(float);
     call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
-    call.stages = (limit - 1024) / room.bytes;
+    call.stages = (DR_BLOCK_SHARED - beside - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
     return call;
 }

@@ -10,6 +10,9 @@
 #define DR_CUDA_WARPGROUPS 1
 #endif
 
+/* Bytes of shared memory that a block may have there: with all of them a multiprocessor has no other block. */
+constexpr int DR_BLOCK_SHARED = 227 * 1024;
+
 /* ---- barriers: 8 bytes of shared memory ---------------------------------------------------------------------------------- */
 
 static __device__ inline void dr_gate_open(unsigned gate, int arrivals) {
