@@ -544,7 +544,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
-    dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+    dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     dr_copy_wait<0>();
     dr_meet<groups>();
@@ -598,11 +598,13 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         return;
     }
     dr_triangle_invert<precise, groups>(matrix);
-    dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, at.block, p,
                                                   dr_shared_address(leaving), score, exit);
+        if (tensors.inverse && plan.halves)
+            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif
