@@ -199,8 +199,12 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
     for (int i = 0; i < 4; i++) {
         dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
         if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
-        dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) x.reader[i][e] = x.writer[i][e];
     }
+    if (reader != writer)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
     dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -427,6 +431,14 @@ static __device__ inline void dr_leaving_put(char *leaving, int width, int row, 
     dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
 }
 
+/* Four channels to memory by one store: a plain one of a pair of words the compiler takes apart. */
+template <typename T> static __device__ inline void dr_slice_put(T *to, const float (&y)[4]) {
+    if constexpr (sizeof(T) == 2)
+        __stwb((uint2 *)to, make_uint2(dr_pack(T(), y[0], y[1]), dr_pack(T(), y[2], y[3])));
+    else
+        __stwb((float4 *)to, make_float4(y[0], y[1], y[2], y[3]));
+}
+
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T, bool pairs>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
@@ -457,13 +469,13 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
             dr_take_four(&tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_put_four<T>(reader_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(reader_to + row * plan.key_width + column, y);
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
             dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_put_four<T>(query_to + at.query[i] + column, y);
+            dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
         dr_take_four(&tables.writer[row][at.channel], x);
 #pragma unroll
@@ -471,7 +483,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
         if (plan.reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
-            dr_put_four<T>(exit_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(exit_to + row * plan.key_width + column, y);
     }
     for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
         query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
