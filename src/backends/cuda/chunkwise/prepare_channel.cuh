@@ -461,6 +461,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
                 after[e] *= total[e];
     }
     const int column = slice + at.channel;
+    reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = at.row + i;
@@ -469,7 +470,8 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
             dr_take_four(&tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_slice_put<T>(reader_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(reader_to, y);
+            reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
             dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
@@ -630,7 +632,9 @@ template <typename T, bool pairs>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
+    const bool beside = pairs && sizeof(T) == 2 && call.tensors.made; /* the first blocks, all of which are there in time */
+    const dr_prepare_block x = dr_prepare_find(call, beside ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x);
+    if (beside && threadIdx.x == 0) call.tensors.made[x.block] = 1;
     if (x.place.tokens > 0) dr_channel_chunk<T, pairs, 1>(call, x, shared);
 }
 
