@@ -39,7 +39,6 @@ typedef struct {
     int32_t processors; /* that are left; 0: prepare ends before the scan begins */
     int32_t groups;     /* blocks that prepare makes at once on a multiprocessor */
     int32_t rounds;     /* of prepare in which all multiprocessors take part, before the scan begins */
-    int32_t first;      /* blocks that prepare's own kernel makes before all that, as it is faster where it has all to itself */
 } dr_cuda_beside;
 
 typedef struct {

@@ -83,13 +83,12 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const bool pairs = channel && steps == 2;
     const int64_t groups = !channel ? 4 : pairs && reads_written(rule) ? 3 : 2;
     const int64_t time = !channel ? 10 : pairs ? 17 : 16, round = groups * plan->processors;
-    const int64_t rest = groups * left * (plan->slots / plan->sequences) / time;
-    const int64_t before = plan->blocks > rest ? plan->blocks - rest : 0;
-    plan->beside = (dr_cuda_beside){.processors = (int32_t)left, .groups = (int32_t)groups};
-    if (pairs)
-        plan->beside.first = (int32_t)before;
-    else
-        plan->beside.rounds = (int32_t)((before + round / 2) / round);
+    const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
+    plan->beside = (dr_cuda_beside){
+        .processors = (int32_t)left,
+        .groups = (int32_t)groups,
+        .rounds = before > 0 ? (int32_t)((before + round / 2) / round) : 0,
+    };
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,

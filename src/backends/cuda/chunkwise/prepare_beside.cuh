@@ -26,7 +26,7 @@ template <int groups> static __device__ inline unsigned dr_beside_index(const dr
     const unsigned stay = (unsigned)beside.processors;
     if (round < rounds) return (round * groups + group) * gridDim.x + blockIdx.x;
     if (blockIdx.x >= stay) return ~0u;
-    return (unsigned)beside.first + rounds * groups * gridDim.x + ((round - rounds) * groups + group) * stay + blockIdx.x;
+    return rounds * groups * gridDim.x + ((round - rounds) * groups + group) * stay + blockIdx.x;
 }
 
 #endif

@@ -632,9 +632,7 @@ template <typename T, bool pairs>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const bool beside = pairs && sizeof(T) == 2 && call.tensors.made; /* the first blocks, all of which are there in time */
-    const dr_prepare_block x = dr_prepare_find(call, beside ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x);
-    if (beside && threadIdx.x == 0) call.tensors.made[x.block] = 1;
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
     if (x.place.tokens > 0) dr_channel_chunk<T, pairs, 1>(call, x, shared);
 }
 
