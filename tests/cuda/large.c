@@ -237,7 +237,7 @@ static bool stages_beside_are_right(gpu *g, const char *rule, fault *what) {
 }
 
 bool suite_large(gpu *g, fault *what) {
-    static const char *const rules[] = {"gdn", "delta_net", "kda", "gla", "pgdn", "pkda"};
+    static const char *const rules[] = {"gdn", "delta_net", "kda", "gla", "pgdn", "pkda", "eda", "dplr"};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (!stages_beside_are_right(g, rules[i], what)) return false;
     return many_sequences_are_right(g, 0, "gdn", 8, DR_PATH_RECURRENT, what) &&
