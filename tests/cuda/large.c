@@ -192,6 +192,7 @@ static bool many_sequences_are_right(gpu *g, int type, const char *rule, int64_t
         const bool output = i == DR_INPUTS;
         if (!output && !c[1].gradient[i]) continue;
         const int64_t width = width_of(&r, i), count = rows * width;
+        if (width == 0) continue;
         double *x[2] = {numbers(count), numbers(count)};
         for (int n = 0; n < 2 && holds; n++)
             holds = get_last(calls[n], output ? c[n].o : c[n].gradient[i], dtype_of(calls[n]->backend, i), rows, width, x[n],
