@@ -193,7 +193,6 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const unsigned columns = (unsigned)w.group * BOX, values = w.base + tile_of(w, shape::value) + columns;
     unsigned y[4][4];
-    meet_group(w); /* the values are read */
     if (shape::reads) {
         const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, rest = w.base + WORK + columns;
         unsigned left[4][4];
@@ -284,8 +283,9 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
             take_values<T, key_boxes, value_boxes, reading>(w);
             if (shape::reads) dr_group_wait<has_keys ? 1 : 0>();
             take_rest<T, key_boxes, value_boxes, reading>(w, u, asked);
-            make_updates<T, key_boxes, value_boxes, reading>(w, u);
         }
+        meet_all<shape::groups>(); /* the values are read, and G and M of the chunk before */
+        if (has_values) make_updates<T, key_boxes, value_boxes, reading>(w, u);
         meet_all<shape::groups>();
         if (shape::reads && has_keys) leave_tile(w, shape::inverse);
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);

@@ -54,25 +54,23 @@ enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
  * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;
- * inverse: both halves of A. */
+ * inverse: both halves of A. Keys and queries are wanted first and left last. They come behind the tiles that are left before,
+ * so that what waits for their places are the tiles of the exit alone, which the next chunk wants last. */
 template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
     enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
     enum {
         state = 0,
-        key = key_boxes,
-        d_update = key + 1 + (apart || sums),
+        d_update = key_boxes + (apart ? 2 : 0),
         output,
         value,
         inverse = value + reads,
-        query = apart || sums ? key + 1 : inverse + 1,
+        key = apart ? key_boxes : inverse + 1,
+        query,
         write = apart ? inverse + 1 : key,
-        exit = inverse + 1 + !sums,
+        exit = inverse + (apart ? 2 : 3),
         tiles = exit + key_boxes
     };
-    /* A group that is ahead writes Y's rest of the next chunk where the other may read G and M of this one until it leaves the
-     * key: the tile that is awaited before that must come to a place that is not free sooner. */
-    static_assert(!reads || groups == 1 || tiles + inverse - PLACES >= key, "a tile holds back the group that is ahead");
 };
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -288,8 +286,9 @@ static __device__ inline void expect_tokens(const dr_row_block &x, int i, const 
         dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
 }
 
-/* The same for all of a chunk that has no place in the ring for long: its tiles from dY on, and A. */
-template <typename T>
+/* The same for all of a chunk that has no place in the ring for long: its tiles behind those of S. apart: the read key is not
+ * written and comes early. */
+template <typename T, bool apart>
 static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, const dr_row_block &x, const dr_source &d_o) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -298,6 +297,7 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
         expect_tokens<T>(x, i, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, rows.value_size);
         expect_tokens<T>(x, i, d_o, x.head, rows.value_size);
         expect_tokens<T>(x, i - 64, dr_query_source(rows), x.key_head, rows.key_size);
+        if (!apart) expect_tokens<T>(x, i - 64, dr_write_source(rows), x.key_head, rows.key_size);
     }
     if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
     if (i == 32)
@@ -325,7 +325,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
         row_inputs inputs;
-        if (more) expect_chunk<T>(call, x, d_o), inputs = fetch_rows(call, x);
+        if (more) expect_chunk<T, shape::apart>(call, x, d_o), inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
@@ -346,7 +346,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         for (int i = 0; i < shape::tiles; i++) {
             char *to = shared + at.place * PLACE;
             dr_gate_wait(free_gate(base, at.place), at.turn);
-            if (i < shape::key)
+            if (i < key_boxes)
                 copy_box<T>(to, states + i * 64, width, value_boxes * 64);
             else if (i >= shape::exit)
                 copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
@@ -459,6 +459,20 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
         for (int i = 0; i < 4; i++) {
             const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
             a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
+        }
+}
+
+/* The same, added to the numbers in a. */
+template <typename T>
+static __device__ inline void add_scaled(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
+    factor += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
+            const float2 sum = dr_unpack(T(), a[k][i]);
+            a[k][i] = dr_pack(T(), fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
         }
 }
 

@@ -259,22 +259,28 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
     if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
-    unsigned turned[4][4], mixed[4][4]; /* M^T, times what the read keys' keys and queries are multiplied by */
+    unsigned turned[4][4], joint[4][4]; /* M^T times what keys are multiplied by; G^T, and M^T for the queries of read keys */
     if (shape::reads) {
         unsigned all[4][4];
         operands_turned<T>(all, erase);
         scale_turned<T>(turned, all, w.rows.rest);
         dr_group_settle(turned), dr_group_settle(r);
-        if (shape::sums) scale_turned<T>(mixed, all, w.rows.mixed), dr_group_settle(mixed);
+        if (shape::sums) {
+            operands_turned<T>(joint, score);
+            add_scaled<T>(joint, all, w.rows.mixed);
+            dr_group_settle(joint);
+        }
     }
     dr_group_settle(q), dr_group_settle(k);
     dr_group_begin();
     chain<T, false, false>(q, score, w.base + write_key, true);
     if (shape::reads) chain<T, false, false>(r, erase, w.base + write_key, true);
     dr_group_commit();
-    chain<T, true, false>(k, score, w.base + query, true);
+    if (shape::sums)
+        chain_rows<T>(k, joint, w.base + query);
+    else
+        chain<T, true, false>(k, score, w.base + query, true);
     if (shape::reads) chain_rows<T>(k, turned, w.base + key);
-    if (shape::sums) chain_rows<T>(k, mixed, w.base + query);
     dr_group_commit();
     dr_group_wait<1>();
     float2 mix = make_float2(0, 0); /* r . query; r has its factor s as yet */
