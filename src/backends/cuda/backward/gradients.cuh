@@ -73,6 +73,18 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     };
 };
 
+/* A call, and what follows from its rows, which a thread would look through in every chunk. */
+struct gradients_call : dr_cuda_backward_call {
+    bool direct, made;              /* dr_rows_direct, dr_rows_made */
+    dr_input read, written, gained; /* of the row: dr_row_led, dr_row_written, dr_row_gained */
+};
+
+static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
+    const dr_cuda_rows *rows = &call.plan.rows;
+    const dr_row *row = &rows->row[0];
+    return {call, dr_rows_direct(rows), dr_rows_made(rows), dr_row_led(row), dr_row_written(row), dr_row_gained(row)};
+}
+
 #ifdef DR_CUDA_WARPGROUPS
 
 /* ---- the ring ----------------------------------------------------------------------------------------------------------- */
@@ -166,11 +178,11 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
 
 /* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
 template <bool reads>
-static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+static __device__ inline void put_gains(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &spec = rows.row[0];
-    const dr_input gained = dr_row_gained(&spec);
+    const dr_input gained = call.gained;
     const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
@@ -185,10 +197,10 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
 
 /* What is left of a chunk when all computing threads are done with it: a warp each. */
 template <int key_boxes, int value_boxes>
-static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
+static __device__ inline void finish_chunk(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains<true>(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 1 && call.direct) put_gains<true>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
@@ -306,7 +318,7 @@ static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, co
 }
 
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void copy_chunks(const gradients_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -376,7 +388,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
 
 /* A thread's chunk and place: groups count from 0, rows are row and row + 8, columns 8 n + 2 t of 64. */
 typedef struct {
-    const dr_cuda_backward_call &call;
+    const gradients_call &call;
     const chunk_rows &rows;
     chunk_sums &sums;
     char *shared;
