@@ -11,6 +11,7 @@
  * shared memory. Beside those that copy and those that compute, four warps make the decays of the next chunk, sum S . dS', and
  * lead gradients of decays and gains to their inputs: nobody waits for them. */
 #include "backends/cuda/backward/gradients_keys.cuh"
+#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -30,6 +31,30 @@ static_assert(LINEAR_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor ha
 #ifdef DR_CUDA_WARPGROUPS
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
+
+/* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
+template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
+    const dr_strided<T> source = {from, width, 64};
+    dr_copy_rows<T>(to, 64, 1, 64, true, 64, 0, 1, source);
+    if (rows == 64) return;
+    const dr_strided<T> below = {from + 64 * (int64_t)width, width, 64};
+    dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
+}
+
+/* The chunk's tokens of an input, boxes of 64 columns. */
+template <typename T>
+static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
+                                          int head, int boxes, int size) {
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
+    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
+}
+
+/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
+template <typename T>
+static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
+    if (i >= 0 && i < x.rows)
+        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
+}
 
 /* Has the second-level cache ask for what of the chunk has no place in the ring for long. */
 template <typename T> static __device__ inline void expect_linear(const dr_cuda_backward_call &call, const dr_row_block &x) {

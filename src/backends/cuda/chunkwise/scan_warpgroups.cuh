@@ -17,8 +17,7 @@
 
 enum { DR_SCAN_MOST_STAGES = 4 };
 
-/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, both of which it loads: products with
- * each are summed, since queries are there for the outputs. The first pass over parts, which has none, makes their sum. */
+/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, both of which it loads. */
 enum { DR_SCAN_BLIND, DR_SCAN_READS, DR_SCAN_SUMS };
 
 typedef struct {
@@ -48,13 +47,13 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o ? queries : 0;
+    room.query = end, end += scan.o || plan.reader_sum ? queries : 0;
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
     room.keep = end, end += plan.key_width * (int)sizeof(float);
-    call.lambda = end, end += scan.o && plan.reader_sum ? 64 * (int)sizeof(float) : 0;
+    call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (DR_BLOCK_SHARED - beside - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
@@ -163,71 +162,14 @@ static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk
                          step * tokens * source.token * size);
 }
 
-/* Rows of two streams that a thread holds, 16 apart: a chunk's keys and queries, and lambda of each. */
-template <int boxes> struct dr_group_pairs {
-    uint4 key[4 * boxes], query[4 * boxes];
-    float lambda[4];
-};
-
-template <int boxes> static __device__ inline void dr_group_hold(dr_group_stream &stream, uint4 (&x)[4 * boxes]) {
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-#pragma unroll
-        for (int box = 0; box < boxes; box++) x[j * boxes + box] = __ldg((const uint4 *)(stream.at + box * 128));
-        stream.at += stream.step;
-    }
-    stream.at += stream.skip;
-}
-
-/* Asks for those of the chunk that begins with token `first`. */
-template <int boxes>
-static __device__ inline void dr_group_ask(const dr_cuda_input &lambda, int64_t first, int head, dr_group_stream &key,
-                                           dr_group_stream &query, dr_group_pairs<boxes> &x) {
-    const float *at = (const float *)lambda.at + head * lambda.head + (first + threadIdx.x / 8) * lambda.token;
-#pragma unroll
-    for (int j = 0; j < 4; j++) x.lambda[j] = __ldg(at + 16 * j * lambda.token);
-    dr_group_hold<boxes>(key, x.key);
-    dr_group_hold<boxes>(query, x.query);
-}
-
-/* key + lambda query to a tile; to: the thread's place in it. */
-template <typename T, int boxes> static __device__ inline void dr_group_lay_sum(char *to, const dr_group_pairs<boxes> &x) {
-#pragma unroll
-    for (int i = 0; i < 4 * boxes; i++) {
-        const unsigned k[4] = {x.key[i].x, x.key[i].y, x.key[i].z, x.key[i].w};
-        const unsigned q[4] = {x.query[i].x, x.query[i].y, x.query[i].z, x.query[i].w};
-        unsigned r[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float2 a = dr_unpack(T(), k[e]), b = dr_unpack(T(), q[e]);
-            r[e] = dr_pack(T(), fmaf(x.lambda[i / boxes], b.x, a.x), fmaf(x.lambda[i / boxes], b.y, a.y));
-        }
-        *(uint4 *)(to + i / boxes * 2048 + i % boxes * 8192) = make_uint4(r[0], r[1], r[2], r[3]);
-    }
-}
-
-/* The same of a chunk that is not whole, or whose rows do not lie like that. */
-template <typename T, int boxes>
-static __device__ inline void dr_group_form_sum(const dr_cuda_rows &rows, char *tile, const dr_chunk_place &place, int key_head,
-                                                int head) {
-    const dr_source key = dr_reader_source(rows), query = dr_source_of(rows.input[DR_INPUT_QUERY]);
-    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
-    const dr_strided<T> k = {(const T *)key.at + place.first * key.token + key_head * key.head, key.token, place.tokens};
-    const dr_strided<T> q = {(const T *)query.at + place.first * query.token + key_head * query.head, query.token,
-                             place.tokens};
-    const dr_form_factor factor = {(const float *)lambda.at + place.first * lambda.token + head * lambda.head, lambda.token, 1};
-    dr_form_rows<T>(tile, boxes, rows.key_size, rows.aligned, 64, 0, 1, DR_FORM_PLUS, k, q, factor);
-}
-
 /* Of two rows a token the one whose value is stored in the tile, if it is only one, else -1. */
 static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
     const bool first = rows.row[0].value != DR_VALUE_NONE, second = rows.row[1].value != DR_VALUE_NONE;
     return first == second ? -1 : second;
 }
 
-/* columns: of V that the computing groups have, from the first and from the second on; -1: none. forms: what rows read is made
- * here; keys and queries of a chunk are asked for when those of the one before are in their tile. */
-template <typename T, int boxes, bool forms>
+/* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
+template <typename T, int boxes>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
@@ -235,8 +177,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
-    const bool gated = !forms && rows.input[DR_INPUT_WRITE_GATE].at != NULL, whole_keys = rows.key_size == width;
-    const int steps = forms ? 1 : rows.steps;
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, whole_keys = rows.key_size == width;
     const unsigned gates = dr_shared_address(shared);
     const int thread = (int)threadIdx.x, queries = plan.query_rows, key_head = place.head / rows.group;
     const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
@@ -252,7 +193,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     const bool sums = plan.reader_sum, reader_direct = plan.reader_direct || sums;
     dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
                              : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
-                                                                      whole_keys && steps == 1)
+                                                                      whole_keys && rows.steps == 1)
                                              : stored(tensors.reader, 64, row_bytes);
     dr_group_stream query =
         plan.query_direct ? dr_group_open_input<T>(plan,
@@ -261,35 +202,24 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
                                                    now.first, key_head, 0, queries, whole_keys)
                           : stored(tensors.query, queries, row_bytes);
     dr_group_stream values[2];
-    const int row = steps == 2 ? dr_group_value_row(rows) : 0, value_row = thread / 8 * steps + row;
+    const int row = rows.steps == 2 ? dr_group_value_row(rows) : 0, value_row = thread / 8 * rows.steps + row;
     const unsigned value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
 #pragma unroll
     for (int g = 0; g < 2; g++)
-        values[g] =
-            dr_group_open_input<T>(plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g],
-                                   64 / steps, columns[g] >= 0 && columns[g] + 64 <= rows.value_size && steps <= 2 && row >= 0);
+        values[g] = dr_group_open_input<T>(
+            plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
+            columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
 
-    dr_group_pairs<boxes> pairs;
-    bool held = false;
-    const auto hold = [&](int64_t first) {
-        held = reader.at && query.at && first + plan.chunk <= last;
-        if (held) dr_group_ask<boxes>(rows.input[DR_INPUT_LAMBDA], first, place.head, reader, query, pairs);
-    };
-    if (forms && place.begin < place.end) hold(now.first);
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
-        if (!forms && tensors.made) dr_flag_await(tensors.made + block);
+        if (tensors.made) dr_flag_await(tensors.made + block);
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
         const bool full = now.tokens == plan.chunk;
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
         const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
-        if (forms && held)
-            dr_group_lay_sum<T, boxes>(x.shared + call.room.reader + mine, pairs);
-        else if (forms)
-            dr_group_form_sum<T, boxes>(rows, x.shared + call.room.reader, now, key_head, place.head);
-        else if (reader.at && (full || !reader_direct))
+        if (reader.at && (full || !reader_direct))
             dr_group_fill<boxes>(reader, stage + (unsigned)call.room.reader, 64);
         else
             dr_scan_load_reader<T, width>(x, now, block);
@@ -298,7 +228,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             x.columns = columns[g];
             if (columns[g] < 0) continue;
             const unsigned to = stage - mine + value_mine + (unsigned)(call.room.value + g * 64 * 64 * 2);
-            if (full && values[g].at && steps == 1)
+            if (full && values[g].at && rows.steps == 1)
                 dr_group_fill<1>(values[g], to, 64);
             else if (full && values[g].at)
                 dr_group_fill<1, 2>(values[g], to, 32);
@@ -308,9 +238,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         dr_scan_load_factors(x, block);
         dr_group_fill<boxes>(exit, stage + (unsigned)call.room.exit, 64);
-        if (sums && !forms) dr_group_load_lambda(group_call, x.shared, now, place.head);
-        if (!forms && call.o) dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
-        if (!forms && call.o) {
+        if (sums) dr_group_load_lambda(group_call, x.shared, now, place.head);
+        if (call.o) dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
+        if (call.o || sums) {
             if (query.at && (full || !plan.query_direct))
                 dr_group_fill<boxes>(query, stage + (unsigned)call.room.query, queries);
             else
@@ -327,10 +257,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
         block += heads;
-        if (forms && chunk + 1 < place.end) hold(now.first);
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
-    if (!forms && tensors.made) dr_beside_close();
+    if (tensors.made) dr_beside_close();
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
@@ -489,7 +418,7 @@ template <typename T, int boxes, int queries, int reading>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
-    constexpr bool reads = reading != DR_SCAN_BLIND;
+    constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
@@ -516,13 +445,13 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
         dr_group_begin();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
-        if (queries) {
+        if (asks) {
             dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false);
             dr_group_commit();
-            if (call.saved) dr_group_save<T, steps>(call, place, block, a);
+            if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
         }
         dr_group_values<T>(place.unit, there, value, v);
-        if (reads) dr_group_wait<reading == DR_SCAN_READS && queries ? 1 : 0>();
+        if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
         if constexpr (reading == DR_SCAN_SUMS) {
             const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -567,7 +496,6 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
-    constexpr bool forms = reading == DR_SCAN_SUMS && queries == 0;
     const dr_scan_call &call = group_call.call;
     const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
@@ -582,13 +510,12 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (busy == 0) return;
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<forms ? 120 : 56>();
-        dr_group_copy<T, boxes, forms>(group_call, shared, dr_scan_find(call, first, rest), columns);
+        if (groups == 2) dr_registers_give<56>();
+        dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
-        if (groups == 2) dr_registers_take<forms ? 192 : 224>();
+        if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (first + g < all)
-            dr_group_compute<T, boxes, queries, forms ? DR_SCAN_READS : reading>(group_call, shared, (int)g, first + g, rest);
+        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }
