@@ -24,7 +24,9 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     *e = (engine){.layout = NULL};
     DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
-    e->call.plan.halves = dr_cuda_backward_fuses(&e->call.plan);
+    const dr_cuda_chunk_plan *plan = &e->call.plan;
+    e->call.plan.halves =
+        dr_cuda_backward_fuses(plan) || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     return DR_OK;
 }
 

@@ -11,18 +11,19 @@
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
-    const bool channel = plan->rows.channel_decay;
+    const bool channel = plan->rows.channel_decay, pairs = plan->rows.steps == 2;
     if constexpr (sizeof(T) == 2)
         if (tensors->made) {
             const int groups = plan->beside.groups;
-            void (*kernel)(dr_prepare_call) = channel ? prepare_beside<T, 2, true> : prepare_beside<T, 4, false>;
+            void (*kernel)(dr_prepare_call) = !channel      ? prepare_beside<T, 4, false, false>
+                                              : !pairs      ? prepare_beside<T, 2, true, false>
+                                              : groups == 2 ? prepare_beside<T, 2, true, true>
+                                                            : prepare_beside<T, 3, true, true>;
             return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
                                   groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
         }
     const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
-    void (*kernel)(dr_prepare_call) = !channel                ? prepare<T>
-                                      : plan->rows.steps == 2 ? prepare_channel<T, true>
-                                                              : prepare_channel<T, false>;
+    void (*kernel)(dr_prepare_call) = !channel ? prepare<T> : pairs ? prepare_channel<T, true> : prepare_channel<T, false>;
     return dr_cuda_launch("prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes, stream, call);
 }
 

@@ -1,9 +1,10 @@
 /* Prepare beside the scan, on sm_90a for 16-bit types: where the scan has fewer blocks than there are multiprocessors, prepare
  * goes on on the others while the scan takes what is made (device/beside.cuh).
  *
- * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two, which make a
- * chunk of a value head each and meet nobody. Chunks are made in the order in which the scan takes them. All multiprocessors
- * take part in the first rounds; then the scan gets those that it needs. Which group makes what follows from the plan alone. */
+ * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two or, of two rows a
+ * token, three, as many as there is room for. They make a chunk of a value head each and meet nobody. Chunks are made in the
+ * order in which the scan takes them. All multiprocessors take part in the first rounds; then the scan gets those that it
+ * needs. Which group makes what follows from the plan alone. */
 #ifndef DR_CUDA_PREPARE_BESIDE_CUH
 #define DR_CUDA_PREPARE_BESIDE_CUH
 
@@ -30,8 +31,8 @@ template <int groups> static __device__ inline unsigned dr_beside_index(const dr
 
 #endif
 
-/* channel: prepare_channel.cuh, else prepare.cuh. */
-template <typename T, int groups, bool channel>
+/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. */
+template <typename T, int groups, bool channel, bool pairs>
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -49,7 +50,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, block);
         if constexpr (channel)
-            dr_channel_chunk<T, false, groups>(call, x, own);
+            dr_channel_chunk<T, pairs, groups>(call, x, own);
         else
             dr_prepare_chunk<T, groups>(call, x, own);
         dr_meet<groups>(); /* everything is written, and the tiles are read */
