@@ -461,6 +461,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
                 after[e] *= total[e];
     }
     const int column = slice + at.channel;
+    reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = at.row + i;
@@ -469,7 +470,8 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
             dr_take_four(&tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_slice_put<T>(reader_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(reader_to, y);
+            reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
             dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
