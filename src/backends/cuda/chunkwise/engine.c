@@ -25,6 +25,8 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
     e->call.plan.halves = dr_cuda_backward_fuses(&e->call.plan);
+    e->call.plan.scan_inside =
+        dr_cuda_diagonal_inside(&e->call.plan) && (e->call.plan.halves || e->call.plan.rows.channel_decay);
     return DR_OK;
 }
 
@@ -86,6 +88,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
+    e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
     if (e.call.plan.rows.diagonal_scan)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
@@ -108,6 +111,8 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
     e.call.d_final = d_final->at[DR_STATE_S];
     e.call.d_initial = d_initial->at[DR_STATE_S];
     e.diagonal.entry = e.scan_entry;
+    e.call.chunk.scan.entry = e.scan_entry;
+    e.call.chain = dr_cuda_diagonal_turn(&e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A], d_initial->at[DR_STATE_A]);
     DR_TRY(tell_layout(gpu, recurrence, &e));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;

@@ -8,6 +8,12 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
     return !dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON) && plan->rows.normalizer == DR_NORMALIZER_NONE;
 }
 
+bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && dr_rows_made(rows) &&
+           rows->row[0].read == DR_READ_KEY;
+}
+
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
     *chain = dr_cuda_diagonal_chain{};
@@ -15,6 +21,7 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
     chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
     chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
+    chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
 
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
@@ -36,6 +43,11 @@ void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
         plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
 }
 
+dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
+                                             const float *d_final, float *d_initial) {
+    return {gradients->end, chain->product, gradients->exit, chain->told, chain->ticket, d_final, d_initial};
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
 /* Before chunks make A for one another: none has told anything, and A stays what it was where a sequence has no token. */
@@ -43,6 +55,7 @@ static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan pla
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
     if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+    if (i == 0) *chain.ticket = 0;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
 }
