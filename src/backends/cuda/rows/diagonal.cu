@@ -45,7 +45,7 @@ void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
 
 dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
                                              const float *d_final, float *d_initial) {
-    return {gradients->end, chain->product, gradients->exit, chain->told, chain->ticket, d_final, d_initial};
+    return {gradients->end, chain->product, gradients->exit, chain->told, chain->ticket, NULL, d_final, d_initial};
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
@@ -54,7 +54,10 @@ dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain
 static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
-    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+    if (i < plan.slots * plan.key_heads) {
+        chain.told[i] = CHAIN_NOTHING;
+        if (chain.made) chain.made[i] = 0;
+    }
     if (i == 0) *chain.ticket = 0;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
