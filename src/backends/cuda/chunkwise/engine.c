@@ -37,11 +37,6 @@ static void lay_saved(engine *e, dr_arena *arena) {
     dr_cuda_diagonal_lay_made(&e->call.plan, arena);
 }
 
-/* Whether prepare makes the diagonal scan. */
-static bool scans_inside(const dr_cuda_chunk_plan *plan) {
-    return plan->scan_inside && !plan->rows.channel_decay;
-}
-
 /* Of a forward also the tensors that a saving one has elsewhere. */
 static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine *e, dr_arena *arena) {
     e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout));
@@ -49,7 +44,7 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) {
         e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-        if (!scans_inside(&e->call.plan)) dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+        if (!e->call.plan.scan_inside) dr_cuda_diagonal_lay_made(&e->call.plan, arena);
         return;
     }
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
@@ -93,10 +88,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
-    e.diagonal.made = scans_inside(&e.call.plan) ? e.call.chunk.made : NULL;
+    e.diagonal.made = e.call.plan.scan_inside ? e.call.chunk.made : NULL;
     e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
-    if (scans_inside(&e.call.plan))
+    if (e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_begin(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));

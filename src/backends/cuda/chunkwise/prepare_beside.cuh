@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, block);
         if constexpr (channel)
-            dr_channel_chunk<T, false, groups>(call, x, own);
+            dr_channel_chunk<T, false, scans, groups>(call, x, own);
         else
             dr_prepare_chunk<T, groups, scans>(call, x, own);
         if (scans && first) taken[group] = next;
