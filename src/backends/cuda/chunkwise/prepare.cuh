@@ -51,7 +51,7 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
     if (end < behind) end = behind;
     room.small = end;
     room.scan = end + (int)sizeof(dr_prepare_small);
-    room.bytes = room.scan + (plan.scan_inside ? (int)sizeof(dr_scan_room) : 0);
+    room.bytes = room.scan + (plan.scan_inside ? (int)sizeof(dr_inside_room) : 0);
     return room;
 }
 
@@ -393,8 +393,8 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     else
         dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = dr_copy_thread();
-    dr_scan_early early;
-    if constexpr (scans) early = dr_scan_ask(plan, tensors, x);
+    dr_inside_early early;
+    if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     const bool mixed = plan.reader_sum && i < x.alive;
     const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
@@ -404,11 +404,11 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_prepare_spread(rows, half, small);
     if (i < 64) small.lambda[i] = lambda;
     if constexpr (scans) {
-        dr_scan_room &scan = *(dr_scan_room *)(shared + room.scan);
-        dr_scan_put_rows(early.alpha, early.gain, scan);
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
+        dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_scan_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
     }
     dr_copy_wait<0>();
     dr_shared_fence();

@@ -9,32 +9,32 @@
  * and w of 32 or 64 rows and channels that wait for nobody
  *
  * The threads of a chunk wait only for chunks that were taken before theirs by blocks that run. Most rules squash by
- * s = r / (1 + |r|) and into an interval that is not large: there a row and channel take 16 instructions (scan_fast). */
+ * s = r / (1 + |r|) and into an interval that is not large: there a row and channel take 16 instructions. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_CUH
 #define DR_CUDA_DIAGONAL_ROWS_CUH
 
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
-enum { SCAN_BLOCK = 16, SCAN_BLOCKS = 4 };
+enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
 
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
     float alpha[64], gain[64];
-    float over[64];               /* alphas from the start of the block to after the row */
-    float product[SCAN_BLOCKS];   /* of a block's alphas */
-    float part[SCAN_BLOCKS][128]; /* what a block makes of A = 0 */
-} dr_scan_room;
+    float over[64];                 /* alphas from the start of the block to after the row */
+    float product[INSIDE_BLOCKS];   /* of a block's alphas */
+    float part[INSIDE_BLOCKS][128]; /* what a block makes of A = 0 */
+} dr_inside_room;
 
 /* The chunk among those of its sequence and head. */
 typedef struct {
     int64_t slot, own, ahead; /* own: slot and head; chunks of the sequence before it */
     unsigned *told;
-} dr_scan_place;
+} dr_inside_place;
 
-static __device__ inline dr_scan_place dr_scan_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                                    const dr_prepare_block &x) {
-    dr_scan_place place;
+static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                                        const dr_prepare_block &x) {
+    dr_inside_place place;
     place.slot = (unsigned)x.block / (unsigned)plan.key_heads;
     place.own = x.block;
     place.ahead = place.slot - dr_sequence_slot(plan, tensors.cu, x.place.sequence);
@@ -43,14 +43,14 @@ static __device__ inline dr_scan_place dr_scan_find(const dr_cuda_chunk_plan &pl
 }
 
 /* What the lane's chunk of the 32 before this one has told. */
-static __device__ inline unsigned dr_scan_look(const dr_scan_place &place) {
+static __device__ inline unsigned dr_inside_look(const dr_inside_place &place) {
     const int lane = (int)(threadIdx.x % 32);
     return lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
 }
 
 /* From that, how many chunks lie between this one and the nearest that has told the state it leaves; -1: they have not all told
  * what they make of zero. */
-static __device__ inline int dr_scan_between(unsigned state) {
+static __device__ inline int dr_inside_between(unsigned state) {
     const unsigned whole = __ballot_sync(0xffffffffu, state == CHAIN_WHOLE),
                    some = __ballot_sync(0xffffffffu, state != CHAIN_NOTHING);
     const int between = __ffs((int)whole) - 1;
@@ -59,7 +59,7 @@ static __device__ inline int dr_scan_between(unsigned state) {
 
 /* ---- channels of a lane ------------------------------------------------------------------------------------------------ */
 
-template <int C> static __device__ inline void dr_scan_load(const float *from, float (&to)[C]) {
+template <int C> static __device__ inline void dr_inside_load(const float *from, float (&to)[C]) {
     if constexpr (C == 4) {
         const float4 x = __ldcg((const float4 *)from);
         to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
@@ -69,7 +69,7 @@ template <int C> static __device__ inline void dr_scan_load(const float *from, f
     }
 }
 
-template <int C> static __device__ inline void dr_scan_store(float *to, const float (&x)[C]) {
+template <int C> static __device__ inline void dr_inside_store(float *to, const float (&x)[C]) {
     if constexpr (C == 4)
         *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
     else
@@ -77,12 +77,12 @@ template <int C> static __device__ inline void dr_scan_store(float *to, const fl
 }
 
 /* product state + what it is added to */
-template <int C> static __device__ inline void dr_scan_over(float product, float (&state)[C], const float (&from_zero)[C]) {
+template <int C> static __device__ inline void dr_inside_over(float product, float (&state)[C], const float (&from_zero)[C]) {
 #pragma unroll
     for (int e = 0; e < C; e++) state[e] = fmaf(product, state[e], from_zero[e]);
 }
 
-template <typename T, int C> static __device__ inline void dr_scan_key(const char *tile, int row, float (&k)[C]) {
+template <typename T, int C> static __device__ inline void dr_inside_key(const char *tile, int row, float (&k)[C]) {
     const char *at = tile + dr_tile_at<T>(0, 64, row, (int)(threadIdx.x % 32) * C);
     if constexpr (C == 4) {
         const uint2 word = *(const uint2 *)at;
@@ -96,7 +96,7 @@ template <typename T, int C> static __device__ inline void dr_scan_key(const cha
 
 /* To the row of a tile, and to memory where that is wanted. */
 template <typename T, int C>
-static __device__ inline void dr_scan_put(char *tile, int row, const float (&w)[C], T *to, bool wanted) {
+static __device__ inline void dr_inside_put(char *tile, int row, const float (&w)[C], T *to, bool wanted) {
     char *at = tile + dr_tile_at<T>(0, 64, row, (int)(threadIdx.x % 32) * C);
     if constexpr (C == 4) {
         const uint2 word = make_uint2(dr_pack(T(), w[0], w[1]), dr_pack(T(), w[2], w[3]));
@@ -113,21 +113,21 @@ static __device__ inline void dr_scan_put(char *tile, int row, const float (&w)[
 
 /* The state before the chunk: what the nearest left, through what those between made of zero. */
 template <int C>
-static __device__ inline void dr_scan_fetch(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                            const dr_scan_place &place, int between, float (&state)[C]) {
+static __device__ inline void dr_inside_fetch(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                              const dr_inside_place &place, int between, float (&state)[C]) {
     const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
     dr_fence_device();
-    dr_scan_load<C>(chain.entry + (place.own - between * H) * K + channel, state);
+    dr_inside_load<C>(chain.entry + (place.own - between * H) * K + channel, state);
 #pragma unroll 1
     for (int i = between; i > 0; i--) {
         float end[C];
-        dr_scan_load<C>(chain.end + (place.own - i * H) * K + channel, end);
-        dr_scan_over<C>(__ldcg(chain.product + place.own - i * H), state, end);
+        dr_inside_load<C>(chain.end + (place.own - i * H) * K + channel, end);
+        dr_inside_over<C>(__ldcg(chain.product + place.own - i * H), state, end);
     }
 }
 
 /* By a warp, behind its stores. */
-static __device__ inline void dr_scan_tell(const dr_scan_place &place, unsigned what) {
+static __device__ inline void dr_inside_tell(const dr_inside_place &place, unsigned what) {
     __syncwarp();
     if (threadIdx.x % 32 != 0) return;
     dr_fence_device();
@@ -137,9 +137,9 @@ static __device__ inline void dr_scan_tell(const dr_scan_place &place, unsigned 
 /* The state before the chunk. known: it is there already, or with no chunk before given; else the chunk tells what it makes of
  * zero, and looks until it is. The first warp tells. */
 template <int C>
-static __device__ inline void dr_scan_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                             const dr_prepare_block &x, const dr_scan_place &place, const dr_scan_room &room,
-                                             bool known, float (&state)[C]) {
+static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                               const dr_prepare_block &x, const dr_inside_place &place,
+                                               const dr_inside_room &room, bool known, float (&state)[C]) {
     const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
     float *at = chain.entry + place.own * K + channel;
     const bool tells = dr_copy_thread() < 32;
@@ -147,62 +147,62 @@ static __device__ inline void dr_scan_before(const dr_cuda_chunk_plan &plan, con
     float end[C] = {};
     if (tells)
 #pragma unroll
-        for (int b = 0; b < SCAN_BLOCKS; b++) {
+        for (int b = 0; b < INSIDE_BLOCKS; b++) {
             float part[C];
 #pragma unroll
             for (int e = 0; e < C; e++) part[e] = room.part[b][channel + e];
-            dr_scan_over<C>(room.product[b], end, part);
+            dr_inside_over<C>(room.product[b], end, part);
         }
     if (!known) {
         if (tells && !x.place.last) {
-            dr_scan_store<C>(chain.end + place.own * K + channel, end);
+            dr_inside_store<C>(chain.end + place.own * K + channel, end);
             if (threadIdx.x % 32 == 0) chain.product[place.own] = product;
-            dr_scan_tell(place, CHAIN_SUM);
+            dr_inside_tell(place, CHAIN_SUM);
         }
         int between;
-        do between = dr_scan_between(dr_scan_look(place));
+        do between = dr_inside_between(dr_inside_look(place));
         while (between < 0);
-        dr_scan_fetch<C>(plan, chain, place, between, state);
+        dr_inside_fetch<C>(plan, chain, place, between, state);
     }
     if (!tells) return;
-    if (place.ahead == 0) dr_scan_store<C>(at, state);
+    if (place.ahead == 0) dr_inside_store<C>(at, state);
     float leaves[C];
 #pragma unroll
     for (int e = 0; e < C; e++) leaves[e] = state[e];
-    dr_scan_over<C>(product, leaves, end);
+    dr_inside_over<C>(product, leaves, end);
     if (!x.place.last) {
-        dr_scan_store<C>(at + H * K, leaves);
-        dr_scan_tell(place, CHAIN_WHOLE);
+        dr_inside_store<C>(at + H * K, leaves);
+        dr_inside_tell(place, CHAIN_WHOLE);
     } else if (chain.final) {
-        dr_scan_store<C>(chain.final + (x.place.sequence * H + x.key_head) * K + channel, leaves);
+        dr_inside_store<C>(chain.final + (x.place.sequence * H + x.key_head) * K + channel, leaves);
     }
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
 /* The numbers of the warp's rows. alpha, gain: of row lane % 16, asked for before. */
-static __device__ inline void dr_scan_put_rows(float alpha, float gain, dr_scan_room &room) {
-    const int lane = (int)(threadIdx.x % 32), warp = dr_copy_thread() / 32, own = lane % SCAN_BLOCK;
+static __device__ inline void dr_inside_put_rows(float alpha, float gain, dr_inside_room &room) {
+    const int lane = (int)(threadIdx.x % 32), warp = dr_copy_thread() / 32, own = lane % INSIDE_BLOCK;
     float over = alpha;
 #pragma unroll
-    for (int step = 1; step < SCAN_BLOCK; step *= 2) {
+    for (int step = 1; step < INSIDE_BLOCK; step *= 2) {
         const float above = __shfl_up_sync(0xffffffffu, over, step);
         if (own >= step) over *= above;
     }
-    if (lane >= SCAN_BLOCK) return;
-    const int i = warp * SCAN_BLOCK + own;
+    if (lane >= INSIDE_BLOCK) return;
+    const int i = warp * INSIDE_BLOCK + own;
     room.alpha[i] = alpha, room.gain[i] = gain, room.over[i] = over;
-    if (own == SCAN_BLOCK - 1) room.product[warp] = over;
+    if (own == INSIDE_BLOCK - 1) room.product[warp] = over;
 }
 
 /* A after every row of the warp, zero before the first. */
 template <typename T, int C>
-static __device__ inline void dr_scan_from_zero(const dr_scan_room &room, const char *keys, float (&a)[SCAN_BLOCK][C]) {
-    const int first = dr_copy_thread() / 32 * SCAN_BLOCK;
+static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[INSIDE_BLOCK][C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
-    for (int i = 0; i < SCAN_BLOCK; i++) {
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
         float k[C];
-        dr_scan_key<T, C>(keys, first + i, k);
+        dr_inside_key<T, C>(keys, first + i, k);
 #pragma unroll
         for (int e = 0; e < C; e++) {
             const float step = room.gain[first + i] * (k[e] * k[e]);
@@ -216,34 +216,33 @@ static __device__ inline void dr_scan_from_zero(const dr_scan_room &room, const 
 typedef struct {
     float scale, shift; /* of A: e^-centre, eps e^-centre */
     float b[5];
-} dr_scan_squash;
+} dr_inside_squash;
 
 /* The polynomial is the series of the exponential, whose s^5 and s^6 are made of lower powers so that on [-1, 1] the error is
  * even (Chebyshev): less than factor^5 / 1920 + factor^6 / 23040 + factor^7 / 5040, up to factor 0.7 1.1e-4 of B, by default
  * 6e-6.
  */
-static __device__ inline dr_scan_squash dr_scan_squash_of(const dr_map_squash &squash, float centre) {
+static __device__ inline dr_inside_squash dr_inside_squash_of(const dr_map_squash &squash, float centre) {
     const float f = squash.factor, f2 = f * f, f4 = f2 * f2, whole = expf(squash.offset), scale = expf(-centre);
-    return {scale,
-            squash.eps * scale,
-            {whole * (1 + f2 * f4 / 23040), -whole * f * (1 - f4 / 384), whole * f2 * (0.5f - f4 / 1280),
-             -whole * f * f2 * (1 / 6.0f + f2 / 96), whole * f4 * (1 / 24.0f + f2 / 480)}};
+    const float b0 = 1 + f2 * f4 * (1 / 23040.0f), b1 = -f * (1 - f4 * (1 / 384.0f)), b2 = f2 * (0.5f - f4 * (1 / 1280.0f)),
+                b3 = -f * f2 * (1 / 6.0f + f2 * (1 / 96.0f)), b4 = f4 * (1 / 24.0f + f2 * (1 / 480.0f));
+    return {scale, squash.eps * scale, {whole * b0, whole * b1, whole * b2, whole * b3, whole * b4}};
 }
 
-static __device__ inline bool dr_scan_is_fast(const dr_map_squash &squash, float centre) {
+static __device__ inline bool dr_inside_is_fast(const dr_map_squash &squash, float centre) {
     return !squash.tanh && squash.factor <= 0.7f && fabsf(centre) <= 40 && squash.eps >= 1e-15f;
 }
 
 /* Write keys of the warp's rows. before: A before the block. to: of the warp's first row, in memory; NULL: the tile will do. */
 template <typename T, int C>
-static __device__ inline void dr_scan_writes(const dr_scan_room &room, const dr_scan_squash &squash, const char *keys,
-                                             char *writes, const float (&a)[SCAN_BLOCK][C], const float (&before)[C], T *to,
-                                             int64_t stride, int alive) {
-    const int first = dr_copy_thread() / 32 * SCAN_BLOCK;
+static __device__ inline void dr_inside_writes(const dr_inside_room &room, const dr_inside_squash &squash, const char *keys,
+                                               char *writes, const float (&a)[INSIDE_BLOCK][C], const float (&before)[C], T *to,
+                                               int64_t stride, int alive) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
-    for (int i = 0; i < SCAN_BLOCK; i++) {
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
         float w[C];
-        dr_scan_key<T, C>(keys, first + i, w);
+        dr_inside_key<T, C>(keys, first + i, w);
 #pragma unroll
         for (int e = 0; e < C; e++) {
             const float all = fmaf(room.over[first + i], before[e], a[i][e]);
@@ -254,29 +253,29 @@ static __device__ inline void dr_scan_writes(const dr_scan_room &room, const dr_
             for (int n = 3; n >= 0; n--) b = fmaf(b, s, squash.b[n]);
             w[e] *= b;
         }
-        dr_scan_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
+        dr_inside_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
     }
 }
 
 /* The same by the squash as it is defined, row after row. */
 template <typename T, int C>
-static __device__ inline void dr_scan_writes_slowly(const dr_scan_room &room, const dr_map_squash &squash, float centre,
-                                                    const char *keys, char *writes, const float (&before)[C], T *to,
-                                                    int64_t stride, int alive) {
-    const int first = dr_copy_thread() / 32 * SCAN_BLOCK;
+static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room, const dr_map_squash &squash, float centre,
+                                                      const char *keys, char *writes, const float (&before)[C], T *to,
+                                                      int64_t stride, int alive) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
     float a[C];
 #pragma unroll
     for (int e = 0; e < C; e++) a[e] = before[e];
 #pragma unroll 1
-    for (int i = 0; i < SCAN_BLOCK; i++) {
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
         float w[C], slope;
-        dr_scan_key<T, C>(keys, first + i, w);
+        dr_inside_key<T, C>(keys, first + i, w);
 #pragma unroll
         for (int e = 0; e < C; e++) {
             a[e] = dr_map_scan_step(a[e], room.alpha[first + i], room.gain[first + i], w[e]);
             w[e] *= dr_map_squash_value(&squash, a[e], centre, &slope);
         }
-        dr_scan_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
+        dr_inside_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
     }
 }
 
@@ -284,19 +283,19 @@ static __device__ inline void dr_scan_writes_slowly(const dr_scan_room &room, co
 
 /* What is asked for before the keys have come. */
 typedef struct {
-    dr_scan_place place;
+    dr_inside_place place;
     unsigned told;
     float alpha, gain, centre; /* of row lane % 16 of the warp's */
-} dr_scan_early;
+} dr_inside_early;
 
-static __device__ inline dr_scan_early dr_scan_ask(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                                   const dr_prepare_block &x) {
+static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                                       const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int i = dr_copy_thread() / 32 * SCAN_BLOCK + (int)(threadIdx.x % SCAN_BLOCK);
+    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK);
     const bool there = i < x.place.tokens;
-    dr_scan_early early;
-    early.place = dr_scan_find(plan, tensors, x);
-    early.told = dr_scan_look(early.place);
+    dr_inside_early early;
+    early.place = dr_inside_find(plan, tensors, x);
+    early.told = dr_inside_look(early.place);
     early.alpha = there ? dr_diagonal_alpha(rows, x.place.first + i, x.key_head) : 1;
     early.gain = there ? dr_diagonal_gain(rows, x.place.first + i, x.key_head) : 0;
     early.centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
@@ -305,9 +304,9 @@ static __device__ inline dr_scan_early dr_scan_ask(const dr_cuda_chunk_plan &pla
 
 /* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys are there. */
 template <typename T, int C, int groups>
-static __device__ inline void dr_scan_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                            const dr_prepare_block &x, const dr_scan_early &early, dr_scan_room &room,
-                                            const char *keys, char *writes) {
+static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
+                                              const char *keys, char *writes) {
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_diagonal_chain &chain = tensors.scan;
     const int64_t H = plan.key_heads, K = rows.key_size;
@@ -315,43 +314,43 @@ static __device__ inline void dr_scan_lanes(const dr_cuda_chunk_plan &plan, cons
     float state[C] = {};
     bool known = early.place.ahead == 0;
     if (!known) {
-        const int between = dr_scan_between(early.told);
+        const int between = dr_inside_between(early.told);
         known = between >= 0;
-        if (known) dr_scan_fetch<C>(plan, chain, early.place, between, state);
+        if (known) dr_inside_fetch<C>(plan, chain, early.place, between, state);
     } else if (chain.initial) {
-        dr_scan_load<C>(chain.initial + (x.place.sequence * H + x.key_head) * K + channel, state);
+        dr_inside_load<C>(chain.initial + (x.place.sequence * H + x.key_head) * K + channel, state);
     }
-    float a[SCAN_BLOCK][C];
-    dr_scan_from_zero<T, C>(room, keys, a);
-    dr_scan_store<C>(&room.part[warp][channel], a[SCAN_BLOCK - 1]);
+    float a[INSIDE_BLOCK][C];
+    dr_inside_from_zero<T, C>(room, keys, a);
+    dr_inside_store<C>(&room.part[warp][channel], a[INSIDE_BLOCK - 1]);
     dr_meet<groups>();
-    dr_scan_before<C>(plan, chain, x, early.place, room, known, state);
+    dr_inside_before<C>(plan, chain, x, early.place, room, known, state);
 #pragma unroll
-    for (int b = 0; b < SCAN_BLOCKS - 1; b++)
+    for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
         if (b < warp) {
             float part[C];
 #pragma unroll
             for (int e = 0; e < C; e++) part[e] = room.part[b][channel + e];
-            dr_scan_over<C>(room.product[b], state, part);
+            dr_inside_over<C>(room.product[b], state, part);
         }
     const int64_t stride = H * K;
     T *to = (T *)rows.squashed;
-    if (to) to += (x.place.first + warp * SCAN_BLOCK) * stride + x.key_head * K + channel;
-    if (dr_scan_is_fast(rows.squash, early.centre))
-        dr_scan_writes<T, C>(room, dr_scan_squash_of(rows.squash, early.centre), keys, writes, a, state, to, stride,
-                             x.place.tokens);
+    if (to) to += (x.place.first + warp * INSIDE_BLOCK) * stride + x.key_head * K + channel;
+    if (dr_inside_is_fast(rows.squash, early.centre))
+        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state, to, stride,
+                               x.place.tokens);
     else
-        dr_scan_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state, to, stride, x.place.tokens);
+        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state, to, stride, x.place.tokens);
 }
 
 template <typename T, int groups>
-static __device__ inline void dr_scan_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                           const dr_prepare_block &x, const dr_scan_early &early, dr_scan_room &room,
-                                           const char *keys, char *writes) {
+static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                             const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
+                                             const char *keys, char *writes) {
     if (plan.key_width == 128)
-        dr_scan_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
     else
-        dr_scan_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
 }
 
 #endif
