@@ -413,7 +413,10 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();
-    if constexpr (!scans) dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
+    if constexpr (scans)
+        dr_inside_keep<T>(plan, x, shared + room.writer);
+    else
+        dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4] = {}, p[8][4] = {};
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);

@@ -147,11 +147,6 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
         for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
-static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
-    const float4 all = *(const float4 *)from;
-    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
-}
-
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
 template <typename T, bool pairs>
 static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
@@ -520,7 +515,10 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     }
     dr_copy_wait<0>();
     dr_meet<groups>();
-    if constexpr (!scans) dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
+    if constexpr (scans)
+        dr_inside_keep<T>(plan, x, writer);
+    else
+        dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};

@@ -82,8 +82,14 @@ template <int C> static __device__ inline void dr_inside_over(float product, flo
     for (int e = 0; e < C; e++) state[e] = fmaf(product, state[e], from_zero[e]);
 }
 
-template <typename T, int C> static __device__ inline void dr_inside_key(const char *tile, int row, float (&k)[C]) {
-    const char *at = tile + dr_tile_at<T>(0, 64, row, (int)(threadIdx.x % 32) * C);
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+}
+
+/* Row i of a block of rows, which begins at `block` in a tile. */
+template <typename T, int C> static __device__ inline void dr_inside_key(const char *block, int i, float (&k)[C]) {
+    const char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
     if constexpr (C == 4) {
         const uint2 word = *(const uint2 *)at;
         const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
@@ -94,19 +100,12 @@ template <typename T, int C> static __device__ inline void dr_inside_key(const c
     }
 }
 
-/* To the row of a tile, and to memory where that is wanted. */
-template <typename T, int C>
-static __device__ inline void dr_inside_put(char *tile, int row, const float (&w)[C], T *to, bool wanted) {
-    char *at = tile + dr_tile_at<T>(0, 64, row, (int)(threadIdx.x % 32) * C);
-    if constexpr (C == 4) {
-        const uint2 word = make_uint2(dr_pack(T(), w[0], w[1]), dr_pack(T(), w[2], w[3]));
-        *(uint2 *)at = word;
-        if (wanted) *(uint2 *)to = word;
-    } else {
-        const unsigned word = dr_pack(T(), w[0], w[1]);
-        *(unsigned *)at = word;
-        if (wanted) *(unsigned *)to = word;
-    }
+template <typename T, int C> static __device__ inline void dr_inside_put(char *block, int i, const float (&w)[C]) {
+    char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
+    if constexpr (C == 4)
+        *(uint2 *)at = make_uint2(dr_pack(T(), w[0], w[1]), dr_pack(T(), w[2], w[3]));
+    else
+        *(unsigned *)at = dr_pack(T(), w[0], w[1]);
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------------ */
@@ -195,18 +194,20 @@ static __device__ inline void dr_inside_put_rows(float alpha, float gain, dr_ins
     if (own == INSIDE_BLOCK - 1) room.product[warp] = over;
 }
 
-/* A after every row of the warp, zero before the first. */
+/* A after every row of the warp, zero before the first. keys: the block's. */
 template <typename T, int C>
 static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[INSIDE_BLOCK][C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
     for (int i = 0; i < INSIDE_BLOCK; i++) {
-        float k[C];
-        dr_inside_key<T, C>(keys, first + i, k);
+        float alpha[4], gain[4], k[C]; /* of four rows, read once */
+        dr_take_four(room.alpha + first + i / 4 * 4, alpha);
+        dr_take_four(room.gain + first + i / 4 * 4, gain);
+        dr_inside_key<T, C>(keys, i, k);
 #pragma unroll
         for (int e = 0; e < C; e++) {
-            const float step = room.gain[first + i] * (k[e] * k[e]);
-            a[i][e] = i ? fmaf(room.alpha[first + i], a[i ? i - 1 : 0][e], step) : step;
+            const float step = gain[i % 4] * (k[e] * k[e]);
+            a[i][e] = i ? fmaf(alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
         }
     }
 }
@@ -233,35 +234,39 @@ static __device__ inline bool dr_inside_is_fast(const dr_map_squash &squash, flo
     return !squash.tanh && squash.factor <= 0.7f && fabsf(centre) <= 40 && squash.eps >= 1e-15f;
 }
 
-/* Write keys of the warp's rows. before: A before the block. to: of the warp's first row, in memory; NULL: the tile will do. */
+static __device__ inline float dr_inside_b(const dr_inside_squash &squash, float a) {
+    const float z = dr_log2_near(fmaf(a, squash.scale, squash.shift)), s = z * dr_reciprocal_near(1.44269504f + fabsf(z));
+    float b = squash.b[4];
+#pragma unroll
+    for (int n = 3; n >= 0; n--) b = fmaf(b, s, squash.b[n]);
+    return b;
+}
+
+/* Write keys of the warp's rows, four at a time: what is read comes before what is written, since these may be one place to the
+ * compiler, and it would take row after row. before: A before the block; keys, writes: the block's. */
 template <typename T, int C>
 static __device__ inline void dr_inside_writes(const dr_inside_room &room, const dr_inside_squash &squash, const char *keys,
-                                               char *writes, const float (&a)[INSIDE_BLOCK][C], const float (&before)[C], T *to,
-                                               int64_t stride, int alive) {
+                                               char *writes, const float (&a)[INSIDE_BLOCK][C], const float (&before)[C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
-    for (int i = 0; i < INSIDE_BLOCK; i++) {
-        float w[C];
-        dr_inside_key<T, C>(keys, first + i, w);
+    for (int i = 0; i < INSIDE_BLOCK; i += 4) {
+        float over[4], w[4][C];
+        dr_take_four(room.over + first + i, over);
 #pragma unroll
-        for (int e = 0; e < C; e++) {
-            const float all = fmaf(room.over[first + i], before[e], a[i][e]);
-            const float z = dr_log2_near(fmaf(all, squash.scale, squash.shift));
-            const float s = z * dr_reciprocal_near(1.44269504f + fabsf(z));
-            float b = squash.b[4];
+        for (int j = 0; j < 4; j++) dr_inside_key<T, C>(keys, i + j, w[j]);
 #pragma unroll
-            for (int n = 3; n >= 0; n--) b = fmaf(b, s, squash.b[n]);
-            w[e] *= b;
-        }
-        dr_inside_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < C; e++) w[j][e] *= dr_inside_b(squash, fmaf(over[j], before[e], a[i + j][e]));
+#pragma unroll
+        for (int j = 0; j < 4; j++) dr_inside_put<T, C>(writes, i + j, w[j]);
     }
 }
 
 /* The same by the squash as it is defined, row after row. */
 template <typename T, int C>
 static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room, const dr_map_squash &squash, float centre,
-                                                      const char *keys, char *writes, const float (&before)[C], T *to,
-                                                      int64_t stride, int alive) {
+                                                      const char *keys, char *writes, const float (&before)[C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
     float a[C];
 #pragma unroll
@@ -269,13 +274,26 @@ static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room
 #pragma unroll 1
     for (int i = 0; i < INSIDE_BLOCK; i++) {
         float w[C], slope;
-        dr_inside_key<T, C>(keys, first + i, w);
+        dr_inside_key<T, C>(keys, i, w);
 #pragma unroll
         for (int e = 0; e < C; e++) {
             a[e] = dr_map_scan_step(a[e], room.alpha[first + i], room.gain[first + i], w[e]);
             w[e] *= dr_map_squash_value(&squash, a[e], centre, &slope);
         }
-        dr_inside_put<T, C>(writes, first + i, w, to + i * stride, to && first + i < alive);
+        dr_inside_put<T, C>(writes, i, w);
+    }
+}
+
+/* Write keys to memory, where a backward wants them; behind a barrier. */
+template <typename T>
+static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, const char *writes) {
+    const dr_cuda_rows &rows = plan.rows;
+    if (!rows.squashed) return;
+    dr_strided<T> to = dr_rows_made<T>(rows, x, rows.squashed);
+#pragma unroll 1
+    for (int box = 0; box < x.boxes; box++) {
+        dr_store_rows<T>(to, writes + box * 64 * 64 * (int)sizeof(T), 64, rows.aligned);
+        to.at += 64;
     }
 }
 
@@ -321,6 +339,7 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
         dr_inside_load<C>(chain.initial + (x.place.sequence * H + x.key_head) * K + channel, state);
     }
     float a[INSIDE_BLOCK][C];
+    keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
     dr_inside_from_zero<T, C>(room, keys, a);
     dr_inside_store<C>(&room.part[warp][channel], a[INSIDE_BLOCK - 1]);
     dr_meet<groups>();
@@ -333,14 +352,10 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
             for (int e = 0; e < C; e++) part[e] = room.part[b][channel + e];
             dr_inside_over<C>(room.product[b], state, part);
         }
-    const int64_t stride = H * K;
-    T *to = (T *)rows.squashed;
-    if (to) to += (x.place.first + warp * INSIDE_BLOCK) * stride + x.key_head * K + channel;
     if (dr_inside_is_fast(rows.squash, early.centre))
-        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state, to, stride,
-                               x.place.tokens);
+        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state);
     else
-        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state, to, stride, x.place.tokens);
+        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state);
 }
 
 template <typename T, int groups>
