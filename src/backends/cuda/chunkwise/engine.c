@@ -88,11 +88,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
-    e.diagonal.made = e.call.plan.scan_inside ? e.call.chunk.made : NULL;
     e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
     if (e.call.plan.scan_inside)
-        DR_TRY(dr_cuda_diagonal_begin(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
+        DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));

@@ -9,8 +9,6 @@ typedef struct {
     float *entry;     /* what a chunk begins with: A before each chunk; a forward that a backward follows saves it */
     unsigned *told;   /* [H][slots] what chunks of a single pass have told of themselves: CHAIN_NOTHING, .. */
     unsigned *ticket; /* how many chunks thread blocks that stay have taken: one waits for none that is not taken */
-    unsigned *made; /* [slots][H] what prepare raises beside the scan (chunkwise.h), lowered with `told`; NULL: by itself, or it
-                       ends before */
     const float *initial;
     float *final; /* [sequences][H][K] or NULL, both */
 } dr_cuda_diagonal_chain;

@@ -2,18 +2,21 @@
  * (plan.scan_inside): write keys B * key from a tile of keys to a tile beside it. A warp takes a block of 16 rows, a lane two
  * or four channels.
  *
- *     look      whether the chunk before has told the state it leaves: asked for first, so that it comes along with the keys
- *     rows      A of every row from zero before its block, kept in registers; what the last row has is the block's part
- *     before    from the parts what the chunk makes of zero, and with A before the chunk what it leaves (diagonal_chain.cuh:
- * the same protocol, and the same order of sums whoever came first) writes    A of every row is now one multiplication away; B
- * and w of 32 or 64 rows and channels that wait for nobody
+ * - A before the chunk is asked for first, so that it comes along with the keys if the chunk before has told it.
+ * - A of every row from zero before its block is kept in registers. What the last row has is the block's part; the parts make
+ *   what the chunk makes of zero.
+ * - Where A before the chunk is not there, the chunk tells what it makes of zero, and looks for the nearest chunk before it
+ * that has told the state it leaves, to go from there through what the chunks between told: always in the same order, so that
+ * the bits do not depend on who came first. Then it tells the state it leaves itself.
+ * - A of every row is now one multiplication away: B and w of 32 or 64 rows and channels a thread, which wait for nobody. Most
+ *   rules squash by s = r / (1 + |r|), into an interval that is not large; there a row and channel take 16 instructions.
  *
- * The threads of a chunk wait only for chunks that were taken before theirs by blocks that run. Most rules squash by
- * s = r / (1 + |r|) and into an interval that is not large: there a row and channel take 16 instructions. */
+ * The threads of a chunk wait only for chunks that were taken before theirs, by blocks that run. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_CUH
 #define DR_CUDA_DIAGONAL_ROWS_CUH
 
 #include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
 enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
@@ -42,34 +45,9 @@ static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan
     return place;
 }
 
-/* What the lane's chunk of the 32 before this one has told. */
-static __device__ inline unsigned dr_inside_look(const dr_inside_place &place) {
-    const int lane = (int)(threadIdx.x % 32);
-    return lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
-}
-
-/* From that, how many chunks lie between this one and the nearest that has told the state it leaves; -1: they have not all told
- * what they make of zero. */
-static __device__ inline int dr_inside_between(unsigned state) {
-    const unsigned whole = __ballot_sync(0xffffffffu, state == CHAIN_WHOLE),
-                   some = __ballot_sync(0xffffffffu, state != CHAIN_NOTHING);
-    const int between = __ffs((int)whole) - 1;
-    return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
-}
-
 /* ---- channels of a lane ------------------------------------------------------------------------------------------------ */
 
-template <int C> static __device__ inline void dr_inside_load(const float *from, float (&to)[C]) {
-    if constexpr (C == 4) {
-        const float4 x = __ldcg((const float4 *)from);
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-    } else {
-        const float2 x = __ldcg((const float2 *)from);
-        to[0] = x.x, to[1] = x.y;
-    }
-}
-
-template <int C> static __device__ inline void dr_inside_store(float *to, const float (&x)[C]) {
+template <int C> static __device__ inline void dr_inside_lay(float *to, const float (&x)[C]) {
     if constexpr (C == 4)
         *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
     else
@@ -77,7 +55,7 @@ template <int C> static __device__ inline void dr_inside_store(float *to, const 
 }
 
 /* product state + what it is added to */
-template <int C> static __device__ inline void dr_inside_over(float product, float (&state)[C], const float (&from_zero)[C]) {
+template <int C> static __device__ inline void dr_inside_over(float product, float (&state)[C], const float *from_zero) {
 #pragma unroll
     for (int e = 0; e < C; e++) state[e] = fmaf(product, state[e], from_zero[e]);
 }
@@ -110,70 +88,73 @@ template <typename T, int C> static __device__ inline void dr_inside_put(char *b
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------------ */
 
-/* The state before the chunk: what the nearest left, through what those between made of zero. */
+/* How many chunks lie between this one and the nearest that has told the state it leaves; -1: they have not all told what they
+ * make of zero. What is told of a chunk is told behind its numbers, but by no fence: these may come a moment later. */
+static __device__ inline int dr_inside_look(const dr_inside_place &place) {
+    const int lane = (int)(threadIdx.x % 32);
+    const unsigned state = lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
+    const unsigned whole = __ballot_sync(0xffffffffu, state == CHAIN_WHOLE),
+                   some = __ballot_sync(0xffffffffu, state != CHAIN_NOTHING);
+    const int between = __ffs((int)whole) - 1;
+    return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
+}
+
+/* A before the chunk, which may be there. */
 template <int C>
-static __device__ inline void dr_inside_fetch(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                              const dr_inside_place &place, int between, float (&state)[C]) {
+static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                              const dr_inside_place &place, float (&state)[C]) {
     const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
-    dr_fence_device();
-    dr_inside_load<C>(chain.entry + (place.own - between * H) * K + channel, state);
+    const float *entry = chain.entry + place.own * K + channel;
+    for (;;) {
+        dr_hear<C>(entry, state);
+        const int between = dr_inside_look(place);
+        if (__all_sync(0xffffffffu, dr_told<C>(state))) return;
+        if (between <= 0) continue;
+        dr_hear_told<C>(entry - between * H * K, state);
 #pragma unroll 1
-    for (int i = between; i > 0; i--) {
-        float end[C];
-        dr_inside_load<C>(chain.end + (place.own - i * H) * K + channel, end);
-        dr_inside_over<C>(__ldcg(chain.product + place.own - i * H), state, end);
+        for (int i = between; i > 0; i--) {
+            float end[C], product[1];
+            dr_hear_told<1>(chain.product + place.own - i * H, product);
+            dr_hear_told<C>(chain.end + (place.own - i * H) * K + channel, end);
+            dr_inside_over<C>(product[0], state, end);
+        }
+        return;
     }
 }
 
-/* By a warp, behind its stores. */
-static __device__ inline void dr_inside_tell(const dr_inside_place &place, unsigned what) {
-    __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
-    dr_fence_device();
-    *(volatile unsigned *)place.told = what;
-}
-
-/* The state before the chunk. known: it is there already, or with no chunk before given; else the chunk tells what it makes of
- * zero, and looks until it is. The first warp tells. */
+/* A before the chunk, if it is not known, and what the chunk tells. The first warp tells. */
 template <int C>
 static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                                const dr_prepare_block &x, const dr_inside_place &place,
                                                const dr_inside_room &room, bool known, float (&state)[C]) {
-    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
-    float *at = chain.entry + place.own * K + channel;
-    const bool tells = dr_copy_thread() < 32;
-    const float product = room.product[0] * room.product[1] * (room.product[2] * room.product[3]);
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C, at = place.own * K + channel;
+    const bool tells = dr_copy_thread() < 32, first = dr_copy_thread() == 0;
+    const float product[1] = {room.product[0] * room.product[1] * (room.product[2] * room.product[3])};
     float end[C] = {};
     if (tells)
 #pragma unroll
-        for (int b = 0; b < INSIDE_BLOCKS; b++) {
-            float part[C];
-#pragma unroll
-            for (int e = 0; e < C; e++) part[e] = room.part[b][channel + e];
-            dr_inside_over<C>(room.product[b], end, part);
-        }
+        for (int b = 0; b < INSIDE_BLOCKS; b++) dr_inside_over<C>(room.product[b], end, room.part[b] + channel);
     if (!known) {
         if (tells && !x.place.last) {
-            dr_inside_store<C>(chain.end + place.own * K + channel, end);
-            if (threadIdx.x % 32 == 0) chain.product[place.own] = product;
-            dr_inside_tell(place, CHAIN_SUM);
+            dr_tell<C>(chain.end + at, end);
+            if (first) dr_tell<1>(chain.product + place.own, product);
+            __syncwarp();
+            if (first) *(volatile unsigned *)place.told = CHAIN_SUM;
         }
-        int between;
-        do between = dr_inside_between(dr_inside_look(place));
-        while (between < 0);
-        dr_inside_fetch<C>(plan, chain, place, between, state);
+        dr_inside_await<C>(plan, chain, place, state);
     }
     if (!tells) return;
-    if (place.ahead == 0) dr_inside_store<C>(at, state);
-    float leaves[C];
+    if (place.ahead == 0) dr_tell<C>(chain.entry + at, state);
 #pragma unroll
-    for (int e = 0; e < C; e++) leaves[e] = state[e];
-    dr_inside_over<C>(product, leaves, end);
+    for (int e = 0; e < C; e++) end[e] = fmaf(product[0], state[e], end[e]); /* the state that it leaves */
     if (!x.place.last) {
-        dr_inside_store<C>(at + H * K, leaves);
-        dr_inside_tell(place, CHAIN_WHOLE);
+        dr_tell<C>(chain.entry + at + H * K, end);
+        __syncwarp();
+        if (first) *(volatile unsigned *)place.told = CHAIN_WHOLE;
     } else if (chain.final) {
-        dr_inside_store<C>(chain.final + (x.place.sequence * H + x.key_head) * K + channel, leaves);
+        float *final = chain.final + (x.place.sequence * H + x.key_head) * K + channel;
+#pragma unroll
+        for (int e = 0; e < C; e++) final[e] = end[e];
     }
 }
 
@@ -302,18 +283,29 @@ static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, con
 /* What is asked for before the keys have come. */
 typedef struct {
     dr_inside_place place;
-    unsigned told;
+    float state[4];            /* A before the chunk, of the lane's channels; DR_UNTOLD where it is not there */
     float alpha, gain, centre; /* of row lane % 16 of the warp's */
 } dr_inside_early;
 
 static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                                        const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK);
+    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK), lane = (int)(threadIdx.x % 32);
     const bool there = i < x.place.tokens;
     dr_inside_early early;
     early.place = dr_inside_find(plan, tensors, x);
-    early.told = dr_inside_look(early.place);
+    const float *entry = tensors.scan.entry + early.place.own * rows.key_size, *initial = tensors.scan.initial;
+    if (early.place.ahead == 0) {
+        if (initial) initial += (x.place.sequence * plan.key_heads + x.key_head) * rows.key_size + lane * (rows.key_size / 32);
+#pragma unroll
+        for (int e = 0; e < 4; e++) early.state[e] = initial && e < rows.key_size / 32 ? initial[e] : 0;
+    } else if (rows.key_size == 128) {
+        dr_hear<4>(entry + lane * 4, early.state);
+    } else {
+        float two[2];
+        dr_hear<2>(entry + lane * 2, two);
+        early.state[0] = two[0], early.state[1] = two[1], early.state[2] = early.state[3] = 0;
+    }
     early.alpha = there ? dr_diagonal_alpha(rows, x.place.first + i, x.key_head) : 1;
     early.gain = there ? dr_diagonal_gain(rows, x.place.first + i, x.key_head) : 0;
     early.centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
@@ -327,31 +319,20 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
                                               const char *keys, char *writes) {
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_diagonal_chain &chain = tensors.scan;
-    const int64_t H = plan.key_heads, K = rows.key_size;
     const int warp = dr_copy_thread() / 32, channel = (int)(threadIdx.x % 32) * C;
-    float state[C] = {};
-    bool known = early.place.ahead == 0;
-    if (!known) {
-        const int between = dr_inside_between(early.told);
-        known = between >= 0;
-        if (known) dr_inside_fetch<C>(plan, chain, early.place, between, state);
-    } else if (chain.initial) {
-        dr_inside_load<C>(chain.initial + (x.place.sequence * H + x.key_head) * K + channel, state);
-    }
+    float state[C];
+#pragma unroll
+    for (int e = 0; e < C; e++) state[e] = early.state[e];
+    const bool known = early.place.ahead == 0 || __all_sync(0xffffffffu, dr_told<4>(early.state));
     float a[INSIDE_BLOCK][C];
     keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
     dr_inside_from_zero<T, C>(room, keys, a);
-    dr_inside_store<C>(&room.part[warp][channel], a[INSIDE_BLOCK - 1]);
+    dr_inside_lay<C>(room.part[warp] + channel, a[INSIDE_BLOCK - 1]);
     dr_meet<groups>();
     dr_inside_before<C>(plan, chain, x, early.place, room, known, state);
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
-        if (b < warp) {
-            float part[C];
-#pragma unroll
-            for (int e = 0; e < C; e++) part[e] = room.part[b][channel + e];
-            dr_inside_over<C>(room.product[b], state, part);
-        }
+        if (b < warp) dr_inside_over<C>(room.product[b], state, room.part[b] + channel);
     if (dr_inside_is_fast(rows.squash, early.centre))
         dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state);
     else
