@@ -19,7 +19,7 @@
 #include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
-enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
+enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AHEAD = 4 /* chunks */ };
 
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
@@ -99,6 +99,30 @@ static __device__ inline int dr_inside_look(const dr_inside_place &place) {
     return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
 }
 
+/* From A before the chunk that lies `count` before this one, over that chunk and at most INSIDE_AHEAD - 1 behind it. All that
+ * they made of zero is asked for at once. */
+template <int C>
+static __device__ inline void dr_inside_over_some(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                                  const dr_inside_place &place, int count, float (&state)[C]) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
+    float end[INSIDE_AHEAD][C], product[INSIDE_AHEAD][1];
+    bool told;
+    do {
+        told = true;
+#pragma unroll
+        for (int n = 0; n < INSIDE_AHEAD; n++) {
+            const int64_t from = place.own - (count - n > 0 ? count - n : 1) * H; /* the last again: it is there as well */
+            dr_hear<1>(chain.product + from, product[n]);
+            dr_hear<C>(chain.end + from * K + channel, end[n]);
+        }
+#pragma unroll
+        for (int n = 0; n < INSIDE_AHEAD; n++) told = told && dr_told<1>(product[n]) && dr_told<C>(end[n]);
+    } while (!told);
+#pragma unroll
+    for (int n = 0; n < INSIDE_AHEAD; n++)
+        if (n < count) dr_inside_over<C>(product[n][0], state, end[n]);
+}
+
 /* A before the chunk, which may be there. */
 template <int C>
 static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
@@ -112,12 +136,7 @@ static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, co
         if (between <= 0) continue;
         dr_hear_told<C>(entry - between * H * K, state);
 #pragma unroll 1
-        for (int i = between; i > 0; i--) {
-            float end[C], product[1];
-            dr_hear_told<1>(chain.product + place.own - i * H, product);
-            dr_hear_told<C>(chain.end + (place.own - i * H) * K + channel, end);
-            dr_inside_over<C>(product[0], state, end);
-        }
+        for (int i = between; i > 0; i -= INSIDE_AHEAD) dr_inside_over_some<C>(plan, chain, place, i, state);
         return;
     }
 }
