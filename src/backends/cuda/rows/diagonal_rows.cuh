@@ -19,7 +19,7 @@
 #include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
-enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AHEAD = 4 /* chunks */ };
+enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
 
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
@@ -99,32 +99,32 @@ static __device__ inline int dr_inside_look(const dr_inside_place &place) {
     return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
 }
 
-/* From A before the chunk that lies `count` before this one, over that chunk and at most INSIDE_AHEAD - 1 behind it. All that
- * they made of zero is asked for at once. */
-template <int C>
+/* From A before the chunk that lies `count` before this one, over that chunk and at most at_once - 1 behind it. All that they made
+ * of zero is asked for at once. */
+template <int C, int at_once>
 static __device__ inline void dr_inside_over_some(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                                   const dr_inside_place &place, int count, float (&state)[C]) {
     const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
-    float end[INSIDE_AHEAD][C], product[INSIDE_AHEAD][1];
+    float end[at_once][C], product[at_once][1];
     bool told;
     do {
         told = true;
 #pragma unroll
-        for (int n = 0; n < INSIDE_AHEAD; n++) {
+        for (int n = 0; n < at_once; n++) {
             const int64_t from = place.own - (count - n > 0 ? count - n : 1) * H; /* the last again: it is there as well */
             dr_hear<1>(chain.product + from, product[n]);
             dr_hear<C>(chain.end + from * K + channel, end[n]);
         }
 #pragma unroll
-        for (int n = 0; n < INSIDE_AHEAD; n++) told = told && dr_told<1>(product[n]) && dr_told<C>(end[n]);
+        for (int n = 0; n < at_once; n++) told = told && dr_told<1>(product[n]) && dr_told<C>(end[n]);
     } while (!told);
 #pragma unroll
-    for (int n = 0; n < INSIDE_AHEAD; n++)
+    for (int n = 0; n < at_once; n++)
         if (n < count) dr_inside_over<C>(product[n][0], state, end[n]);
 }
 
 /* A before the chunk, which may be there. */
-template <int C>
+template <int C, int at_once>
 static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                               const dr_inside_place &place, float (&state)[C]) {
     const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
@@ -136,13 +136,13 @@ static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, co
         if (between <= 0) continue;
         dr_hear_told<C>(entry - between * H * K, state);
 #pragma unroll 1
-        for (int i = between; i > 0; i -= INSIDE_AHEAD) dr_inside_over_some<C>(plan, chain, place, i, state);
+        for (int i = between; i > 0; i -= at_once) dr_inside_over_some<C, at_once>(plan, chain, place, i, state);
         return;
     }
 }
 
 /* A before the chunk, if it is not known, and what the chunk tells. The first warp tells. */
-template <int C>
+template <int C, int at_once>
 static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                                const dr_prepare_block &x, const dr_inside_place &place,
                                                const dr_inside_room &room, bool known, float (&state)[C]) {
@@ -160,7 +160,7 @@ static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, c
             __syncwarp();
             if (first) *(volatile unsigned *)place.told = CHAIN_SUM;
         }
-        dr_inside_await<C>(plan, chain, place, state);
+        dr_inside_await<C, at_once>(plan, chain, place, state);
     }
     if (!tells) return;
     if (place.ahead == 0) dr_tell<C>(chain.entry + at, state);
@@ -332,7 +332,7 @@ static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan 
 }
 
 /* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys are there. */
-template <typename T, int C, int groups>
+template <typename T, int C, int groups, int at_once>
 static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                               const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                               const char *keys, char *writes) {
@@ -348,7 +348,7 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
     dr_inside_from_zero<T, C>(room, keys, a);
     dr_inside_lay<C>(room.part[warp] + channel, a[INSIDE_BLOCK - 1]);
     dr_meet<groups>();
-    dr_inside_before<C>(plan, chain, x, early.place, room, known, state);
+    dr_inside_before<C, at_once>(plan, chain, x, early.place, room, known, state);
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
         if (b < warp) dr_inside_over<C>(room.product[b], state, room.part[b] + channel);
@@ -358,14 +358,15 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
         dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state);
 }
 
-template <typename T, int groups>
+/* at_once: of how many chunks before a thread has registers to ask for their numbers at once. */
+template <typename T, int groups, int at_once>
 static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                              const char *keys, char *writes) {
     if (plan.key_width == 128)
-        dr_inside_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 4, groups, at_once>(plan, tensors, x, early, room, keys, writes);
     else
-        dr_inside_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 2, groups, at_once>(plan, tensors, x, early, room, keys, writes);
 }
 
 #endif
