@@ -33,7 +33,8 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
         return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
                               groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
     }
-    const int bytes = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
+    const int bytes =
+        plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
     return dr_cuda_launch("prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes, stream, call);
 }
 

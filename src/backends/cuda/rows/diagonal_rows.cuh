@@ -99,8 +99,8 @@ static __device__ inline int dr_inside_look(const dr_inside_place &place) {
     return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
 }
 
-/* From A before the chunk that lies `count` before this one, over that chunk and at most at_once - 1 behind it. All that they made
- * of zero is asked for at once. */
+/* From A before the chunk that lies `count` before this one, over that chunk and at most at_once - 1 behind it. All that they
+ * made of zero is asked for at once. */
 template <int C, int at_once>
 static __device__ inline void dr_inside_over_some(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                                   const dr_inside_place &place, int count, float (&state)[C]) {
