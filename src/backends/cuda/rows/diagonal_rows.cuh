@@ -68,25 +68,28 @@ static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
-/* Row i of a block of rows, which begins at `block` in a tile. */
+/* The lane's channels of a row, as they lie in a tile. */
+template <int C> struct alignas(2 * C) dr_inside_pairs { unsigned pair[C / 2]; };
+
+/* Of row i of a block of rows, which begins at `block` in a tile. */
+template <typename T, int C> static __device__ inline dr_inside_pairs<C> *dr_inside_row(const char *block, int i) {
+    return (dr_inside_pairs<C> *)(block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C));
+}
+
 template <typename T, int C> static __device__ inline void dr_inside_key(const char *block, int i, float (&k)[C]) {
-    const char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
-    if constexpr (C == 4) {
-        const uint2 word = *(const uint2 *)at;
-        const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
-        k[0] = left.x, k[1] = left.y, k[2] = right.x, k[3] = right.y;
-    } else {
-        const float2 pair = dr_unpack(T(), *(const unsigned *)at);
-        k[0] = pair.x, k[1] = pair.y;
+    const dr_inside_pairs<C> word = *dr_inside_row<T, C>(block, i);
+#pragma unroll
+    for (int e = 0; e < C; e += 2) {
+        const float2 pair = dr_unpack(T(), word.pair[e / 2]);
+        k[e] = pair.x, k[e + 1] = pair.y;
     }
 }
 
 template <typename T, int C> static __device__ inline void dr_inside_put(char *block, int i, const float (&w)[C]) {
-    char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
-    if constexpr (C == 4)
-        *(uint2 *)at = make_uint2(dr_pack(T(), w[0], w[1]), dr_pack(T(), w[2], w[3]));
-    else
-        *(unsigned *)at = dr_pack(T(), w[0], w[1]);
+    dr_inside_pairs<C> word;
+#pragma unroll
+    for (int e = 0; e < C; e += 2) word.pair[e / 2] = dr_pack(T(), w[e], w[e + 1]);
+    *dr_inside_row<T, C>(block, i) = word;
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------------ */
@@ -241,12 +244,18 @@ static __device__ inline bool dr_inside_is_fast(const dr_map_squash &squash, flo
     return !squash.tanh && squash.factor <= 0.7f && fabsf(centre) <= 40 && squash.eps >= 1e-15f;
 }
 
-static __device__ inline float dr_inside_b(const dr_inside_squash &squash, float a) {
-    const float z = dr_log2_near(fmaf(a, squash.scale, squash.shift)), s = z * dr_reciprocal_near(1.44269504f + fabsf(z));
-    float b = squash.b[4];
+/* B times a pair of keys; one reciprocal does for both. */
+template <typename T>
+static __device__ inline unsigned dr_inside_write(const dr_inside_squash &squash, unsigned keys, float a0, float a1) {
+    const float z0 = dr_log2_near(fmaf(a0, squash.scale, squash.shift)),
+                z1 = dr_log2_near(fmaf(a1, squash.scale, squash.shift));
+    const float over0 = 1.44269504f + fabsf(z0), over1 = 1.44269504f + fabsf(z1), both = dr_reciprocal_near(over0 * over1);
+    const float s0 = z0 * over1 * both, s1 = z1 * over0 * both;
+    const float2 k = dr_unpack(T(), keys);
+    float b0 = squash.b[4], b1 = squash.b[4];
 #pragma unroll
-    for (int n = 3; n >= 0; n--) b = fmaf(b, s, squash.b[n]);
-    return b;
+    for (int n = 3; n >= 0; n--) b0 = fmaf(b0, s0, squash.b[n]), b1 = fmaf(b1, s1, squash.b[n]);
+    return dr_pack(T(), b0 * k.x, b1 * k.y);
 }
 
 /* Write keys of the warp's rows, four at a time: what is read comes before what is written, since these may be one place to the
@@ -257,16 +266,19 @@ static __device__ inline void dr_inside_writes(const dr_inside_room &room, const
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
     for (int i = 0; i < INSIDE_BLOCK; i += 4) {
-        float over[4], w[4][C];
+        float over[4];
+        dr_inside_pairs<C> w[4];
         dr_take_four(room.over + first + i, over);
 #pragma unroll
-        for (int j = 0; j < 4; j++) dr_inside_key<T, C>(keys, i + j, w[j]);
+        for (int j = 0; j < 4; j++) w[j] = *dr_inside_row<T, C>(keys, i + j);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int e = 0; e < C; e++) w[j][e] *= dr_inside_b(squash, fmaf(over[j], before[e], a[i + j][e]));
+            for (int e = 0; e < C; e += 2)
+                w[j].pair[e / 2] = dr_inside_write<T>(squash, w[j].pair[e / 2], fmaf(over[j], before[e], a[i + j][e]),
+                                                      fmaf(over[j], before[e + 1], a[i + j][e + 1]));
 #pragma unroll
-        for (int j = 0; j < 4; j++) dr_inside_put<T, C>(writes, i + j, w[j]);
+        for (int j = 0; j < 4; j++) *dr_inside_row<T, C>(writes, i + j) = w[j];
     }
 }
 
