@@ -230,9 +230,7 @@ typedef struct {
 } dr_inside_squash;
 
 /* The polynomial is the series of the exponential, whose s^5 and s^6 are made of lower powers so that on [-1, 1] the error is
- * even (Chebyshev): less than factor^5 / 1920 + factor^6 / 23040 + factor^7 / 5040, up to factor 0.7 1.1e-4 of B, by default
- * 6e-6.
- */
+ * even (Chebyshev): under factor^5 / 1920 + factor^6 / 23040 + factor^7 / 5040 of B, 6e-6 by default and 1.1e-4 for 0.7. */
 static __device__ inline dr_inside_squash dr_inside_squash_of(const dr_map_squash &squash, float centre) {
     const float f = squash.factor, f2 = f * f, f4 = f2 * f2, whole = expf(squash.offset), scale = expf(-centre);
     const float b0 = 1 + f2 * f4 * (1 / 23040.0f), b1 = -f * (1 - f4 * (1 / 384.0f)), b2 = f2 * (0.5f - f4 * (1 / 1280.0f)),
