@@ -25,7 +25,6 @@ enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AT_ONCE = 8 };
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
     float alpha[64], gain[64];
-    float over[64];                 /* alphas from the start of the block to after the row */
     float product[INSIDE_BLOCKS];   /* of a block's alphas */
     float part[INSIDE_BLOCKS][128]; /* what a block makes of A = 0 */
     float before[128];              /* A before the chunk */
@@ -200,25 +199,43 @@ static __device__ inline void dr_inside_put_rows(float alpha, float gain, dr_ins
     }
     if (lane >= INSIDE_BLOCK) return;
     const int i = warp * INSIDE_BLOCK + own;
-    room.alpha[i] = alpha, room.gain[i] = gain, room.over[i] = over;
+    room.alpha[i] = alpha, room.gain[i] = gain;
     if (own == INSIDE_BLOCK - 1) room.product[warp] = over;
 }
 
-/* A after every row of the warp, zero before the first. keys: the block's. */
+/* Rows first .. first + 3 of the chunk. */
+typedef struct {
+    float alpha[4], gain[4];
+} dr_inside_four;
+
+static __device__ inline dr_inside_four dr_inside_rows(const dr_inside_room &room, int first) {
+    dr_inside_four rows;
+    dr_take_four(room.alpha + first, rows.alpha);
+    dr_take_four(room.gain + first, rows.gain);
+    return rows;
+}
+
 template <typename T, int C>
-static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[INSIDE_BLOCK][C]) {
-    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+static __device__ inline void dr_inside_step(float alpha, float gain, const dr_inside_pairs<C> &keys, float (&a)[C]) {
 #pragma unroll
-    for (int i = 0; i < INSIDE_BLOCK; i++) {
-        float alpha[4], gain[4], k[C]; /* of four rows, read once */
-        dr_take_four(room.alpha + first + i / 4 * 4, alpha);
-        dr_take_four(room.gain + first + i / 4 * 4, gain);
-        dr_inside_key<T, C>(keys, i, k);
+    for (int e = 0; e < C; e += 2) {
+        const float2 k = dr_unpack(T(), keys.pair[e / 2]);
+        a[e] = fmaf(alpha, a[e], gain * (k.x * k.x));
+        a[e + 1] = fmaf(alpha, a[e + 1], gain * (k.y * k.y));
+    }
+}
+
+/* A after the warp's rows if it is zero before. keys: the block's. Four rows at a time here and below, in a loop: the code runs
+ * once a chunk, so that all of it in a row would wait for instructions. */
+template <typename T, int C>
+static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[C]) {
 #pragma unroll
-        for (int e = 0; e < C; e++) {
-            const float step = gain[i % 4] * (k[e] * k[e]);
-            a[i][e] = i ? fmaf(alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
-        }
+    for (int e = 0; e < C; e++) a[e] = 0;
+#pragma unroll 1
+    for (int i = 0; i < INSIDE_BLOCK; i += 4) {
+        const dr_inside_four rows = dr_inside_rows(room, dr_copy_thread() / 32 * INSIDE_BLOCK + i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) dr_inside_step<T, C>(rows.alpha[j], rows.gain[j], *dr_inside_row<T, C>(keys, i + j), a);
     }
 }
 
@@ -256,25 +273,23 @@ static __device__ inline unsigned dr_inside_write(const dr_inside_squash &squash
     return dr_pack(T(), b0 * k.x, b1 * k.y);
 }
 
-/* Write keys of the warp's rows, four at a time: what is read comes before what is written, since these may be one place to the
- * compiler, and it would take row after row. before: A before the block; keys, writes: the block's. */
+/* Write keys of the warp's rows: of four rows what is read comes before what is written, since these may be one place to the
+ * compiler, and it would take row after row. a: A before the block; keys, writes: the block's. */
 template <typename T, int C>
 static __device__ inline void dr_inside_writes(const dr_inside_room &room, const dr_inside_squash &squash, const char *keys,
-                                               char *writes, const float (&a)[INSIDE_BLOCK][C], const float (&before)[C]) {
-    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
-#pragma unroll
+                                               char *writes, float (&a)[C]) {
+#pragma unroll 1
     for (int i = 0; i < INSIDE_BLOCK; i += 4) {
-        float over[4];
+        const dr_inside_four rows = dr_inside_rows(room, dr_copy_thread() / 32 * INSIDE_BLOCK + i);
         dr_inside_pairs<C> w[4];
-        dr_take_four(room.over + first + i, over);
 #pragma unroll
         for (int j = 0; j < 4; j++) w[j] = *dr_inside_row<T, C>(keys, i + j);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 4; j++) {
+            dr_inside_step<T, C>(rows.alpha[j], rows.gain[j], w[j], a);
 #pragma unroll
-            for (int e = 0; e < C; e += 2)
-                w[j].pair[e / 2] = dr_inside_write<T>(squash, w[j].pair[e / 2], fmaf(over[j], before[e], a[i + j][e]),
-                                                      fmaf(over[j], before[e + 1], a[i + j][e + 1]));
+            for (int e = 0; e < C; e += 2) w[j].pair[e / 2] = dr_inside_write<T>(squash, w[j].pair[e / 2], a[e], a[e + 1]);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j++) *dr_inside_row<T, C>(writes, i + j) = w[j];
     }
@@ -283,11 +298,8 @@ static __device__ inline void dr_inside_writes(const dr_inside_room &room, const
 /* The same by the squash as it is defined, row after row. */
 template <typename T, int C>
 static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room, const dr_map_squash &squash, float centre,
-                                                      const char *keys, char *writes, const float (&before)[C]) {
+                                                      const char *keys, char *writes, float (&a)[C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
-    float a[C];
-#pragma unroll
-    for (int e = 0; e < C; e++) a[e] = before[e];
 #pragma unroll 1
     for (int i = 0; i < INSIDE_BLOCK; i++) {
         float w[C], slope;
@@ -342,22 +354,22 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
                                               const char *keys, char *writes) {
     const dr_cuda_rows &rows = plan.rows;
     const int warp = dr_copy_thread() / 32, channel = (int)(threadIdx.x % 32) * C;
-    float a[INSIDE_BLOCK][C], before[C];
+    float a[C];
     keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
     const float heard = dr_inside_hear(plan, tensors.scan, x, early.place);
     const unsigned looked = dr_inside_look(early.place);
     dr_inside_from_zero<T, C>(room, keys, a);
-    dr_inside_lay<C>(room.part[warp] + channel, a[INSIDE_BLOCK - 1]);
+    dr_inside_lay<C>(room.part[warp] + channel, a);
     dr_inside_pass<groups>(plan, tensors.scan, x, early.place, heard, looked, room);
 #pragma unroll
-    for (int e = 0; e < C; e++) before[e] = room.before[channel + e];
+    for (int e = 0; e < C; e++) a[e] = room.before[channel + e];
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
-        if (b < warp) dr_inside_over<C>(room.product[b], before, room.part[b] + channel);
+        if (b < warp) dr_inside_over<C>(room.product[b], a, room.part[b] + channel);
     if (dr_inside_is_fast(rows.squash, early.centre))
-        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, before);
+        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a);
     else
-        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, before);
+        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, a);
 }
 
 template <typename T, int groups>
