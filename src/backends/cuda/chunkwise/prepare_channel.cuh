@@ -567,7 +567,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
+        dr_inside_make<T, groups, false>(plan, tensors, x, early, scan, reader, writer);
     }
     dr_copy_wait<0>();
     dr_meet<groups>();

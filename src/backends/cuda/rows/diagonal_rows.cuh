@@ -2,14 +2,13 @@
  * (plan.scan_inside): write keys B * key from a tile of keys to a tile beside it. A warp takes a block of 16 rows, a lane two
  * or four channels.
  *
- * - A of every row from zero before its block is kept in registers. What the last row has is the block's part; the parts
- *   make what the chunk makes of zero, which it tells at once.
+ * - A of the rows from zero gives the block's part; the parts make what the chunk makes of zero, which it tells at once.
  * - A before the chunk is asked for when the keys have come, and mostly there with the parts. Where it is not, the chunk
  *   goes from the nearest before it that has told the state it leaves through what those between make of zero: always in the
  *   same order, so that the bits do not depend on who came first. Then it tells the state it leaves itself.
- * - A of every row is now one multiplication away: B and w of 32 or 64 rows and channels a thread, which wait for nobody.
- *   Most rules squash by s = r / (1 + |r|), into an interval that is not large; there a row and channel take 16
- *   instructions.
+ * - Then B and w of the rows, four at a time in a loop: written out, the code runs once a chunk and waits for instructions. In
+ *   prepare itself, whose thread blocks are many, A of all rows from zero is held in registers instead, and nothing loops.
+ *   Most rules squash by s = r / (1 + |r|), into an interval that is not large: 13 instructions a row and channel.
  *
  * The threads of a chunk wait only for chunks that were taken before theirs, by blocks that run. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_CUH
@@ -25,6 +24,7 @@ enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AT_ONCE = 8 };
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
     float alpha[64], gain[64];
+    float over[64];                 /* alphas from the start of the block to after the row */
     float product[INSIDE_BLOCKS];   /* of a block's alphas */
     float part[INSIDE_BLOCKS][128]; /* what a block makes of A = 0 */
     float before[128];              /* A before the chunk */
@@ -199,7 +199,7 @@ static __device__ inline void dr_inside_put_rows(float alpha, float gain, dr_ins
     }
     if (lane >= INSIDE_BLOCK) return;
     const int i = warp * INSIDE_BLOCK + own;
-    room.alpha[i] = alpha, room.gain[i] = gain;
+    room.alpha[i] = alpha, room.gain[i] = gain, room.over[i] = over;
     if (own == INSIDE_BLOCK - 1) room.product[warp] = over;
 }
 
@@ -236,6 +236,24 @@ static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, co
         const dr_inside_four rows = dr_inside_rows(room, dr_copy_thread() / 32 * INSIDE_BLOCK + i);
 #pragma unroll
         for (int j = 0; j < 4; j++) dr_inside_step<T, C>(rows.alpha[j], rows.gain[j], *dr_inside_row<T, C>(keys, i + j), a);
+    }
+}
+
+/* A after every row of the warp, zero before the first: for dr_inside_writes_held. */
+template <typename T, int C>
+static __device__ inline void dr_inside_hold(const dr_inside_room &room, const char *keys, float (&a)[INSIDE_BLOCK][C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+#pragma unroll
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
+        float alpha[4], gain[4], k[C]; /* of four rows, read once */
+        dr_take_four(room.alpha + first + i / 4 * 4, alpha);
+        dr_take_four(room.gain + first + i / 4 * 4, gain);
+        dr_inside_key<T, C>(keys, i, k);
+#pragma unroll
+        for (int e = 0; e < C; e++) {
+            const float step = gain[i % 4] * (k[e] * k[e]);
+            a[i][e] = i ? fmaf(alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
+        }
     }
 }
 
@@ -295,6 +313,30 @@ static __device__ inline void dr_inside_writes(const dr_inside_room &room, const
     }
 }
 
+/* The same without a loop, with A of all rows from zero in registers. before: A before the block. */
+template <typename T, int C>
+static __device__ inline void dr_inside_writes_held(const dr_inside_room &room, const dr_inside_squash &squash,
+                                                    const char *keys, char *writes, const float (&a)[INSIDE_BLOCK][C],
+                                                    const float (&before)[C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+#pragma unroll
+    for (int i = 0; i < INSIDE_BLOCK; i += 4) {
+        float over[4];
+        dr_inside_pairs<C> w[4];
+        dr_take_four(room.over + first + i, over);
+#pragma unroll
+        for (int j = 0; j < 4; j++) w[j] = *dr_inside_row<T, C>(keys, i + j);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < C; e += 2)
+                w[j].pair[e / 2] = dr_inside_write<T>(squash, w[j].pair[e / 2], fmaf(over[j], before[e], a[i + j][e]),
+                                                      fmaf(over[j], before[e + 1], a[i + j][e + 1]));
+#pragma unroll
+        for (int j = 0; j < 4; j++) *dr_inside_row<T, C>(writes, i + j) = w[j];
+    }
+}
+
 /* The same by the squash as it is defined, row after row. */
 template <typename T, int C>
 static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room, const dr_map_squash &squash, float centre,
@@ -348,7 +390,7 @@ static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan 
 }
 
 /* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys are there. */
-template <typename T, int C, int groups>
+template <typename T, int C, int groups, bool hold>
 static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                               const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                               const char *keys, char *writes) {
@@ -358,28 +400,40 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
     keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
     const float heard = dr_inside_hear(plan, tensors.scan, x, early.place);
     const unsigned looked = dr_inside_look(early.place);
-    dr_inside_from_zero<T, C>(room, keys, a);
-    dr_inside_lay<C>(room.part[warp] + channel, a);
+    float held[hold ? INSIDE_BLOCK : 1][C];
+    if constexpr (hold) {
+        dr_inside_hold<T, C>(room, keys, held);
+        dr_inside_lay<C>(room.part[warp] + channel, held[INSIDE_BLOCK - 1]);
+    } else {
+        dr_inside_from_zero<T, C>(room, keys, a);
+        dr_inside_lay<C>(room.part[warp] + channel, a);
+    }
     dr_inside_pass<groups>(plan, tensors.scan, x, early.place, heard, looked, room);
 #pragma unroll
     for (int e = 0; e < C; e++) a[e] = room.before[channel + e];
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
         if (b < warp) dr_inside_over<C>(room.product[b], a, room.part[b] + channel);
-    if (dr_inside_is_fast(rows.squash, early.centre))
-        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a);
-    else
+    if (!dr_inside_is_fast(rows.squash, early.centre)) {
         dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, a);
+        return;
+    }
+    const dr_inside_squash squash = dr_inside_squash_of(rows.squash, early.centre);
+    if constexpr (hold)
+        dr_inside_writes_held<T, C>(room, squash, keys, writes, held, a);
+    else
+        dr_inside_writes<T, C>(room, squash, keys, writes, a);
 }
 
-template <typename T, int groups>
+/* hold: A of the rows stays in registers, where there is room for it. */
+template <typename T, int groups, bool hold>
 static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                              const char *keys, char *writes) {
     if (plan.key_width == 128)
-        dr_inside_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 4, groups, hold>(plan, tensors, x, early, room, keys, writes);
     else
-        dr_inside_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 2, groups, hold>(plan, tensors, x, early, room, keys, writes);
 }
 
 #endif
