@@ -1,13 +1,14 @@
 /* Forward and backward as a CUDA graph: captured once, replayed twice into what was poisoned, with the bits of the calls
  * themselves. A capture fails where anything allocates memory or waits for the device, so this is also what shows that no call
- * does. Sequences that are cut into parts are among them, and rules whose kernels begin with counters that a replay resets. */
+ * does. Sequences that are cut into parts are among them, and rules whose kernels begin with counters that a replay resets,
+ * with more chunks than multiprocessors. */
 #include "suites.h"
 
 #include "base/error.h"
 
 #include <cuda_runtime_api.h>
 
-enum { REPLAYS = 2, LONG = 4096 };
+enum { REPLAYS = 2, LONG = 4096, HEADS = 3 };
 
 static dr_status replay(problem_calls calls, void *run, void *context) {
     const cudaStream_t stream = context;
@@ -42,8 +43,8 @@ static bool rule_is_right(gpu *g, const char *rule, bool cut, fault *what) {
     const dr_recurrence shape = {
         .rule = dr_rule_find(rule),
         .layout = {.sequences = cut ? 1 : 3, .rows = cut ? LONG : 201, .cu_seqlens = cut ? long_seqlens : short_seqlens},
-        .key_heads = 1,
-        .value_heads = 1,
+        .key_heads = HEADS,
+        .value_heads = HEADS,
         .key_size = 64,
         .value_size = 64,
     };

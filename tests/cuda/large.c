@@ -3,6 +3,7 @@
 
 #include "ops/shapes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,15 +64,28 @@ static bool call_run(const call *c, fault *what) {
 
 /* Values of an input: keys of length one half or so, decays below 0, gains within 0 and 1. */
 static double draw(dr_random *random, int input, int64_t size) {
-    if (input == DR_INPUT_LOG_DECAY) return -0.2 * dr_random_uniform(random);
-    if (input == DR_INPUT_BETA) return dr_random_uniform(random);
-    return dr_random_normal(random) / (input == DR_INPUT_VALUE ? 1 : 2 * (double)size);
+    if (input == DR_INPUT_LOG_DECAY || input == DR_INPUT_SCAN_LOG_DECAY) return -0.2 * dr_random_uniform(random);
+    if (input == DR_INPUT_BETA || input == DR_INPUT_SCAN_GAIN) return dr_random_uniform(random);
+    return dr_random_normal(random) / (input == DR_INPUT_VALUE ? 1 : 2 * sqrt((double)size));
 }
 
 static double *drawn(dr_random *random, int input, int64_t count, int64_t size) {
     double *x = numbers(count);
     for (int64_t i = 0; i < count; i++) x[i] = (float)draw(random, input, size);
     return x;
+}
+
+/* Inputs, and behind them o or its gradient: numbers of a token, 0 for a parameter. */
+static int64_t width_of(const dr_recurrence *r, int i) {
+    return (i == DR_INPUTS ? o_count(r) : dr_recurrence_input_count(r, (dr_input)i)) / r->layout.rows;
+}
+
+static dr_dtype dtype_of(const dr_backend *backend, int i) {
+    return i == DR_INPUTS ? dr_recurrence_output_dtype(backend) : dr_recurrence_input_dtype(backend, (dr_input)i);
+}
+
+static const char *name_of(int i) {
+    return i == DR_INPUTS ? "o" : dr_input_name((dr_input)i);
 }
 
 /* Elements of the last tokens of a tensor: rows of width. */
@@ -93,19 +107,14 @@ static bool get_last(const call *c, const void *from, dr_dtype dtype, int64_t ro
 static bool fill(call *calls[2], int64_t last, fault *what) {
     dr_random random = dr_random_start(11, 1);
     for (int i = 0; i <= DR_INPUTS; i++) { /* behind the inputs, d_o */
-        const dr_recurrence *r = &calls[1]->recurrence;
         const bool output = i == DR_INPUTS;
         if (output ? !calls[1]->d_o : !calls[1]->input[i]) continue;
-        const int64_t width = (output ? o_count(r) : dr_recurrence_input_count(r, (dr_input)i)) / r->layout.rows;
-        double *x = drawn(&random, i, last * width, r->key_size);
+        const int64_t width = width_of(&calls[1]->recurrence, i);
+        double *x = drawn(&random, i, last * width, calls[1]->recurrence.key_size);
         bool holds = true;
-        for (int n = 0; n < 2 && holds; n++) {
-            const dr_backend *backend = calls[n]->backend;
-            const dr_dtype dtype =
-                output ? dr_recurrence_output_dtype(backend) : dr_recurrence_input_dtype(backend, (dr_input)i);
-            holds = put_last(calls[n], output ? calls[n]->d_o : calls[n]->input[i], dtype, calls[n]->recurrence.layout.rows,
-                             width, x, last, what);
-        }
+        for (int n = 0; n < 2 && holds; n++)
+            holds = put_last(calls[n], output ? calls[n]->d_o : calls[n]->input[i], dtype_of(calls[n]->backend, i),
+                             calls[n]->recurrence.layout.rows, width, x, last, what);
         free(x);
         if (!holds) return false;
     }
@@ -115,22 +124,17 @@ static bool fill(call *calls[2], int64_t last, fault *what) {
 /* Output and gradients of the last tokens are the same bits in both calls; where: of the first, in words. */
 static bool last_are_same(gpu *g, call *calls[2], const char *where, int64_t last, fault *what) {
     for (int i = 0; i <= DR_INPUTS; i++) {
-        const dr_recurrence *r = &calls[1]->recurrence;
         const bool output = i == DR_INPUTS;
         if (!output && !calls[1]->gradient[i]) continue;
-        const int64_t width = (output ? o_count(r) : dr_recurrence_input_count(r, (dr_input)i)) / r->layout.rows;
+        const int64_t width = width_of(&calls[1]->recurrence, i);
         double *x[2] = {numbers(last * width), numbers(last * width)};
         bool holds = true;
-        for (int n = 0; n < 2 && holds; n++) {
-            const dr_backend *backend = calls[n]->backend;
-            const dr_dtype dtype =
-                output ? dr_recurrence_output_dtype(backend) : dr_recurrence_input_dtype(backend, (dr_input)i);
-            holds = get_last(calls[n], output ? calls[n]->o : calls[n]->gradient[i], dtype, calls[n]->recurrence.layout.rows,
-                             width, x[n], last, what);
-        }
+        for (int n = 0; n < 2 && holds; n++)
+            holds = get_last(calls[n], output ? calls[n]->o : calls[n]->gradient[i], dtype_of(calls[n]->backend, i),
+                             calls[n]->recurrence.layout.rows, width, x[n], last, what);
         for (int64_t j = 0; j < last * width && holds; j++)
             if (x[1][j] != x[1][j]) holds = fault_is(what, "%s: a NaN", where);
-        holds = holds && numbers_same(where, output ? "o" : dr_input_name((dr_input)i), x[0], x[1], last * width, what);
+        holds = holds && numbers_same(where, name_of(i), x[0], x[1], last * width, what);
         free(x[0]), free(x[1]);
         g->checks++;
         if (!holds) return false;
@@ -164,36 +168,38 @@ static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *w
 }
 
 /* 70,000 sequences of 1 to 3 tokens, forward and backward, against the CPU. */
-static bool many_sequences_are_right(gpu *g, dr_path path, fault *what) {
+static bool many_sequences_are_right(gpu *g, int type, const char *rule, int64_t key_size, dr_path path, fault *what) {
     enum { SEQUENCES = 70000 };
     int64_t *cu_seqlens = block((SEQUENCES + 1) * sizeof *cu_seqlens);
     cu_seqlens[0] = 0;
     for (int i = 0; i < SEQUENCES; i++) cu_seqlens[i + 1] = cu_seqlens[i] + 1 + i % 3;
     const int64_t rows = cu_seqlens[SEQUENCES];
     const dr_recurrence r = {
-        .rule = dr_rule_find("gdn"),
+        .rule = dr_rule_find(rule),
         .layout = {.sequences = SEQUENCES, .rows = rows, .cu_seqlens = cu_seqlens},
         .key_heads = 1,
         .value_heads = 1,
-        .key_size = 8,
+        .key_size = key_size,
         .value_size = 8,
         .path = path,
     };
     call c[2] = {{0}};
     call *calls[2] = {&c[0], &c[1]};
-    bool holds = call_create(g->cuda[0], &r, true, &c[0], what) && call_create(g->cpu, &r, true, &c[1], what) &&
+    const double allowed = type == 0 ? tolerance_backward : 1e-1; /* as the other shapes */
+    bool holds = call_create(g->cuda[type], &r, true, &c[0], what) && call_create(g->cpu, &r, true, &c[1], what) &&
                  fill(calls, rows, what) && call_run(&c[0], what) && call_run(&c[1], what);
     for (int i = 0; i <= DR_INPUTS && holds; i++) {
         const bool output = i == DR_INPUTS;
         if (!output && !c[1].gradient[i]) continue;
-        const int64_t count = output ? o_count(&r) : dr_recurrence_input_count(&r, (dr_input)i);
+        const int64_t width = width_of(&r, i), count = rows * width;
+        if (width == 0) continue;
         double *x[2] = {numbers(count), numbers(count)};
         for (int n = 0; n < 2 && holds; n++)
-            holds = get_last(calls[n], output ? c[n].o : c[n].gradient[i], DR_F32, rows, count / rows, x[n], rows, what);
+            holds = get_last(calls[n], output ? c[n].o : c[n].gradient[i], dtype_of(calls[n]->backend, i), rows, width, x[n],
+                             rows, what);
         const double error = holds ? error_of(x[0], x[1], count, least_size_chunkwise) : 0;
-        if (holds && !(error <= tolerance_backward))
-            holds =
-                fault_is(what, "%d sequences: %s has error %.3g", SEQUENCES, output ? "o" : dr_input_name((dr_input)i), error);
+        if (holds && !(error <= allowed))
+            holds = fault_is(what, "%d sequences of %s: %s has error %.3g", SEQUENCES, rule, name_of(i), error);
         free(x[0]), free(x[1]);
         g->checks++;
     }
@@ -232,10 +238,12 @@ static bool stages_beside_are_right(gpu *g, const char *rule, fault *what) {
 }
 
 bool suite_large(gpu *g, fault *what) {
-    static const char *const rules[] = {"gdn", "delta_net", "kda", "gla"};
-    for (int i = 0; i < 4; i++)
+    static const char *const rules[] = {"gdn", "delta_net", "kda", "gla", "pgdn", "pkda", "eda", "dplr"};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (!stages_beside_are_right(g, rules[i], what)) return false;
-    return many_sequences_are_right(g, DR_PATH_RECURRENT, what) && many_sequences_are_right(g, DR_PATH_CHUNKWISE, what) &&
+    return many_sequences_are_right(g, 0, "gdn", 8, DR_PATH_RECURRENT, what) &&
+           many_sequences_are_right(g, 0, "gdn", 8, DR_PATH_CHUNKWISE, what) &&
+           many_sequences_are_right(g, 1, "pgdn", 64, DR_PATH_CHUNKWISE, what) &&
            long_offsets_are_right(g, DR_PATH_CHUNKWISE, true, what) &&
            long_offsets_are_right(g, DR_PATH_RECURRENT, false, what);
 }

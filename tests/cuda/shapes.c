@@ -9,7 +9,7 @@ static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "del
                                     "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla"};
 enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
-static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda"};
+static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193},
                                                     cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};

@@ -40,6 +40,8 @@ bool suite_many(gpu *g, fault *what);
 bool suite_graphs(gpu *g, fault *what);
 /* More chunks than multiprocessors, so that blocks that stay on one take several: the bits of few at a time. */
 bool suite_busy(gpu *g, fault *what);
+/* The diagonal scan from chunk to chunk: any lengths beside one another, and several streams at once. */
+bool suite_chains(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 

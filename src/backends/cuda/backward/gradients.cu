@@ -6,11 +6,12 @@
  *     G = scale dO U^T f, M = s dY U^T f              a group one of them
  *     what q~, r and w get                            a group 64 channels of K
  *
- * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy, tile after tile of 16
- * KB into a ring of places, as far ahead as places are free; they make the decays of a chunk and lead the gradients of decays
- * and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at
- * the first barrier of its place, and done with when all computing threads have at the second. The tiles come in the order in
- * which they are needed, those that are done with first before the others. */
+ * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy tiles of 16 KB into a
+ * ring of places, each of them a whole one, as far ahead as places are free: what a warp does for a tile takes longer than the
+ * memory does, and so four are on their way. They make the decays of a chunk and lead the gradients of decays and gains to
+ * their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at the first
+ * barrier of its place, and done with when all computing threads have at the second. The tiles come in an order in which those
+ * that are left early take the places of those that are needed first (chunk_shape). */
 #include "backends/cuda/backward/gradients_keys.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -69,7 +70,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
         if (rows.aligned) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (left > 0 && first + 16 * j < alive) *(uint4 *)(to + 16 * j * value.token) = put[j].words;
+                if (left > 0 && first + 16 * j < alive) __stwb((uint4 *)(to + 16 * j * value.token), put[j].words);
         } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -193,7 +194,6 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const unsigned columns = (unsigned)w.group * BOX, values = w.base + tile_of(w, shape::value) + columns;
     unsigned y[4][4];
-    meet_group(w); /* the values are read */
     if (shape::reads) {
         const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, rest = w.base + WORK + columns;
         unsigned left[4][4];
@@ -213,8 +213,7 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     operands_of<T>(y, u);
     put_box<T>(values, y);
     dr_shared_fence();
-    if (!dr_rows_direct(&w.call.plan.rows))
-        put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
+    if (!w.call.direct) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
@@ -254,14 +253,13 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
 
 /* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
 template <typename T, int key_boxes, int value_boxes, int reading, int only>
-static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void compute_chunks(const gradients_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     constexpr bool has_values = only < value_boxes, has_keys = only < key_boxes;
     const dr_cuda_chunk_plan &plan = call.plan;
     const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
-    const bool direct = dr_rows_direct(&plan.rows);
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0;
 #pragma unroll 1
@@ -284,14 +282,15 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
             take_values<T, key_boxes, value_boxes, reading>(w);
             if (shape::reads) dr_group_wait<has_keys ? 1 : 0>();
             take_rest<T, key_boxes, value_boxes, reading>(w, u, asked);
-            make_updates<T, key_boxes, value_boxes, reading>(w, u);
         }
+        meet_all<shape::groups>(); /* the values are read, and G and M of the chunk before */
+        if (has_values) make_updates<T, key_boxes, value_boxes, reading>(w, u);
         meet_all<shape::groups>();
         if (shape::reads && has_keys) leave_tile(w, shape::inverse);
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
-        if (!direct && group == shape::groups - 1 && thread < 64) {
+        if (!call.direct && group == shape::groups - 1 && thread < 64) {
             float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
             if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
             call.back.value_dot[block * 64 + thread] = value;
@@ -316,14 +315,14 @@ static __device__ inline void compute_chunks(const dr_cuda_backward_call &call, 
 
 template <typename T, int key_boxes, int value_boxes, int reading>
 static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
-    gradients(const __grid_constant__ dr_cuda_backward_call call) {
+    gradients(const __grid_constant__ gradients_call call) {
 #ifdef DR_CUDA_WARPGROUPS
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     extern __shared__ __align__(1024) char shared[];
     const unsigned base = dr_shared_address(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES + 2; i++) {
-            dr_gate_open(filled_gate(base, i), 128);
+            dr_gate_open(filled_gate(base, i), i < PLACES ? 32 : 128); /* a warp fills a place */
             dr_gate_open(free_gate(base, i), 128 * shape::groups);
         }
     }
@@ -348,7 +347,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     return dr_cuda_launch("gradients", gradients<T, key_boxes, value_boxes, reading>, {grid},
-                          chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, *call);
+                          chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, gradients_of(*call));
 }
 
 template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {

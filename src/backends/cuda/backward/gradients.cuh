@@ -4,10 +4,10 @@
 #define DR_CUDA_GRADIENTS_CUH
 
 #include "backends/cuda/backward/backward.h"
+#include "backends/cuda/backward/copy_tiles.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
-#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/rows/leads.h"
 
 enum { PLACES = 12, PLACE = 16 * 1024, BOX = 64 * 64 * 2 };
@@ -54,26 +54,36 @@ enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
  * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;
- * inverse: both halves of A. */
+ * inverse: both halves of A. Keys and queries are wanted first and left last. They come behind the tiles that are left before,
+ * so that what waits for their places are the tiles of the exit alone, which the next chunk wants last. */
 template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { groups = key_boxes > value_boxes ? key_boxes : value_boxes, threads = 128 + 128 * groups };
     enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
     enum {
         state = 0,
-        key = key_boxes,
-        d_update = key + 1 + (apart || sums),
+        d_update = key_boxes + (apart ? 2 : 0),
         output,
         value,
         inverse = value + reads,
-        query = apart || sums ? key + 1 : inverse + 1,
+        key = apart ? key_boxes : inverse + 1,
+        query,
         write = apart ? inverse + 1 : key,
-        exit = inverse + 1 + !sums,
+        exit = inverse + (apart ? 2 : 3),
         tiles = exit + key_boxes
     };
-    /* A group that is ahead writes Y's rest of the next chunk where the other may read G and M of this one until it leaves the
-     * key: the tile that is awaited before that must come to a place that is not free sooner. */
-    static_assert(!reads || groups == 1 || tiles + inverse - PLACES >= key, "a tile holds back the group that is ahead");
 };
+
+/* A call, and what follows from its rows, which a thread would look through in every chunk. */
+struct gradients_call : dr_cuda_backward_call {
+    bool direct, made;              /* dr_rows_direct, dr_rows_made */
+    dr_input read, written, gained; /* of the row: dr_row_led, dr_row_written, dr_row_gained */
+};
+
+static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
+    const dr_cuda_rows *rows = &call.plan.rows;
+    const dr_row *row = &rows->row[0];
+    return {call, dr_rows_direct(rows), dr_rows_made(rows), dr_row_led(row), dr_row_written(row), dr_row_gained(row)};
+}
 
 #ifdef DR_CUDA_WARPGROUPS
 
@@ -168,11 +178,11 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
 
 /* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
 template <bool reads>
-static __device__ inline void put_gains(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
+static __device__ inline void put_gains(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &spec = rows.row[0];
-    const dr_input gained = dr_row_gained(&spec);
+    const dr_input gained = call.gained;
     const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
@@ -187,39 +197,14 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
 
 /* What is left of a chunk when all computing threads are done with it: a warp each. */
 template <int key_boxes, int value_boxes>
-static __device__ inline void finish_chunk(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
+static __device__ inline void finish_chunk(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && dr_rows_direct(&rows)) put_gains<true>(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 1 && call.direct) put_gains<true>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------ */
-
-/* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
-template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
-    const dr_strided<T> source = {from, width, 64};
-    dr_copy_rows<T>(to, 64, 1, 64, true, 64, 0, 1, source);
-    if (rows == 64) return;
-    const dr_strided<T> below = {from + 64 * (int64_t)width, width, 64};
-    dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
-}
-
-/* Both halves of A, as they lie. */
-static __device__ inline void copy_inverse(char *to, const char *from) {
-    const int mine = dr_copy_thread() * 16;
-#pragma unroll
-    for (int i = 0; i < DR_HALVES_BYTES; i += 128 * 16)
-        dr_copy_whole(dr_shared_address(to) + (unsigned)(i + mine), from + i + mine);
-}
-
-/* The chunk's tokens of an input, boxes of 64 columns. */
-template <typename T>
-static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
-                                          int head, int boxes, int size) {
-    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
-    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
-}
 
 /* A block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the block. alpha: of row
  * lane % 16 of the block. */
@@ -281,38 +266,15 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
     make_decays(rows, expf(from.log_decay), to.decay);
 }
 
-/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
-template <typename T>
-static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
-    if (i >= 0 && i < x.rows)
-        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
-}
-
-/* The same for all of a chunk that has no place in the ring for long: its tiles from dY on, and A. */
-template <typename T>
-static __device__ inline void expect_chunk(const dr_cuda_backward_call &call, const dr_row_block &x, const dr_source &d_o) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const int i = (int)threadIdx.x, V = plan.value_width, row = 64 * (int)sizeof(T);
-    if (rows.aligned) {
-        expect_tokens<T>(x, i, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, rows.value_size);
-        expect_tokens<T>(x, i, d_o, x.head, rows.value_size);
-        expect_tokens<T>(x, i - 64, dr_query_source(rows), x.key_head, rows.key_size);
-    }
-    if (i == 0) dr_bulk_prefetch((const T *)call.back.d_update + x.block * 64 * V, (unsigned)(V * row));
-    if (i == 32)
-        dr_bulk_prefetch((const T *)call.back.d_exit + x.block * V * plan.key_width, (unsigned)(V * plan.key_width * 2));
-    if (i == 96 && plan.reads) dr_bulk_prefetch((const char *)call.chunk.inverse + x.block * DR_HALVES_BYTES, DR_HALVES_BYTES);
-}
-
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void copy_chunks(const gradients_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int width = plan.key_width;
     const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
+    const dr_source d_update = {call.back.d_update, plan.value_width, 0, 0};
     chunk_rows *told = (chunk_rows *)(shared + ROWS);
     const chunk_sums *sums = (const chunk_sums *)(shared + SUMS);
     ring_at at = {0, 1};
@@ -325,7 +287,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
         row_inputs inputs;
-        if (more) expect_chunk<T>(call, x, d_o), inputs = fetch_rows(call, x);
+        if (more) inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
@@ -343,32 +305,34 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
 #pragma unroll 1
-        for (int i = 0; i < shape::tiles; i++) {
-            char *to = shared + at.place * PLACE;
-            dr_gate_wait(free_gate(base, at.place), at.turn);
-            if (i < shape::key)
-                copy_box<T>(to, states + i * 64, width, value_boxes * 64);
-            else if (i >= shape::exit)
-                copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
-            else if (i == shape::write)
-                copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
-            else if (i == shape::key)
-                copy_tokens<T>(to, rows, x, dr_reader_source(rows), x.key_head, key_boxes, rows.key_size);
-            else if (i == shape::query)
-                copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
-            else if (shape::reads && i == shape::inverse)
-                copy_inverse(to, (const char *)call.chunk.inverse + block * DR_HALVES_BYTES);
-            else if (i == shape::value)
-                copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
-            else if (i == shape::output)
-                copy_tokens<T>(to, rows, x, d_o, x.head, value_boxes, rows.value_size);
-            else
-                for (int box = 0; box < value_boxes; box++)
-                    copy_box<T>(to + box * BOX, (const T *)call.back.d_update + block * 64 * plan.value_width + box * 64,
-                                plan.value_width, 64);
-            tell_tile(base, at, rows.aligned);
-            at = ring_forward(at, 1);
+        for (int i = same_in_warp((int)threadIdx.x / 32); i < shape::tiles; i += 4) { /* a tile a warp */
+            const ring_at own = ring_forward(at, i);
+            char *to = shared + own.place * PLACE;
+            dr_gate_wait(free_gate(base, own.place), own.turn);
+            if (i < key_boxes || i >= shape::exit) {
+                const T *from = i < key_boxes ? states + i * 64 : exits + (i - shape::exit) * 64;
+                warp_copy_rows<T, value_boxes * 64, 1>(to, from, width, value_boxes * 64, 64, true);
+            } else if (shape::reads && i == shape::inverse) {
+                warp_copy_tile(to, (const char *)call.chunk.inverse + block * DR_HALVES_BYTES);
+            } else if (i == shape::value || i == shape::output || i == shape::d_update) {
+                const dr_source source = i == shape::value    ? dr_source_of(rows.input[DR_INPUT_VALUE])
+                                         : i == shape::output ? d_o
+                                                              : d_update;
+                const bool ours = i == shape::d_update;
+                warp_copy_rows<T, 64, value_boxes>(
+                    to, (const T *)source.at + (ours ? block * 64 : x.place.first) * source.token + x.head * source.head,
+                    source.token, ours ? 64 : x.rows, ours ? value_boxes * 64 : rows.value_size, ours || rows.aligned);
+            } else {
+                const dr_source source = i == shape::write ? dr_write_source(rows)
+                                         : i == shape::key ? dr_reader_source(rows)
+                                                           : dr_query_source(rows);
+                warp_copy_rows<T, 64, key_boxes>(to,
+                                                 (const T *)source.at + x.place.first * source.token + x.key_head * source.head,
+                                                 source.token, x.rows, rows.key_size, rows.aligned);
+            }
+            tell_tile(base, own, rows.aligned);
         }
+        at = ring_forward(at, shape::tiles);
     }
 }
 
@@ -376,7 +340,7 @@ static __device__ inline void copy_chunks(const dr_cuda_backward_call &call, cha
 
 /* A thread's chunk and place: groups count from 0, rows are row and row + 8, columns 8 n + 2 t of 64. */
 typedef struct {
-    const dr_cuda_backward_call &call;
+    const gradients_call &call;
     const chunk_rows &rows;
     chunk_sums &sums;
     char *shared;
@@ -459,6 +423,20 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
         for (int i = 0; i < 4; i++) {
             const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
             a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
+        }
+}
+
+/* The same, added to the numbers in a. */
+template <typename T>
+static __device__ inline void add_scaled(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
+    factor += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
+            const float2 sum = dr_unpack(T(), a[k][i]);
+            a[k][i] = dr_pack(T(), fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
         }
 }
 

@@ -61,19 +61,25 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
                                          const float (&c)[8][4]) {
     const bool aligned = w.call.plan.rows.aligned;
     const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
-    to += first * stride;
-    dr_group_put_rows<T>(w.shared + box, c, [=](int row, int unit, uint4 eight) {
-        T *at = to + row * stride + unit * 8;
-        if (row >= alive) return;
-        if (aligned) {
-            if (unit * 8 < left) *(uint4 *)at = eight;
-            return;
-        }
-        const T *x = (const T *)&eight;
+    const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
+    uint4 eight[4];
+    dr_group_lay_rows<T>(w.shared + box, c);
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            if (unit * 8 + e < left) at[e] = x[e];
-    });
+    for (int i = 0; i < 4; i++) eight[i] = *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column));
+    to += (first + row) * stride + column;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (row + 4 * i >= alive) break;
+        T *at = to + 4 * i * stride;
+        const T *x = (const T *)&eight[i];
+        if (aligned) { /* an assignment would become four stores */
+            if (column < left) __stwb((uint4 *)at, eight[i]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (column + e < left) at[e] = x[e];
+        }
+    }
 }
 
 /* The rows as floats to [64][Kp]. */
@@ -136,8 +142,7 @@ static __device__ inline void put_input(const worker &w, unsigned box, dr_input 
 }
 
 template <typename T> static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
-    const dr_cuda_rows &rows = w.call.plan.rows;
-    if (dr_rows_direct(&rows) || dr_rows_made(&rows))
+    if (w.call.direct || w.call.made)
         put_input<T>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
@@ -147,11 +152,9 @@ template <typename T> static __device__ inline void put_query(const worker &w, u
 template <typename T, int reading>
 static __device__ inline void put_keys(const worker &w, unsigned read, unsigned write, float (&r)[8][4], float (&k)[8][4]) {
     constexpr bool reads = reading != READS_NOTHING;
-    const dr_cuda_backward_call &call = w.call;
-    const dr_cuda_rows &rows = call.plan.rows;
-    const dr_row &row = rows.row[0];
-    const bool made = (!reads || reading == READS_OTHER) && dr_rows_made(&rows);
-    if (!made && !dr_rows_direct(&rows)) {
+    const gradients_call &call = w.call;
+    const bool made = (!reads || reading == READS_OTHER) && call.made;
+    if (!made && !call.direct) {
         if (reads) {
             scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
             put_floats(w, call.back.d_read, r);
@@ -174,8 +177,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reading == READS_OTHER) put_input<T>(w, read, dr_row_led(&row), r);
-    put_input<T>(w, write, dr_row_written(&row), k);
+    if (reading == READS_OTHER) put_input<T>(w, read, call.read, r);
+    put_input<T>(w, write, call.written, k);
 }
 
 /* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
@@ -203,7 +206,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const chunk_decays &decay = w.rows.decay;
-    const bool made = (!shape::reads || shape::apart) && dr_rows_made(&rows);
+    const bool made = (!shape::reads || shape::apart) && w.call.made;
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -259,28 +262,34 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
     if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
-    unsigned turned[4][4], mixed[4][4]; /* M^T, times what the read keys' keys and queries are multiplied by */
+    unsigned turned[4][4], joint[4][4]; /* M^T times what keys are multiplied by; G^T, and M^T for the queries of read keys */
     if (shape::reads) {
         unsigned all[4][4];
         operands_turned<T>(all, erase);
         scale_turned<T>(turned, all, w.rows.rest);
         dr_group_settle(turned), dr_group_settle(r);
-        if (shape::sums) scale_turned<T>(mixed, all, w.rows.mixed), dr_group_settle(mixed);
+        if (shape::sums) {
+            operands_turned<T>(joint, score);
+            add_scaled<T>(joint, all, w.rows.mixed);
+            dr_group_settle(joint);
+        }
     }
     dr_group_settle(q), dr_group_settle(k);
     dr_group_begin();
     chain<T, false, false>(q, score, w.base + write_key, true);
     if (shape::reads) chain<T, false, false>(r, erase, w.base + write_key, true);
     dr_group_commit();
-    chain<T, true, false>(k, score, w.base + query, true);
+    if (shape::sums)
+        chain_rows<T>(k, joint, w.base + query);
+    else
+        chain<T, true, false>(k, score, w.base + query, true);
     if (shape::reads) chain_rows<T>(k, turned, w.base + key);
-    if (shape::sums) chain_rows<T>(k, mixed, w.base + query);
     dr_group_commit();
     dr_group_wait<1>();
     float2 mix = make_float2(0, 0); /* r . query; r has its factor s as yet */
     if (shape::sums) {
         dots_with<T>(q, r, w.base + query, ask, mix);
-        if (dr_rows_direct(&rows)) lead_sum(w, mix, r, q);
+        if (w.call.direct) lead_sum(w, mix, r, q);
     } else if (rows.scalar_decay) {
         ask = dots_with<T>(q, w.base + query);
     }

@@ -11,6 +11,7 @@
  * shared memory. Beside those that copy and those that compute, four warps make the decays of the next chunk, sum S . dS', and
  * lead gradients of decays and gains to their inputs: nobody waits for them. */
 #include "backends/cuda/backward/gradients_keys.cuh"
+#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -31,6 +32,30 @@ static_assert(LINEAR_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor ha
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
 
+/* Whole rows of ours, `rows` of 64 columns from a matrix of that width. */
+template <typename T> static __device__ inline void copy_box(char *to, const T *from, int width, int rows) {
+    const dr_strided<T> source = {from, width, 64};
+    dr_copy_rows<T>(to, 64, 1, 64, true, 64, 0, 1, source);
+    if (rows == 64) return;
+    const dr_strided<T> below = {from + 64 * (int64_t)width, width, 64};
+    dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
+}
+
+/* The chunk's tokens of an input, boxes of 64 columns. */
+template <typename T>
+static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
+                                          int head, int boxes, int size) {
+    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
+    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
+}
+
+/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
+template <typename T>
+static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
+    if (i >= 0 && i < x.rows)
+        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
+}
+
 /* Has the second-level cache ask for what of the chunk has no place in the ring for long. */
 template <typename T> static __device__ inline void expect_linear(const dr_cuda_backward_call &call, const dr_row_block &x) {
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -45,7 +70,7 @@ template <typename T> static __device__ inline void expect_linear(const dr_cuda_
 }
 
 template <typename T, int key_boxes, int value_boxes>
-static __device__ inline void copy_linear(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void copy_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -108,13 +133,13 @@ template <int key_boxes, int value_boxes> static __device__ inline int linear_ti
 
 /* What is left of a chunk when all computing threads are done with it. */
 template <int key_boxes, int value_boxes>
-static __device__ inline void finish_linear(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums) {
+static __device__ inline void finish_linear(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int thread = (int)(threadIdx.x % 128), row = thread - 64;
     __barrier_sync_count(1, 128); /* sums of all warps are there */
     if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes);
-    if (thread / 32 == 1 && dr_rows_direct(&rows)) put_gains<false>(call, told, sums, key_boxes, value_boxes);
-    if (row >= 0 && !dr_rows_direct(&rows)) {
+    if (thread / 32 == 1 && call.direct) put_gains<false>(call, told, sums, key_boxes, value_boxes);
+    if (row >= 0 && !call.direct) {
         const float dot = value_boxes == 2 ? sums.value_dot[0][row] + sums.value_dot[1][row] : sums.value_dot[0][row];
         call.back.value_dot[told.x.block * 64 + row] = dot;
         call.back.write_dot[told.x.block * 64 + row] = told.value[row] * dot;
@@ -163,7 +188,7 @@ static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const 
 }
 
 template <typename T, int key_boxes, int value_boxes>
-static __device__ inline void make_linear(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void make_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const unsigned base = dr_shared_address(shared);
@@ -257,7 +282,7 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     const int mine = key_boxes == 2 ? w.group : 0;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const chunk_decays &decay = w.rows.decay;
-    const bool direct = dr_rows_direct(&rows), dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
+    const bool direct = w.call.direct, dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
     const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
                    score = w.base + WORK;
     float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
@@ -333,14 +358,14 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
         meet_all<shape::groups>();
     if (w.group < key_boxes) put_query<T>(w, query + channels - w.base, q);
     if (w.group < value_boxes) put_linear_values<T>(w, output + columns - w.base, z);
-    if (w.group < key_boxes && direct) put_input<T>(w, key + channels - w.base, dr_row_written(&rows.row[0]), k);
+    if (w.group < key_boxes && direct) put_input<T>(w, key + channels - w.base, w.call.written, k);
     if (w.group < key_boxes && !direct) put_floats(w, w.call.back.d_write, k);
 #pragma unroll
     for (int i = shape::output; i < shape::rests; i++) leave_tile(w, i);
 }
 
 template <typename T, int key_boxes, int value_boxes>
-static __device__ inline void compute_linear(const dr_cuda_backward_call &call, char *shared) {
+static __device__ inline void compute_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const int thread = (int)(threadIdx.x % 128), group = same_in_warp((int)(threadIdx.x / 128) - 2), lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
@@ -368,7 +393,7 @@ static __device__ inline void compute_linear(const dr_cuda_backward_call &call, 
 
 template <typename T, int key_boxes, int value_boxes>
 static __global__ void __launch_bounds__(256 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
-    gradients_linear(const __grid_constant__ dr_cuda_backward_call call) {
+    gradients_linear(const __grid_constant__ gradients_call call) {
 #ifdef DR_CUDA_WARPGROUPS
     typedef linear_shape<key_boxes, value_boxes> shape;
     extern __shared__ __align__(1024) char shared[];
@@ -399,7 +424,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     return dr_cuda_launch("gradients_linear", gradients_linear<T, key_boxes, value_boxes>, {grid},
-                          linear_shape<key_boxes, value_boxes>::threads, LINEAR_BYTES, stream, *call);
+                          linear_shape<key_boxes, value_boxes>::threads, LINEAR_BYTES, stream, gradients_of(*call));
 }
 
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -127,7 +127,7 @@ static __device__ inline void load_states(const dr_cuda_backward_call &call, con
 }
 
 /* Asks for G, M, and the keys of 64 channels, as a group. */
-template <typename T>
+template <typename T, int steps = 1>
 static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int first, int parts) {
     if (parts & COPY_FIRST) {
@@ -135,8 +135,8 @@ static __device__ inline void load_pairs(const dr_cuda_backward_call &call, cons
         if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
     }
     if (parts & COPY_SECOND)
-        dr_load_row_keys<T>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read, shared + room.write,
-                            shared + room.query); /* ends the group */
+        dr_load_row_keys<T, steps>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read,
+                                   shared + room.write, shared + room.query); /* ends the group */
     else
         dr_copy_commit();
 }

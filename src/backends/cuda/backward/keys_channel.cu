@@ -319,7 +319,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
             __syncthreads(); /* the stage is read */
         }
         if (column >= 0 && next >= V && place == 0 && !asked) {
-            load_pairs<T>(call, x, shared, room, first, half);
+            load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, half);
             asked = true;
             continue;
         }

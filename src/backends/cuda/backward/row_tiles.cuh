@@ -98,10 +98,10 @@ static __device__ inline dr_prepare_block dr_row_keys_block(const dr_row_block &
 
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for, a barrier is
  * passed and they are finished (a barrier follows what that does). read NULL: not wanted, or the write keys serve. */
-template <typename T>
+template <typename T, int steps>
 static __device__ inline void dr_load_row_keys(const dr_cuda_chunk_plan &plan, const dr_row_block &x, int first, char *read,
                                                char *write, char *query) {
-    dr_load_rows<T>(plan, dr_row_keys_block(x, first), write, read, query);
+    dr_load_rows<T, steps>(plan, dr_row_keys_block(x, first), write, read, query);
 }
 
 template <typename T>

@@ -4,6 +4,7 @@
  *
  * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. */
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -174,16 +175,20 @@ template <typename T> static __device__ inline void put_fine(char *tile, int row
     }
 }
 
-/* U += (A - I) Y, both fine tiles; what is small times small is left out. */
+/* U += (A - I) Y, both fine tiles; what is small times small is left out, and so is the diagonal of A if it is there. */
 template <typename T> static __device__ inline void apply_inverse(float (&u)[8][4], unsigned inverse, unsigned rest) {
     enum { LOW = 64 * 64 * 2 };
-    const int warp = (int)(threadIdx.x / 32);
+    const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const unsigned beside = g / 2 != t ? ~0u : g % 2 ? 0x0000ffffu : 0xffff0000u; /* of two neighbours, which may hold it */
 #pragma unroll
     for (int k = 0; k < 4; k++)
         if (k <= warp) {
             dr_operand_a<T> a, low;
             dr_load_a<T>(a, inverse, 64, warp * 16, k * 16);
-            if constexpr (sizeof(T) == 2) dr_load_a<T>(low, inverse + LOW, 64, warp * 16, k * 16);
+            if constexpr (sizeof(T) == 2) {
+                dr_load_a<T>(low, inverse + LOW, 64, warp * 16, k * 16);
+                if (k == warp) a.x[0] &= beside, a.x[3] &= beside;
+            }
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 dr_operand_b<T> b[2];
@@ -206,6 +211,14 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
 static __device__ inline float sum_of_four(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Asks for the inverse as prepare's halves, a fine tile as it is. */
+static __device__ inline void copy_inverse(char *tile, const void *halves) {
+    const unsigned mine = threadIdx.x * 16;
+#pragma unroll
+    for (int i = 0; i < DR_HALVES_BYTES; i += BLOCK_THREADS * 16)
+        dr_copy_whole(dr_shared_address(tile) + mine + i, (const char *)halves + mine + i);
 }
 
 /* The inverse without its diagonal, fine. A thread stays in four columns, its rows are eight apart. */
@@ -260,7 +273,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, pairs = rows.steps == 2 && !rows.step_axis;
     const int K = plan.key_width, V = plan.value_width, width = 64 * ahead<T>();
     const bool keeps = !gated && K <= width; /* R~ for all columns; gates come into its place */
+    const char *inverse = (const char *)call.chunk.inverse + block * 64 * 64 * (int)sizeof(float);
     load_reads<T>(call, x, shared, room, 0, 0, true);
+    if (plan.reads && plan.halves) copy_inverse(shared + room.inverse, inverse);
     load_vectors<T>(call, x, shared, room, 0);
     if (thread < 64) {
         gain[thread] = factors[thread].gain;
@@ -272,7 +287,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     }
     const unsigned base = dr_shared_address(shared);
     const bool given = sizeof(T) == 2 && dr_given_state(call, x, false);
-    if (plan.reads) load_inverse<T>(shared + room.inverse, (const float *)call.chunk.inverse + block * 64 * 64);
+    if (plan.reads && !plan.halves) load_inverse<T>(shared + room.inverse, (const float *)inverse);
 
     float scores[8][4] = {}, erases[8][4] = {}; /* dO U^T, dY U^T */
     for (int column = 0; column < V; column += 64) {

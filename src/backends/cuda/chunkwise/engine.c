@@ -24,9 +24,10 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     *e = (engine){.layout = NULL};
     DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
-    e->call.plan.halves = dr_cuda_backward_fuses(&e->call.plan);
-    e->call.plan.scan_inside =
-        dr_cuda_diagonal_inside(&e->call.plan) && (e->call.plan.halves || e->call.plan.rows.channel_decay);
+    const dr_cuda_chunk_plan *plan = &e->call.plan;
+    const bool fused = dr_cuda_backward_fuses(plan);
+    e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
+    e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
     return DR_OK;
 }
 

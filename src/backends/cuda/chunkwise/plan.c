@@ -59,6 +59,17 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     plan->parts = dr_cuda_most_parts(plan, chunks);
 }
 
+/* Whether rows that read do so by the key that they write: prepare then holds one tile for both. */
+static bool reads_written(const dr_rule *rule) {
+    for (int i = 0; i < rule->rows; i++) {
+        const dr_row *row = &rule->row[i];
+        const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
+                          (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
+        if (row->read != DR_READ_NONE && !same) return false;
+    }
+    return true;
+}
+
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
  * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
  * sequences do not lie in the scan's order, and it would wait for the last. */
@@ -66,9 +77,12 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
-    if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && dr_rule_steps(rule) > 1)) return;
+    const int steps = dr_rule_steps(rule);
+    if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && steps > 2)) return;
     if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
-    const int64_t groups = channel ? 2 : 4, time = channel ? 16 : 10, round = groups * plan->processors;
+    const bool pairs = channel && steps == 2;
+    const int64_t groups = !channel ? 4 : pairs && reads_written(rule) ? 3 : 2;
+    const int64_t time = !channel ? 10 : pairs ? 17 : 16, round = groups * plan->processors;
     const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
     plan->beside = (dr_cuda_beside){
         .processors = (int32_t)left,

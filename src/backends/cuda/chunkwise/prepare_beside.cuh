@@ -1,11 +1,11 @@
 /* Prepare beside the scan, on sm_90a for 16-bit types: where the scan has fewer blocks than there are multiprocessors, prepare
  * goes on on the others while the scan takes what is made (device/beside.cuh).
  *
- * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two, which make a
- * chunk of a value head each and meet nobody. Chunks are made in the order in which the scan takes them. All multiprocessors
- * take part in the first rounds; then the scan gets those that it needs. Which group makes what follows from the plan alone;
- * but where the chunk before makes what a chunk needs (plan.scan_inside) each takes the next that nobody has, so that none
- * waits for one that no running block has. */
+ * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two or, of two rows a
+ * token, three, as many as there is room for. They make a chunk of a value head each and meet nobody. Chunks are made in the
+ * order in which the scan takes them. All multiprocessors take part in the first rounds; then the scan gets those that it
+ * needs. Which group makes what follows from the plan alone; but where the chunk before makes what a chunk needs
+ * (plan.scan_inside) each takes the next that nobody has, so that none waits for one that no running block has. */
 #ifndef DR_CUDA_PREPARE_BESIDE_CUH
 #define DR_CUDA_PREPARE_BESIDE_CUH
 
@@ -37,9 +37,9 @@ static __device__ inline bool dr_beside_stays(const dr_cuda_beside &beside, unsi
 
 #endif
 
-/* channel: prepare_channel.cuh, else prepare.cuh. scans: plan.scan_inside. A group asks for its next ticket when it begins with
- * the one before. */
-template <typename T, int groups, bool channel, bool scans>
+/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. scans: plan.scan_inside. A group asks for its next ticket
+ * when it begins with the one before. */
+template <typename T, int groups, bool channel, bool pairs, bool scans>
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, block);
         if constexpr (channel)
-            dr_channel_chunk<T, false, scans, groups>(call, x, own);
+            dr_channel_chunk<T, pairs, scans, groups>(call, x, own);
         else
             dr_prepare_chunk<T, groups, scans>(call, x, own);
         if (scans && first) taken[group] = next;

@@ -74,14 +74,15 @@ typedef struct {
 } dr_quarter_place;
 
 /* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
- * from thread block to thread block, and between groups of four warps that lie on one multiprocessor. */
-static __device__ inline int dr_channel_block() {
-    return (int)((threadIdx.x / 32 + threadIdx.x / 128 * 2 + blockIdx.x + blockIdx.x / 4) % 4);
+ * from chunk to chunk, and between groups of four warps that lie on one multiprocessor. */
+static __device__ inline int dr_channel_block(const dr_prepare_block &x) {
+    const unsigned chunk = (unsigned)x.block;
+    return (int)((threadIdx.x / 32 + threadIdx.x / 128 * 2 + chunk + chunk / 4) % 4);
 }
 
 static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block();
+    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -194,8 +195,12 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
     for (int i = 0; i < 4; i++) {
         dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
         if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
-        dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) x.reader[i][e] = x.writer[i][e];
     }
+    if (reader != writer)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
     dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -228,13 +233,13 @@ template <bool precise> static __device__ inline void dr_slice_cut(float x, unsi
     }
 }
 
-/* count rows, 16 or 8, and 8 channels of a table, as an operand A without a type; behind 8 rows zeros. */
-template <int count> static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
+/* 16 rows and 8 channels of a table, as an operand A without a type. */
+static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
     const int lane = (int)(threadIdx.x % 32);
     unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(rows + (lane % count) * SLICE_PITCH + lane / 16 * 4));
+    dr_load_matrices(x, dr_shared_address(rows + lane % 16 * SLICE_PITCH + lane / 16 * 4));
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = count == 16 || i % 2 == 0 ? __uint_as_float(x[i]) : 0.0f;
+    for (int i = 0; i < 4; i++) a[i] = __uint_as_float(x[i]);
 }
 
 /* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
@@ -246,32 +251,38 @@ static __device__ inline void dr_slice_load_b(float (&b)[2][2], const float *row
     for (int i = 0; i < 4; i++) b[i / 2][i % 2] = __uint_as_float(x[i]);
 }
 
-/* Readers and queries of a block, eight channels. */
-typedef struct {
-    float reader[4], query[4];
-} dr_slice_rows;
-
+/* Scores of 16 readers or queries and eight writers, over eight channels. */
 template <bool precise>
-static __device__ inline void dr_slice_multiply(float (&l)[4], float (&p)[4], bool reads, const dr_slice_rows &rows,
-                                                const float (&b)[2]) {
+static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float (&writers)[2]) {
     dr_eight_a<precise> a;
     dr_eight_b<precise> w;
 #pragma unroll
-    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(b[i], w.high[i], w.low[i]);
-    if (reads) {
+    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows[i], a.high[i], a.low[i]);
 #pragma unroll
-        for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.reader[i], a.high[i], a.low[i]);
-        dr_product_rounded<precise>(l, a.high, a.low, w.high, w.low);
+    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(writers[i], w.high[i], w.low[i]);
+    dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
+}
+
+/* Scores of twice eight writers and eight queries, transposed. */
+template <bool precise>
+static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float (&upper)[2], const float (&lower)[2],
+                                                       const float (&queries)[4]) {
+    dr_eight_a<precise> w;
+    dr_eight_b<precise> b;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        dr_slice_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
+        dr_slice_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
+        dr_slice_cut<precise>(queries[i], b.high[i], b.low[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows.query[i], a.high[i], a.low[i]);
-    dr_product_rounded<precise>(p, a.high, a.low, w.high, w.low);
+    dr_product_rounded<precise>(c, w.high, w.low, b.high, b.low);
 }
 
 /* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
  * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
  * quarter
- * 1. What else is in those products is not used. */
+ * 1. What else is in those products is not used. Of the queries of pairs, eight a block, p and own_p hold transposed scores, of
+ * 16 writers each: p[b] of block b, own_p[0] of what is for quarters 2 and 3, the upper half of own_p[1] of the rest. */
 template <bool precise, bool pairs>
 static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
                                               float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
@@ -280,34 +291,48 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
     const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
 #pragma unroll 1
     for (int k = 0; k < SLICE; k += 8) {
-        dr_slice_rows rows = {};
-        if (reads) dr_slice_load_a<16>(rows.reader, &tables.reader[block * 16][k]);
-        dr_slice_load_a<pairs ? 8 : 16>(rows.query, &tables.query[dr_query_row<pairs>(block * 16)][k]);
-        float decay[3][2], w[2][2], v[2];
+        float reader[4] = {}, query[4];
+        if (reads) dr_slice_load_a(reader, &tables.reader[block * 16][k]);
+        if constexpr (pairs) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) query[i] = tables.query[block * 8 + g][k + i * 4 + t];
+        } else {
+            dr_slice_load_a(query, &tables.query[block * 16][k]);
+        }
+        float decay[3][2], w[2][2], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
 #pragma unroll
         for (int q = 0; q < 3; q++)
 #pragma unroll
             for (int i = 0; i < 2; i++) decay[q][i] = tables.quarter[block * 4 + q][k + i * 4 + t];
         dr_slice_load_b(w, &tables.writer[own_row][k]);
-        dr_slice_multiply<precise>(own_l[2], own_p[2], reads, rows, w[1]);
+        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w[1]);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w[1]);
 #pragma unroll
-        for (int i = 0; i < 2; i++) v[i] = second ? w[0][i] : w[0][i] * decay[1][i];
-        dr_slice_multiply<precise>(own_l[0], own_p[0], reads, rows, v);
+        for (int i = 0; i < 2; i++) near[i] = second ? w[0][i] : w[0][i] * decay[1][i];
+        if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
 #pragma unroll
-        for (int i = 0; i < 2; i++) v[i] *= decay[2][i];
-        dr_slice_multiply<precise>(own_l[1], own_p[1], reads, rows, v);
+        for (int i = 0; i < 2; i++) far[i] = near[i] * decay[2][i];
+        if (reads) dr_slice_multiply<precise>(own_l[1], reader, far);
+        if constexpr (pairs) {
+            const float none[2] = {};
+            dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
+            dr_slice_multiply_turned<precise>(own_p[1], w[1], none, query);
+        } else {
+            dr_slice_multiply<precise>(own_p[1], query, far);
+        }
         if (block == 0) continue;
-            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; of pairs' queries all
-             * four in the upper rows */
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; two of pairs' queries
+             * a quarter */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
             const float last = half * decay[2][i], lower = second ? last : half;
-            rows.reader[2 * i] *= upper, rows.reader[2 * i + 1] *= lower;
-            if (pairs)
-                rows.query[2 * i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
+            reader[2 * i] *= upper, reader[2 * i + 1] *= lower;
+            if constexpr (pairs)
+                query[i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
             else
-                rows.query[2 * i] *= upper, rows.query[2 * i + 1] *= lower;
+                query[2 * i] *= upper, query[2 * i + 1] *= lower;
         }
 #pragma unroll
         for (int b = 2; b >= 0; b--)
@@ -317,14 +342,19 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
                 for (int n = 0; n < 2; n++) {
 #pragma unroll
                     for (int i = 0; i < 2; i++) w[n][i] *= tables.rest[b * 4 + n * 2 + g / 4][k + i * 4 + t];
-                    dr_slice_multiply<precise>(l[2 * b + n], p[2 * b + n], reads, rows, w[n]);
+                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w[n]);
+                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w[n]);
                 }
+                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w[0], w[1], query);
                 if (b > 0)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float total = tables.total[b][k + i / 2 * 4 + t];
-                        rows.reader[i] *= total;
-                        if (!pairs || i % 2 == 0) rows.query[i] *= total;
+                    for (int i = 0; i < 2; i++) {
+                        const float total = tables.total[b][k + i * 4 + t];
+                        reader[2 * i] *= total, reader[2 * i + 1] *= total;
+                        if constexpr (pairs)
+                            query[i] *= total;
+                        else
+                            query[2 * i] *= total, query[2 * i + 1] *= total;
                     }
             }
     }
@@ -347,21 +377,37 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[3][4]
         }
 }
 
-/* The same for the queries of pairs, two of each quarter in the upper rows. */
-static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&scores)[8][4]) {
-    const int quarter = (int)(threadIdx.x % 32 / 8);
-    float first[2];
+/* 8 x 8 numbers of an accumulator, transposed: the upper rows of one. */
+static __device__ inline void dr_slice_turn(float left, float right, float (&turned)[4]) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
-    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+    for (int e = 0; e < 2; e++) {
+        const int from = (2 * t + e) * 4 + g / 2;
+        const float even = __shfl_sync(0xffffffffu, left, from), odd = __shfl_sync(0xffffffffu, right, from);
+        turned[e] = g % 2 ? odd : even;
+        turned[2 + e] = 0;
+    }
+}
+
+/* Of pairs: what is in `own` to its place among the rows of the warp's own block, and the scores turned: queries are the upper
+ * eight rows. */
+static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&p)[8][4]) {
+    const int quarter = (int)(threadIdx.x % 4); /* of the queries in this lane's columns */
+    float first[2];                             /* rows 0..3, which stand four rows on */
 #pragma unroll
-    for (int n = 0; n < 8; n += 2)
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 16);
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        float x[4];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const bool here = n == 2 * block;
-            const float left = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[1][e];
-            scores[n][e] = here ? left : scores[n][e];
-            scores[n + 1][e] = here ? own[2][e] : scores[n + 1][e];
+            const float near = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[0][2 + e];
+            x[e] = b == block ? near : p[b][e];
+            x[2 + e] = b == block ? own[1][e] : p[b][2 + e];
         }
+        dr_slice_turn(x[0], x[1], p[2 * b]);
+        dr_slice_turn(x[2], x[3], p[2 * b + 1]);
+    }
 }
 
 /* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
@@ -379,6 +425,14 @@ static __device__ inline void dr_leaving_put(char *leaving, int width, int row, 
     }
 #endif
     dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+}
+
+/* Four channels to memory by one store: a plain one of a pair of words the compiler takes apart. */
+template <typename T> static __device__ inline void dr_slice_put(T *to, const float (&y)[4]) {
+    if constexpr (sizeof(T) == 2)
+        __stwb((uint2 *)to, make_uint2(dr_pack(T(), y[0], y[1]), dr_pack(T(), y[2], y[3])));
+    else
+        __stwb((float4 *)to, make_float4(y[0], y[1], y[2], y[3]));
 }
 
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
@@ -403,6 +457,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
                 after[e] *= total[e];
     }
     const int column = slice + at.channel;
+    reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = at.row + i;
@@ -411,13 +466,14 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
             dr_take_four(&tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_put_four<T>(reader_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(reader_to, y);
+            reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
             dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
-            dr_put_four<T>(query_to + at.query[i] + column, y);
+            dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
         dr_take_four(&tables.writer[row][at.channel], x);
 #pragma unroll
@@ -425,7 +481,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
         if (plan.reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
-            dr_put_four<T>(exit_to + row * plan.key_width + column, y);
+            dr_slice_put<T>(exit_to + row * plan.key_width + column, y);
     }
     for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
         query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
@@ -503,7 +559,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_load_keys<T>(plan, x, reader, query);
         early = dr_inside_ask(plan, tensors, x);
     } else {
-        dr_load_rows<T>(plan, x, writer, room.reader ? reader : NULL, query);
+        dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
     }
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
@@ -568,11 +624,13 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         return;
     }
     dr_triangle_invert<precise, groups>(matrix);
-    dr_prepare_put_inverse(tensors, x, matrix);
+    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, at.block, p,
                                                   dr_shared_address(leaving), score, exit);
+        if (tensors.inverse && plan.halves)
+            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif

@@ -202,10 +202,10 @@ static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_pl
         dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
 }
 
-/* Where write keys, and queries, stand in a tensor as they are; else NULL at `at`. */
-static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows) {
+/* Where write keys of a token's row, and queries, stand in a tensor as they are; else NULL at `at`. */
+static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int row = 0) {
     const dr_source none = {NULL, 0, 0, 0};
-    switch (rows.row[0].write) {
+    switch (rows.row[row].write) {
     case DR_WRITE_KEY:
         return dr_source_of(rows.input[DR_INPUT_KEY]);
     case DR_WRITE_PRECONDITIONED:
@@ -228,20 +228,20 @@ static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
     return none;
 }
 
-/* 64 whole rows. */
-template <typename T>
-static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source) {
+/* Whole rows, to all rows of a tile or to the rows first, first + 2, .. */
+template <typename T, int spacing>
+static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &x, const dr_source &source, int first) {
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16, step = PREPARE_THREADS / units;
-    const int thread = dr_copy_thread(), row = thread / units, within = thread % units;
+    const int thread = dr_copy_thread(), row = thread / units, within = thread % units, place = first + spacing * row;
     const int64_t stride = source.token * (int)sizeof(T);
     const char *at = (const char *)((const T *)source.at + x.place.first * source.token + x.key_head * source.head + x.channel);
     at += row * stride + within * 16;
-    unsigned to = dr_shared_address(tile) + (unsigned)(row * row_bytes + ((within ^ row % 8) << 4));
+    unsigned to = dr_shared_address(tile) + (unsigned)(place * row_bytes + ((within ^ place % 8) << 4));
 #pragma unroll 1
     for (int box = 0; box < x.boxes; box++) {
         const char *from = at + box * row_bytes;
 #pragma unroll
-        for (int j = 0; j < 64; j += step) {
+        for (int j = 0; j < 64; j += step * spacing) {
             dr_copy_whole(to + j * row_bytes, from);
             from += step * stride;
         }
@@ -249,20 +249,33 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
     }
 }
 
-/* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. */
-template <typename T>
+/* Both tiles of a chunk of so many rows a token, if all of its rows are there and stand in tensors as they are. */
+template <typename T, int steps>
+static __device__ inline bool dr_load_rows_whole(const dr_cuda_rows &rows, const dr_prepare_block &x, char *writer,
+                                                 char *query) {
+    if (rows.steps != steps || x.alive < 64 || !rows.aligned || rows.key_size - x.channel < x.boxes * 64) return false;
+    const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
+    if (!write.at || !asked.at) return false;
+    if constexpr (steps == 2) {
+        const dr_source second = dr_write_source(rows, 1);
+        if (rows.step_axis || !second.at) return false;
+        dr_load_whole<T, 2>(writer, x, second, 1);
+        dr_clear_rows<T>(query, 64, x.boxes, 1, 2);
+    }
+    dr_load_whole<T, steps>(writer, x, write, 0);
+    dr_load_whole<T, steps>(query, x, asked, steps - 1);
+    return true;
+}
+
+/* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. steps: rows a
+ * token that are provided for, as the caller's rules mostly have them. */
+template <typename T, int steps = 1>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
-    if (!reader && rows.steps == 1 && x.alive == 64 && rows.aligned &&
-        rows.key_size - x.channel >= x.boxes * 64) { /* most often */
-        const dr_source write = dr_write_source(rows), asked = dr_query_source(rows);
-        if (write.at && asked.at) {
-            dr_load_whole<T>(writer, x, write);
-            dr_load_whole<T>(query, x, asked);
-            dr_copy_commit();
-            return;
-        }
+    if (!reader && dr_load_rows_whole<T, steps>(rows, x, writer, query)) { /* most often */
+        dr_copy_commit();
+        return;
     }
     const int parts = rows.step_axis ? 1 : rows.steps;
     const int count = rows.step_axis ? 64 : dr_whole_tokens(rows);
