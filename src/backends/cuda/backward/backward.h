@@ -52,8 +52,9 @@ typedef struct {
     dr_cuda_chunk_tensors chunk;
     dr_cuda_backward_tensors back;
     dr_cuda_diagonal_gradients diagonal;
-    const void *saved; /* [blocks][Vp][Kp] T states before each chunk */
-    const void *d_o;   /* [tokens][HV][V] T */
+    dr_cuda_diagonal_chain chain; /* of the gradient of A */
+    const void *saved;            /* [blocks][Vp][Kp] T states before each chunk */
+    const void *d_o;              /* [tokens][HV][V] T */
     const float *initial, *d_final;
     float *d_initial; /* [sequences][HV][K][V] or NULL, all three */
 } dr_cuda_backward_call;
