@@ -14,13 +14,17 @@ bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
            rows->row[0].read == DR_READ_KEY;
 }
 
+bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
+    return plan->scan_inside && plan->rows.channel_decay;
+}
+
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
     *chain = dr_cuda_diagonal_chain{};
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
     chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
-    chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
+    chain->told = (unsigned *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(unsigned));
     chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
 
@@ -54,7 +58,7 @@ dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain
 static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
-    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+    if (i < plan.slots * plan.key_heads * (plan.key_width / 64)) chain.told[i] = CHAIN_NOTHING;
     if (i == 0) *chain.ticket = 0;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
@@ -62,8 +66,9 @@ static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan pla
 
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                  cudaStream_t stream) {
-    const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
-    const int64_t count = chain->final && states > chunks ? states : chunks;
+    const int64_t flags = plan->slots * plan->key_heads * (plan->key_width / 64);
+    const int64_t states = plan->sequences * plan->key_heads * plan->rows.key_size;
+    const int64_t count = chain->final && states > flags ? states : flags;
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
 }
 
