@@ -30,7 +30,10 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
-    if (plan->rows.diagonal_scan) {
+    if (dr_cuda_diagonal_inside_back(plan)) {
+        tensors->scan_gain_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->scan_decay_part = take(arena, plan, K / 64, N, sizeof(float));
+    } else if (plan->rows.diagonal_scan) {
         tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
     }

@@ -15,9 +15,10 @@ enum {
     READS = 1,
     LATE = 2, /* read keys before their decay, or the negatives of inputs */
     GATED = 4,
-    FLOATS = 8, /* gradients that do not all lead to inputs */
-    PAIRS = 16, /* two rows a token: only the first decays, only the second has a query */
-    SINGLE = 32 /* one row a token */
+    FLOATS = 8,  /* gradients that do not all lead to inputs */
+    PAIRS = 16,  /* two rows a token: only the first decays, only the second has a query */
+    SINGLE = 32, /* one row a token */
+    MADE = 64    /* with SINGLE: write keys that the diagonal scan makes of read keys, whose backward follows here */
 };
 
 /* Of row i of a half block: whether it is the first of its token, and the last. Where a token's rows are not known to be two,
@@ -81,6 +82,12 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
     return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
+}
+
+/* What the key of a row gets beside the scan, which makes its gradient whole: in the place of the row's scores. */
+static __device__ inline float2 &beside_pair(char *shared, const keys_room &room, int row) {
+    const int lane = (int)(threadIdx.x % 32);
+    return *(float2 *)(shared + (lane < 16 ? room.score : room.erase) + row * 128 + lane % 16 * 8);
 }
 
 /* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
@@ -275,7 +282,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else {
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
-            if (floats) {
+            if (form & MADE) {
+                __syncwarp(); /* the row's scores are read */
+                beside_pair(shared, room, row) = erased;
+            } else if (floats) {
                 put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             } else if (gated) {
                 float gate[2] = {};
@@ -318,19 +328,18 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     return before_first;
 }
 
-/* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
- * the border. */
+/* The rest of w's gradients, and the warp's sums for those of the log decays, to shared memory. own: e of each token, what w
+ * has got, and d_far without the decays to the border. dots: of write keys that the scan makes, whose gradients stay in own, w
+ * . d_w and w . w of each row over the lane's channels. */
 template <typename T, int form>
-static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                       const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
-                                       const channel_results &to) {
+static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                       char *own, float2 before_first, const channel_results &to, float (&dots)[2 * HALF]) {
     constexpr bool floats = form & FLOATS;
     constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
-    const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const char *alpha = shared + room.alpha;
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll(2 / steps)
+#pragma unroll(form &MADE ? HALF : 2 / steps)
     for (int i = HALF - steps; i >= 0; i -= steps) {
         float2 f = make_float2(0, 0);
 #pragma unroll
@@ -339,10 +348,15 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
             const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i + step)), near = own_pair(own + OWN_BYTES, i + step);
             const float2 all = make_float2(near.x + far.x, near.y + far.y), write = tile_pair<T>(shared + room.write, row, d);
             f = plus(far, write, f);
-            if (floats)
+            if (form & MADE) {
+                own_pair(own + OWN_BYTES, i) = all;
+                dots[i] = fmaf(write.x, all.x, write.y * all.y);
+                dots[HALF + i] = fmaf(write.x, write.x, write.y * write.y);
+            } else if (floats) {
                 put_floats(to, to.write, row, all);
-            else
+            } else {
                 set_pair<T>(shared + room.write, row, d, all);
+            }
             if (floats && to.made) {
                 const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
                 const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
@@ -359,8 +373,17 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     /* the factors of halves are read: their place is free for the sums of warps */
     *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
-    __syncthreads();
-    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+}
+
+/* The gradients of the log decays, when all warps' sums are there. */
+template <int form>
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
+                                          const keys_room &room, const keys_rows &k, char *own, int first,
+                                          const channel_results &to) {
+    constexpr int steps = form & PAIRS ? 2 : 1;
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+    const char *alpha = shared + room.alpha;
+    float2 suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
         const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
@@ -396,12 +419,16 @@ template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first, int column,
                                           const float (&w)[4][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
     const channel_results to = channel_results_of<T, form>(call, x, first);
-    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
+    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to);
+    float dots[2 * HALF];
     meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
     meet_block();
-    rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
+    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dots);
+    __syncthreads();
+    give_decays<form>(rows, x, shared, room, k, own, first, to);
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 

@@ -11,7 +11,7 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && dr_rows_made(rows) &&
-           rows->row[0].read == DR_READ_KEY;
+           rows->row[0].read == DR_READ_KEY && !(rows->channel_decay && rows->row[0].undecayed);
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
@@ -23,7 +23,7 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     *chain = dr_cuda_diagonal_chain{};
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
-    chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
+    chain->product = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
     chain->told = (unsigned *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(unsigned));
     chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
