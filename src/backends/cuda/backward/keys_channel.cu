@@ -242,20 +242,14 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     }
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
     __syncthreads(); /* all products are made: the place of the scaled keys is free */
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    if constexpr (blocks > 1) dr_cluster_arrive(); /* and that of the factors of blocks */
-#endif
     put_own(own, column, q);
     if (reads) put_own(own + OWN_BYTES, column, r);
     put_own(own + 2 * OWN_BYTES, column, near);
     meet_block();
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    if constexpr (form & MADE) {
+    if constexpr (form & MADE)
         finish_made<T, form, blocks>(call, x, shared, room, k, own, first, column, w);
-        return;
-    }
-#endif
-    finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
+    else
+        finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
 /* What follows from a call's rule alone. */
@@ -274,6 +268,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     keys_room room = lay_room(sizeof(T), true);
     if (!reads || rule.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
+    if constexpr (form & MADE) open_dots<blocks>(shared, room);
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
     float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
     if (thread < 64) {
@@ -381,11 +376,12 @@ static __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(THREADS,
 typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
 static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
+    const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     keys_rule rule;
     rule.tied = dr_rows_tied(call->plan.rows);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
-                          lay_room(element, true).bytes, stream, *call, rule);
+                          lay_room(element, true).bytes + more, stream, *call, rule);
 }
 
 template <typename T> static keys_kernel choose_form(const dr_cuda_chunk_plan &plan) {

@@ -329,11 +329,12 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
 }
 
 /* The rest of w's gradients, and the warp's sums for those of the log decays, to shared memory. own: e of each token, what w
- * has got, and d_far without the decays to the border. dots: of write keys that the scan makes, whose gradients stay in own, w
- * . d_w and w . w of each row over the lane's channels. */
+ * has got, and d_far without the decays to the border. dot, square: of write keys that the scan makes, whose gradients stay in
+ * own, w . d_w and w . w of each row over the lane's channels. */
 template <typename T, int form>
 static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                       char *own, float2 before_first, const channel_results &to, float (&dots)[2 * HALF]) {
+                                       char *own, float2 before_first, const channel_results &to, float (&dot)[HALF],
+                                       float (&square)[HALF]) {
     constexpr bool floats = form & FLOATS;
     constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
@@ -350,8 +351,8 @@ static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, c
             f = plus(far, write, f);
             if (form & MADE) {
                 own_pair(own + OWN_BYTES, i) = all;
-                dots[i] = fmaf(write.x, all.x, write.y * all.y);
-                dots[HALF + i] = fmaf(write.x, write.x, write.y * write.y);
+                dot[i] = fmaf(write.x, all.x, write.y * all.y);
+                square[i] = fmaf(write.x, write.x, write.y * write.y);
             } else if (floats) {
                 put_floats(to, to.write, row, all);
             } else {
@@ -422,11 +423,11 @@ static __device__ inline void finish_rows(const dr_cuda_backward_call &call, con
     const dr_cuda_rows &rows = call.plan.rows;
     const channel_results to = channel_results_of<T, form>(call, x, first);
     const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to);
-    float dots[2 * HALF];
+    float dot[HALF], square[HALF]; /* not wanted */
     meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
     meet_block();
-    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dots);
+    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dot, square);
     __syncthreads();
     give_decays<form>(rows, x, shared, room, k, own, first, to);
     store_tiles<T, form>(call, x, shared, room, k, first, to);

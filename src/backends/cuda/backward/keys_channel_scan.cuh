@@ -19,7 +19,7 @@
 typedef struct {
     float2 end[32];   /* A behind its rows, if it is zero before them */
     float2 begin[32]; /* d before its rows, if it is zero behind them */
-    float2 exit[32];  /* the first warp's: d behind the chunk */
+    float2 exit[32];  /* the last warp's: d behind the chunk */
     float more[HALF], centre;
 } scan_share;
 
@@ -37,9 +37,28 @@ static __device__ inline float scan_factor(const keys_rows &k, int warp) {
     return scan_numbers(k)[warp * HALF + HALF - 1].head;
 }
 
-/* [2][2][64]: w . d_w and w . w of every row, over each thread block's channels; where the factors of blocks of rows were. */
-static __device__ inline float *scan_dots(const keys_rows &k) {
-    return k.total;
+/* Behind all else in shared memory: w . d_w and w . w of every row over each thread block's channels, and the barrier that
+ * counts what comes from the other one. */
+typedef struct {
+    float dot[2][2][64];
+    uint64_t come;
+} scan_dots;
+
+static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &room) {
+    return *(scan_dots *)(shared + room.bytes);
+}
+
+/* Before anything comes from the other thread block. */
+template <int blocks> static __device__ inline void open_dots(char *shared, const keys_room &room) {
+    if constexpr (blocks == 1) return;
+    const unsigned come = dr_shared_address(&scan_dots_of(shared, room).come);
+    if (threadIdx.x == 0) {
+        dr_mbarrier_create(come, 1);
+        dr_mbarrier_publish();
+        dr_mbarrier_promise(come, sizeof(scan_dots::dot) / 2);
+    }
+    __syncwarp();
+    dr_cluster_arrive();
 }
 
 /* Thread block `block` of the chunk and head that come n-th: chunks of equal sequences from the last on, all sequences in
@@ -51,26 +70,27 @@ static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, uns
     return ((turn - index * sequences) * chunks + chunks - 1 - index) * heads + head;
 }
 
-/* Sums over the warp of two numbers a row, of each thread block's channels for all of them. */
+/* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
 template <int blocks>
-static __device__ inline void share_dots(const keys_rows &k, int own, int start, float (&dots)[2 * HALF]) {
-    const int lane = (int)(threadIdx.x % 32), index = lane / 2;
-    dr_warp_sums<2 * HALF>(dots);
-    float *at = scan_dots(k) + own * 128 + index / HALF * 64 + start + index % HALF;
+static __device__ inline void share_dots(char *shared, const keys_room &room, int own, int start, float (&dot)[HALF],
+                                         float (&square)[HALF]) {
+    const int lane = (int)(threadIdx.x % 32);
+    scan_dots &dots = scan_dots_of(shared, room);
+    dr_warp_sums<HALF>(dot);
+    dr_warp_sums<HALF>(square);
+    const float mine = lane % 2 ? square[0] : dot[0];
+    float *at = &dots.dot[own][lane % 2][start + lane / 4];
+    if (lane % 4 < 2) *at = mine;
     if constexpr (blocks > 1) {
-        dr_cluster_wait(); /* the other has done with the factors that were there */
-        if (lane % 2) dr_cluster_put(dr_shared_address(at), (unsigned)own ^ 1, dots[0]);
+        dr_cluster_wait();
+        if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
     }
-    if (lane % 2 == 0) *at = dots[0];
-    if constexpr (blocks > 1) dr_cluster_arrive();
 }
 
 /* How often w is to be added to its gradient so that their product is `target` (row_gradients.cu: settle_write). */
-template <int blocks> static __device__ inline float settle_row(const keys_rows &k, int row, float target) {
-    const float *dots = scan_dots(k);
-    float dot = 0, square = 0;
-#pragma unroll
-    for (int block = 0; block < blocks; block++) dot += dots[block * 128 + row], square += dots[block * 128 + 64 + row];
+template <int blocks> static __device__ inline float settle_row(const scan_dots &dots, int row, float target) {
+    float dot = dots.dot[0][0][row], square = dots.dot[0][1][row];
+    if constexpr (blocks > 1) dot += dots.dot[1][0][row], square += dots.dot[1][1][row];
     return square > 0 ? (target - dot) / square : 0;
 }
 
@@ -116,9 +136,13 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
     const dr_scan_squash squash = dr_scan_squash_of(rows, x.head);
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    float dots[2 * HALF];
-    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dots);
-    share_dots<blocks>(k, first / 64, start, dots);
+    const dr_chain_back chain = scan_chain(call, x, first);
+    const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
+    unsigned peeked = 0;
+    if (tells) peeked = dr_chain_peek(call.chain, chain);
+    float dot[HALF], square[HALF];
+    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dot, square);
+    share_dots<blocks>(shared, room, first / 64, start, dot, square);
 
     /* A */
     unsigned key[HALF];
@@ -129,12 +153,17 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
+    float2 behind = make_float2(0, 0);
+    const bool known = tells && dr_chain_fetch(rows, call.chain, chain, peeked, behind);
+    give_decays<form>(rows, x, shared, room, k, own, first, to);
+    store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll 1
     for (int i = 0; i < warp; i++) entry = chain_over(scan_factor(k, i), entry, &scan_share_of(shared, room, i).end[lane].x);
 
     /* its gradient from zero */
-    if constexpr (blocks > 1) dr_cluster_wait();
-    if (lane < HALF) share.more[lane] = settle_row<blocks>(k, start + lane, target);
+    const scan_dots &dots = scan_dots_of(shared, room);
+    if constexpr (blocks > 1) dr_mbarrier_wait(dr_shared_address(&dots.come), 0);
+    if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < HALF; i++) d_a[i] = own_pair(own + OWN_BYTES, i), d_key[i] = beside_pair(shared, room, start + i);
@@ -143,38 +172,31 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     share.begin[lane] = dr_scan_back<HALF>(number, d_a);
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;
-    const dr_chain_back chain = scan_chain(call, x, first);
-    const unsigned peeked = dr_chain_peek(call.chain, chain);
     __syncthreads();
 
-    /* what comes from behind */
-    float2 end = make_float2(0, 0), behind = end;
-    float product = 1;
-    bool known = false;
-    if (warp == 0) {
-        known = dr_chain_fetch(rows, call.chain, chain, peeked, behind);
-        end = scan_through(shared, room, k, end, 0);
+    /* and from behind */
+    if (tells) {
+        const float2 end = scan_through(shared, room, k, make_float2(0, 0), 0);
+        float product = 1;
         for (int i = 0; i < WARPS; i++) product *= scan_factor(k, i);
-        if (!known) dr_chain_tell_sum(call.chain, chain, product, end);
-    }
-    give_decays<form>(rows, x, shared, room, k, own, first, to);
-    store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
-    if (warp == 0) {
-        if (!known) behind = dr_chain_await(call.chain, chain);
+        if (!known) {
+            dr_chain_tell_sum(call.chain, chain, product, end);
+            behind = dr_chain_await(call.chain, chain);
+        }
         dr_chain_leave(rows, call.chain, chain, product, end, behind);
         share.exit[lane] = behind;
     }
     __syncthreads();
-    behind = scan_through(shared, room, k, scan_share_of(shared, room, 0).exit[lane], warp + 1);
+    behind = scan_through(shared, room, k, scan_share_of(shared, room, WARPS - 1).exit[lane], warp + 1);
 
-    float sums[2 * HALF]; /* of each row's gain and alpha */
-    dr_scan_give<T, HALF>(key, number, entry, behind, a, d_a, d_key, sums, sums + HALF);
+    float d_gain[HALF], d_alpha[HALF];
+    dr_scan_give<T, HALF>(key, number, entry, behind, a, d_a, d_key, d_gain, d_alpha);
 #pragma unroll
     for (int i = 0; i < HALF; i++) set_pair<T>(shared + room.read, start + i, d, d_key[i]);
-    dr_warp_sums<2 * HALF>(sums);
-    const int64_t parts = call.plan.key_width / 64, part = x.block * parts + first / 64;
-    if (lane % 2 == 0)
-        (lane < 16 ? call.back.scan_gain_part : call.back.scan_decay_part)[part * 64 + start + lane / 2 % HALF] = sums[0];
+    dr_warp_sums<HALF>(d_gain);
+    dr_warp_sums<HALF>(d_alpha);
+    const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;
+    if (lane % 4 == 0) call.back.scan_gain_part[part] = d_gain[0], call.back.scan_decay_part[part] = d_alpha[0];
     __syncwarp();
     store_tile<T, form>(rows, x, shared + room.read, k.leads, LEADS_READ, first);
     if (threadIdx.x == 0) {
