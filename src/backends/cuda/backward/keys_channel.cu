@@ -268,7 +268,10 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     keys_room room = lay_room(sizeof(T), true);
     if (!reads || rule.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
-    if constexpr (form & MADE) open_dots<blocks>(shared, room);
+    if constexpr (blocks > 1) {
+        const scan_dots &dots = scan_dots_of(shared, room);
+        dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
+    }
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
     float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
     if (thread < 64) {
@@ -360,7 +363,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
 
 /* With the backward of the diagonal scan, chunks in its order. */
 template <typename T, int blocks>
-static __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(THREADS, 2)
+static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const dr_cuda_chunk_plan &plan = call.plan;

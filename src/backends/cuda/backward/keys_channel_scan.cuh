@@ -3,17 +3,14 @@
  * get beside the scan go through memory.
  *
  * The thread blocks of a chunk, one for 64 channels, are a cluster and settle w's gradients together, since w . d_w is a sum
- * over all channels. Each has its own chain over the chunks of a sequence, from the last on: its first warp tells what the
- * chunk makes of zero before the gradients of the log decays and queries leave, and looks for what comes from behind after
- * that. A thread block waits for those of lower index only. */
+ * over all channels; gradients of log decays and queries leave meanwhile. Each has a chain of its own over the chunks of a
+ * sequence, from the last on, and waits for thread blocks of lower index only. */
 #ifndef DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 #define DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 
 #include "backends/cuda/backward/keys_channel.cuh"
 #include "backends/cuda/device/cluster.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /* A warp's part of the tile of write keys, once it has read them. */
 typedef struct {
@@ -48,19 +45,6 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
     return *(scan_dots *)(shared + room.bytes);
 }
 
-/* Before anything comes from the other thread block. */
-template <int blocks> static __device__ inline void open_dots(char *shared, const keys_room &room) {
-    if constexpr (blocks == 1) return;
-    const unsigned come = dr_shared_address(&scan_dots_of(shared, room).come);
-    if (threadIdx.x == 0) {
-        dr_mbarrier_create(come, 1);
-        dr_mbarrier_publish();
-        dr_mbarrier_promise(come, sizeof(scan_dots::dot) / 2);
-    }
-    __syncwarp();
-    dr_cluster_arrive();
-}
-
 /* Thread block `block` of the chunk and head that come n-th: chunks of equal sequences from the last on, all sequences in
  * turn. */
 static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, unsigned n) {
@@ -82,7 +66,7 @@ static __device__ inline void share_dots(char *shared, const keys_room &room, in
     float *at = &dots.dot[own][lane % 2][start + lane / 4];
     if (lane % 4 < 2) *at = mine;
     if constexpr (blocks > 1) {
-        dr_cluster_wait();
+        dr_cluster_join();
         if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
     }
 }
@@ -162,7 +146,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
 
     /* its gradient from zero */
     const scan_dots &dots = scan_dots_of(shared, room);
-    if constexpr (blocks > 1) dr_mbarrier_wait(dr_shared_address(&dots.come), 0);
+    if constexpr (blocks > 1) dr_cluster_await(dr_shared_address(&dots.come));
     if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
     __syncwarp();
 #pragma unroll
@@ -206,5 +190,4 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     }
 }
 
-#endif
 #endif

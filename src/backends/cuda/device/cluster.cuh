@@ -1,5 +1,5 @@
-/* Thread blocks of a cluster run at the same time: a barrier for all their threads, and stores to one another's shared memory
- * that a barrier in it counts (bulk.cuh). Instructions of sm_90; elsewhere nothing is launched that has them. */
+/* Thread blocks of a cluster run at the same time and store to one another's shared memory, where a barrier counts what has
+ * come (bulk.cuh). Instructions of sm_90: kernels that have them are launched nowhere else. */
 #ifndef DR_CUDA_CLUSTER_CUH
 #define DR_CUDA_CLUSTER_CUH
 
@@ -7,17 +7,26 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-/* All threads of a warp, each arrival waited for before the next. What was published before the arrival is there behind the
- * wait; stores are not. */
-static __device__ inline void dr_cluster_arrive() {
+/* Says of a kernel how many blocks a cluster has. */
+#define DR_CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
+
+/* By all threads: the block's barrier, 8 bytes of shared memory, is to count so many bytes. */
+static __device__ inline void dr_cluster_open(unsigned barrier, unsigned bytes) {
+    if (threadIdx.x == 0) {
+        dr_mbarrier_create(barrier, 1);
+        dr_mbarrier_publish();
+        dr_mbarrier_promise(barrier, bytes);
+    }
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
-static __device__ inline void dr_cluster_wait() {
+/* By all threads: waits until every block has opened its barrier. */
+static __device__ inline void dr_cluster_join() {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* x to that place in the shared memory of block `rank`, which has begun and not ended; its barrier gets the four bytes. */
+/* x to that place in the shared memory of block `rank`, whose barrier gets the four bytes. */
 static __device__ inline void dr_cluster_put(unsigned address, unsigned barrier, unsigned rank, float x) {
     unsigned there, told;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -26,6 +35,20 @@ static __device__ inline void dr_cluster_put(unsigned address, unsigned barrier,
                  "r"(told)
                  : "memory");
 }
+
+/* Waits until all bytes have come. A block does not end before. */
+static __device__ inline void dr_cluster_await(unsigned barrier) {
+    dr_mbarrier_wait(barrier, 0);
+}
+
+#else
+
+#define DR_CLUSTER_OF(blocks)
+
+static __device__ inline void dr_cluster_open(unsigned, unsigned) {}
+static __device__ inline void dr_cluster_join() {}
+static __device__ inline void dr_cluster_put(unsigned, unsigned, unsigned, float) {}
+static __device__ inline void dr_cluster_await(unsigned) {}
 
 #endif
 #endif
