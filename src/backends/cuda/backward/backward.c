@@ -52,7 +52,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 
 dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (dr_cuda_diagonal_inside_back(&call->plan))
-        DR_TRY(dr_cuda_diagonal_begin(&call->plan, call->chunk.cu, &call->chain, stream));
+        DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));
     DR_TRY(dr_cuda_backward_reverse(call, stream));
     if (dr_cuda_backward_fuses(&call->plan)) {
         DR_TRY(dr_cuda_backward_gradients(call, stream));

@@ -44,7 +44,7 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) {
         e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-        dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+        if (!e->call.plan.scan_inside) dr_cuda_diagonal_lay_made(&e->call.plan, arena);
         return;
     }
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
@@ -90,7 +90,9 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     e.diagonal.final = final->at[DR_STATE_A];
     e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
-    if (e.call.plan.rows.diagonal_scan)
+    if (e.call.plan.scan_inside)
+        DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
+    else if (e.call.plan.rows.diagonal_scan)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,

@@ -1,4 +1,5 @@
 /* The diagonal scan's memory, and its forward where it is a pass of its own: its ends, entries and replay (diagonal.h). */
+#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -54,14 +55,21 @@ dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain
 
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
-/* Before chunks make A for one another: none has told anything, and A stays what it was where a sequence has no token. */
-static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
-                                  const __grid_constant__ dr_cuda_diagonal_chain chain) {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
-    if (i < plan.slots * plan.key_heads * (plan.key_width / 64)) chain.told[i] = CHAIN_NOTHING;
-    if (i == 0) *chain.ticket = 0;
+/* What is before a sequence without tokens goes behind it. */
+static __device__ inline void pass_empty(const dr_cuda_chunk_plan &plan, const int64_t *cu, const dr_cuda_diagonal_chain &chain,
+                                         int64_t i) {
+    const int64_t channels = (int64_t)plan.key_heads * plan.rows.key_size;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
+}
+
+/* Before chunks make A for one another: none has told anything. */
+static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                                  const __grid_constant__ dr_cuda_diagonal_chain chain) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < plan.slots * plan.key_heads * (plan.key_width / 64)) chain.told[i] = CHAIN_NOTHING;
+    if (i == 0) *chain.ticket = 0;
+    pass_empty(plan, cu, chain, i);
 }
 
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
@@ -70,6 +78,31 @@ dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *
     const int64_t states = plan->sequences * plan->key_heads * plan->rows.key_size;
     const int64_t count = chain->final && states > flags ? states : flags;
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
+}
+
+/* The same where the numbers themselves say that they are told; made: flags of prepare beside the scan, or NULL. */
+static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                                         const __grid_constant__ dr_cuda_diagonal_chain chain, unsigned *made) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = plan.slots * plan.key_heads;
+    const float untold = __uint_as_float(DR_UNTOLD);
+    if (i < chunks * (plan.rows.key_size / 4))
+        ((float4 *)chain.end)[i] = ((float4 *)chain.entry)[i] = make_float4(untold, untold, untold, untold);
+    if (i < chunks * (plan.key_width / 64)) {
+        chain.product[i] = untold;
+        chain.told[i] = CHAIN_NOTHING;
+    }
+    if (made && i < chunks) made[i] = 0;
+    if (i == 0) *chain.ticket = 0;
+    pass_empty(plan, cu, chain, i);
+}
+
+dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                        unsigned *made, cudaStream_t stream) {
+    const int64_t channels = (int64_t)plan->key_heads * plan->rows.key_size;
+    const int64_t fours = plan->slots * channels / 4, states = plan->sequences * channels;
+    const int64_t count = chain->final && states > fours ? states : fours;
+    return dr_cuda_launch("scan_begin_inside", scan_begin_inside, {(count + 255) / 256}, 256, 0, stream, *plan, cu, *chain,
+                          made);
 }
 
 template <typename T, int E, int W>

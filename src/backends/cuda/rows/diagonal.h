@@ -52,6 +52,9 @@ dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const i
  * behind it. */
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                  cudaStream_t stream);
+/* The same before prepare makes A (diagonal_rows.cuh); made: what it raises beside the scan (chunkwise.h), or NULL. */
+dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                        unsigned *made, cudaStream_t stream);
 
 /* The chain of A's gradient, whose final is that of the initial A, in the memory of that of A. */
 dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,

@@ -1,0 +1,372 @@
+/* The diagonal scan of a chunk where its keys are at hand, by the 128 threads that make all else of the chunk
+ * (plan.scan_inside): write keys B * key from a tile of keys to a tile beside it. A warp takes a block of 16 rows, a lane two
+ * or four channels.
+ *
+ * - A before the chunk is asked for first, so that it comes along with the keys if the chunk before has told it.
+ * - A of every row from zero before its block is kept in registers. What the last row has is the block's part; the parts make
+ *   what the chunk makes of zero.
+ * - Where A before the chunk is not there, the chunk tells what it makes of zero, and looks for the nearest chunk before it
+ * that has told the state it leaves, to go from there through what the chunks between told: always in the same order, so that
+ * the bits do not depend on who came first. Then it tells the state it leaves itself.
+ * - A of every row is now one multiplication away: B and w of 32 or 64 rows and channels a thread, which wait for nobody. Most
+ *   rules squash by s = r / (1 + |r|), into an interval that is not large; there a row and channel take 16 instructions.
+ *
+ * The threads of a chunk wait only for chunks that were taken before theirs, by blocks that run. */
+#ifndef DR_CUDA_DIAGONAL_ROWS_CUH
+#define DR_CUDA_DIAGONAL_ROWS_CUH
+
+#include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/device/told.cuh"
+#include "backends/cuda/rows/diagonal.cuh"
+
+enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
+
+/* Shared memory. Of rows, of blocks of rows. */
+typedef struct {
+    float alpha[64], gain[64];
+    float over[64];                 /* alphas from the start of the block to after the row */
+    float product[INSIDE_BLOCKS];   /* of a block's alphas */
+    float part[INSIDE_BLOCKS][128]; /* what a block makes of A = 0 */
+} dr_inside_room;
+
+/* The chunk among those of its sequence and head. */
+typedef struct {
+    int64_t slot, own, ahead; /* own: slot and head; chunks of the sequence before it */
+    unsigned *told;
+} dr_inside_place;
+
+static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                                        const dr_prepare_block &x) {
+    dr_inside_place place;
+    place.slot = (unsigned)x.block / (unsigned)plan.key_heads;
+    place.own = x.block;
+    place.ahead = place.slot - dr_sequence_slot(plan, tensors.cu, x.place.sequence);
+    place.told = tensors.scan.told + x.key_head * plan.slots + place.slot;
+    return place;
+}
+
+/* ---- channels of a lane ------------------------------------------------------------------------------------------------ */
+
+template <int C> static __device__ inline void dr_inside_lay(float *to, const float (&x)[C]) {
+    if constexpr (C == 4)
+        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+    else
+        *(float2 *)to = make_float2(x[0], x[1]);
+}
+
+/* product state + what it is added to */
+template <int C> static __device__ inline void dr_inside_over(float product, float (&state)[C], const float *from_zero) {
+#pragma unroll
+    for (int e = 0; e < C; e++) state[e] = fmaf(product, state[e], from_zero[e]);
+}
+
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+}
+
+/* Row i of a block of rows, which begins at `block` in a tile. */
+template <typename T, int C> static __device__ inline void dr_inside_key(const char *block, int i, float (&k)[C]) {
+    const char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
+    if constexpr (C == 4) {
+        const uint2 word = *(const uint2 *)at;
+        const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
+        k[0] = left.x, k[1] = left.y, k[2] = right.x, k[3] = right.y;
+    } else {
+        const float2 pair = dr_unpack(T(), *(const unsigned *)at);
+        k[0] = pair.x, k[1] = pair.y;
+    }
+}
+
+template <typename T, int C> static __device__ inline void dr_inside_put(char *block, int i, const float (&w)[C]) {
+    char *at = block + dr_tile_at<T>(0, 64, i, (int)(threadIdx.x % 32) * C);
+    if constexpr (C == 4)
+        *(uint2 *)at = make_uint2(dr_pack(T(), w[0], w[1]), dr_pack(T(), w[2], w[3]));
+    else
+        *(unsigned *)at = dr_pack(T(), w[0], w[1]);
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------------ */
+
+/* How many chunks lie between this one and the nearest that has told the state it leaves; -1: they have not all told what they
+ * make of zero. What is told of a chunk is told behind its numbers, but by no fence: these may come a moment later. */
+static __device__ inline int dr_inside_look(const dr_inside_place &place) {
+    const int lane = (int)(threadIdx.x % 32);
+    const unsigned state = lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
+    const unsigned whole = __ballot_sync(0xffffffffu, state == CHAIN_WHOLE),
+                   some = __ballot_sync(0xffffffffu, state != CHAIN_NOTHING);
+    const int between = __ffs((int)whole) - 1;
+    return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
+}
+
+/* From A before the chunk that lies `count` before this one, over that chunk and at most at_once - 1 behind it. All that they
+ * made of zero is asked for at once. */
+template <int C, int at_once>
+static __device__ inline void dr_inside_over_some(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                                  const dr_inside_place &place, int count, float (&state)[C]) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
+    float end[at_once][C], product[at_once][1];
+    bool told;
+    do {
+        told = true;
+#pragma unroll
+        for (int n = 0; n < at_once; n++) {
+            const int64_t from = place.own - (count - n > 0 ? count - n : 1) * H; /* the last again: it is there as well */
+            dr_hear<1>(chain.product + from, product[n]);
+            dr_hear<C>(chain.end + from * K + channel, end[n]);
+        }
+#pragma unroll
+        for (int n = 0; n < at_once; n++) told = told && dr_told<1>(product[n]) && dr_told<C>(end[n]);
+    } while (!told);
+#pragma unroll
+    for (int n = 0; n < at_once; n++)
+        if (n < count) dr_inside_over<C>(product[n][0], state, end[n]);
+}
+
+/* A before the chunk, which may be there. */
+template <int C, int at_once>
+static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                              const dr_inside_place &place, float (&state)[C]) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
+    const float *entry = chain.entry + place.own * K + channel;
+    for (;;) {
+        dr_hear<C>(entry, state);
+        const int between = dr_inside_look(place);
+        if (__all_sync(0xffffffffu, dr_told<C>(state))) return;
+        if (between <= 0) continue;
+        dr_hear_told<C>(entry - between * H * K, state);
+#pragma unroll 1
+        for (int i = between; i > 0; i -= at_once) dr_inside_over_some<C, at_once>(plan, chain, place, i, state);
+        return;
+    }
+}
+
+/* A before the chunk, if it is not known, and what the chunk tells. The first warp tells. */
+template <int C, int at_once>
+static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                               const dr_prepare_block &x, const dr_inside_place &place,
+                                               const dr_inside_room &room, bool known, float (&state)[C]) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C, at = place.own * K + channel;
+    const bool tells = dr_copy_thread() < 32, first = dr_copy_thread() == 0;
+    const float product[1] = {room.product[0] * room.product[1] * (room.product[2] * room.product[3])};
+    float end[C] = {};
+    if (tells)
+#pragma unroll
+        for (int b = 0; b < INSIDE_BLOCKS; b++) dr_inside_over<C>(room.product[b], end, room.part[b] + channel);
+    if (!known) {
+        if (tells && !x.place.last) {
+            dr_tell<C>(chain.end + at, end);
+            if (first) dr_tell<1>(chain.product + place.own, product);
+            __syncwarp();
+            if (first) *(volatile unsigned *)place.told = CHAIN_SUM;
+        }
+        dr_inside_await<C, at_once>(plan, chain, place, state);
+    }
+    if (!tells) return;
+    if (place.ahead == 0) dr_tell<C>(chain.entry + at, state);
+#pragma unroll
+    for (int e = 0; e < C; e++) end[e] = fmaf(product[0], state[e], end[e]); /* the state that it leaves */
+    if (!x.place.last) {
+        dr_tell<C>(chain.entry + at + H * K, end);
+        __syncwarp();
+        if (first) *(volatile unsigned *)place.told = CHAIN_WHOLE;
+    } else if (chain.final) {
+        float *final = chain.final + (x.place.sequence * H + x.key_head) * K + channel;
+#pragma unroll
+        for (int e = 0; e < C; e++) final[e] = end[e];
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+
+/* The numbers of the warp's rows. alpha, gain: of row lane % 16, asked for before. */
+static __device__ inline void dr_inside_put_rows(float alpha, float gain, dr_inside_room &room) {
+    const int lane = (int)(threadIdx.x % 32), warp = dr_copy_thread() / 32, own = lane % INSIDE_BLOCK;
+    float over = alpha;
+#pragma unroll
+    for (int step = 1; step < INSIDE_BLOCK; step *= 2) {
+        const float above = __shfl_up_sync(0xffffffffu, over, step);
+        if (own >= step) over *= above;
+    }
+    if (lane >= INSIDE_BLOCK) return;
+    const int i = warp * INSIDE_BLOCK + own;
+    room.alpha[i] = alpha, room.gain[i] = gain, room.over[i] = over;
+    if (own == INSIDE_BLOCK - 1) room.product[warp] = over;
+}
+
+/* A after every row of the warp, zero before the first. keys: the block's. */
+template <typename T, int C>
+static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[INSIDE_BLOCK][C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+#pragma unroll
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
+        float alpha[4], gain[4], k[C]; /* of four rows, read once */
+        dr_take_four(room.alpha + first + i / 4 * 4, alpha);
+        dr_take_four(room.gain + first + i / 4 * 4, gain);
+        dr_inside_key<T, C>(keys, i, k);
+#pragma unroll
+        for (int e = 0; e < C; e++) {
+            const float step = gain[i % 4] * (k[e] * k[e]);
+            a[i][e] = i ? fmaf(alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
+        }
+    }
+}
+
+/* The squash where it is s = r / (1 + |r|), r = ln(A + eps) - centre, as z / (1 / ln 2 + |z|), z = log2((A + eps) e^-centre),
+ * and B = e^(offset - factor s) a polynomial of s. */
+typedef struct {
+    float scale, shift; /* of A: e^-centre, eps e^-centre */
+    float b[5];
+} dr_inside_squash;
+
+/* The polynomial is the series of the exponential, whose s^5 and s^6 are made of lower powers so that on [-1, 1] the error is
+ * even (Chebyshev): less than factor^5 / 1920 + factor^6 / 23040 + factor^7 / 5040, up to factor 0.7 1.1e-4 of B, by default
+ * 6e-6.
+ */
+static __device__ inline dr_inside_squash dr_inside_squash_of(const dr_map_squash &squash, float centre) {
+    const float f = squash.factor, f2 = f * f, f4 = f2 * f2, whole = expf(squash.offset), scale = expf(-centre);
+    const float b0 = 1 + f2 * f4 * (1 / 23040.0f), b1 = -f * (1 - f4 * (1 / 384.0f)), b2 = f2 * (0.5f - f4 * (1 / 1280.0f)),
+                b3 = -f * f2 * (1 / 6.0f + f2 * (1 / 96.0f)), b4 = f4 * (1 / 24.0f + f2 * (1 / 480.0f));
+    return {scale, squash.eps * scale, {whole * b0, whole * b1, whole * b2, whole * b3, whole * b4}};
+}
+
+static __device__ inline bool dr_inside_is_fast(const dr_map_squash &squash, float centre) {
+    return !squash.tanh && squash.factor <= 0.7f && fabsf(centre) <= 40 && squash.eps >= 1e-15f;
+}
+
+static __device__ inline float dr_inside_b(const dr_inside_squash &squash, float a) {
+    const float z = dr_log2_near(fmaf(a, squash.scale, squash.shift)), s = z * dr_reciprocal_near(1.44269504f + fabsf(z));
+    float b = squash.b[4];
+#pragma unroll
+    for (int n = 3; n >= 0; n--) b = fmaf(b, s, squash.b[n]);
+    return b;
+}
+
+/* Write keys of the warp's rows, four at a time: what is read comes before what is written, since these may be one place to the
+ * compiler, and it would take row after row. before: A before the block; keys, writes: the block's. */
+template <typename T, int C>
+static __device__ inline void dr_inside_writes(const dr_inside_room &room, const dr_inside_squash &squash, const char *keys,
+                                               char *writes, const float (&a)[INSIDE_BLOCK][C], const float (&before)[C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+#pragma unroll
+    for (int i = 0; i < INSIDE_BLOCK; i += 4) {
+        float over[4], w[4][C];
+        dr_take_four(room.over + first + i, over);
+#pragma unroll
+        for (int j = 0; j < 4; j++) dr_inside_key<T, C>(keys, i + j, w[j]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < C; e++) w[j][e] *= dr_inside_b(squash, fmaf(over[j], before[e], a[i + j][e]));
+#pragma unroll
+        for (int j = 0; j < 4; j++) dr_inside_put<T, C>(writes, i + j, w[j]);
+    }
+}
+
+/* The same by the squash as it is defined, row after row. */
+template <typename T, int C>
+static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room, const dr_map_squash &squash, float centre,
+                                                      const char *keys, char *writes, const float (&before)[C]) {
+    const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
+    float a[C];
+#pragma unroll
+    for (int e = 0; e < C; e++) a[e] = before[e];
+#pragma unroll 1
+    for (int i = 0; i < INSIDE_BLOCK; i++) {
+        float w[C], slope;
+        dr_inside_key<T, C>(keys, i, w);
+#pragma unroll
+        for (int e = 0; e < C; e++) {
+            a[e] = dr_map_scan_step(a[e], room.alpha[first + i], room.gain[first + i], w[e]);
+            w[e] *= dr_map_squash_value(&squash, a[e], centre, &slope);
+        }
+        dr_inside_put<T, C>(writes, i, w);
+    }
+}
+
+/* Write keys to memory, where a backward wants them; behind a barrier. */
+template <typename T>
+static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, const char *writes) {
+    const dr_cuda_rows &rows = plan.rows;
+    if (!rows.squashed) return;
+    dr_strided<T> to = dr_rows_made<T>(rows, x, rows.squashed);
+#pragma unroll 1
+    for (int box = 0; box < x.boxes; box++) {
+        dr_store_rows<T>(to, writes + box * 64 * 64 * (int)sizeof(T), 64, rows.aligned);
+        to.at += 64;
+    }
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------------- */
+
+/* What is asked for before the keys have come. */
+typedef struct {
+    dr_inside_place place;
+    float state[4];            /* A before the chunk, of the lane's channels; DR_UNTOLD where it is not there */
+    float alpha, gain, centre; /* of row lane % 16 of the warp's */
+} dr_inside_early;
+
+static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                                       const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK), lane = (int)(threadIdx.x % 32);
+    const bool there = i < x.place.tokens;
+    dr_inside_early early;
+    early.place = dr_inside_find(plan, tensors, x);
+    const float *entry = tensors.scan.entry + early.place.own * rows.key_size, *initial = tensors.scan.initial;
+    if (early.place.ahead == 0) {
+        if (initial) initial += (x.place.sequence * plan.key_heads + x.key_head) * rows.key_size + lane * (rows.key_size / 32);
+#pragma unroll
+        for (int e = 0; e < 4; e++) early.state[e] = initial && e < rows.key_size / 32 ? initial[e] : 0;
+    } else if (rows.key_size == 128) {
+        dr_hear<4>(entry + lane * 4, early.state);
+    } else {
+        float two[2];
+        dr_hear<2>(entry + lane * 2, two);
+        early.state[0] = two[0], early.state[1] = two[1], early.state[2] = early.state[3] = 0;
+    }
+    early.alpha = there ? dr_diagonal_alpha(rows, x.place.first + i, x.key_head) : 1;
+    early.gain = there ? dr_diagonal_gain(rows, x.place.first + i, x.key_head) : 0;
+    early.centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
+    return early;
+}
+
+/* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys are there. */
+template <typename T, int C, int groups, int at_once>
+static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
+                                              const char *keys, char *writes) {
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_diagonal_chain &chain = tensors.scan;
+    const int warp = dr_copy_thread() / 32, channel = (int)(threadIdx.x % 32) * C;
+    float state[C];
+#pragma unroll
+    for (int e = 0; e < C; e++) state[e] = early.state[e];
+    const bool known = early.place.ahead == 0 || __all_sync(0xffffffffu, dr_told<4>(early.state));
+    float a[INSIDE_BLOCK][C];
+    keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
+    dr_inside_from_zero<T, C>(room, keys, a);
+    dr_inside_lay<C>(room.part[warp] + channel, a[INSIDE_BLOCK - 1]);
+    dr_meet<groups>();
+    dr_inside_before<C, at_once>(plan, chain, x, early.place, room, known, state);
+#pragma unroll
+    for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
+        if (b < warp) dr_inside_over<C>(room.product[b], state, room.part[b] + channel);
+    if (dr_inside_is_fast(rows.squash, early.centre))
+        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state);
+    else
+        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state);
+}
+
+/* at_once: of how many chunks before a thread has registers to ask for their numbers at once. */
+template <typename T, int groups, int at_once>
+static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                             const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
+                                             const char *keys, char *writes) {
+    if (plan.key_width == 128)
+        dr_inside_lanes<T, 4, groups, at_once>(plan, tensors, x, early, room, keys, writes);
+    else
+        dr_inside_lanes<T, 2, groups, at_once>(plan, tensors, x, early, room, keys, writes);
+}
+
+#endif
