@@ -301,6 +301,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
+            if constexpr (blocks > 1) dr_cluster_join();
             if (thread < 64) {
                 put_gain(k, thread, gain);
                 k.exit[thread] = keep;

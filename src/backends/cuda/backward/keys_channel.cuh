@@ -18,7 +18,7 @@ enum {
     FLOATS = 8,  /* gradients that do not all lead to inputs */
     PAIRS = 16,  /* two rows a token: only the first decays, only the second has a query */
     SINGLE = 32, /* one row a token */
-    MADE = 64    /* with SINGLE: write keys that the diagonal scan makes of read keys, whose backward follows here */
+    MADE = 64    /* with SINGLE: write keys that the diagonal scan makes of read keys (keys_channel_scan.cuh) */
 };
 
 /* Of row i of a half block: whether it is the first of its token, and the last. Where a token's rows are not known to be two,
@@ -328,19 +328,19 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     return before_first;
 }
 
-/* The rest of w's gradients, and the warp's sums for those of the log decays, to shared memory. own: e of each token, what w
- * has got, and d_far without the decays to the border. dot, square: of write keys that the scan makes, whose gradients stay in
- * own, w . d_w and w . w of each row over the lane's channels. */
+/* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
+ * the border. */
 template <typename T, int form>
-static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                       char *own, float2 before_first, const channel_results &to, float (&dot)[HALF],
-                                       float (&square)[HALF]) {
+static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                       const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
+                                       const channel_results &to) {
     constexpr bool floats = form & FLOATS;
     constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
+    const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const char *alpha = shared + room.alpha;
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll(form &MADE ? HALF : 2 / steps)
+#pragma unroll(2 / steps)
     for (int i = HALF - steps; i >= 0; i -= steps) {
         float2 f = make_float2(0, 0);
 #pragma unroll
@@ -349,15 +349,10 @@ static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, c
             const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i + step)), near = own_pair(own + OWN_BYTES, i + step);
             const float2 all = make_float2(near.x + far.x, near.y + far.y), write = tile_pair<T>(shared + room.write, row, d);
             f = plus(far, write, f);
-            if (form & MADE) {
-                own_pair(own + OWN_BYTES, i) = all;
-                dot[i] = fmaf(write.x, all.x, write.y * all.y);
-                square[i] = fmaf(write.x, write.x, write.y * write.y);
-            } else if (floats) {
+            if (floats)
                 put_floats(to, to.write, row, all);
-            } else {
+            else
                 set_pair<T>(shared + room.write, row, d, all);
-            }
             if (floats && to.made) {
                 const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
                 const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
@@ -374,17 +369,8 @@ static __device__ inline void rows_far(const dr_cuda_rows &rows, char *shared, c
     /* the factors of halves are read: their place is free for the sums of warps */
     *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
-}
-
-/* The gradients of the log decays, when all warps' sums are there. */
-template <int form>
-static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const keys_rows &k, char *own, int first,
-                                          const channel_results &to) {
-    constexpr int steps = form & PAIRS ? 2 : 1;
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
-    const char *alpha = shared + room.alpha;
-    float2 suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+    __syncthreads();
+    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
         const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
@@ -420,16 +406,12 @@ template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first, int column,
                                           const float (&w)[4][4]) {
-    const dr_cuda_rows &rows = call.plan.rows;
     const channel_results to = channel_results_of<T, form>(call, x, first);
-    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to);
-    float dot[HALF], square[HALF]; /* not wanted */
+    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
     meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
     meet_block();
-    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dot, square);
-    __syncthreads();
-    give_decays<form>(rows, x, shared, room, k, own, first, to);
+    rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 

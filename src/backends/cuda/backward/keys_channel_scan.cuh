@@ -10,14 +10,16 @@
 
 #include "backends/cuda/backward/keys_channel.cuh"
 #include "backends/cuda/device/cluster.cuh"
+#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
 
 /* A warp's part of the tile of write keys, once it has read them. */
 typedef struct {
     float2 end[32];   /* A behind its rows, if it is zero before them */
     float2 begin[32]; /* d before its rows, if it is zero behind them */
-    float2 exit[32];  /* the last warp's: d behind the chunk */
+    float2 exit[32];  /* the last warp's: d behind the chunk, */
     float more[HALF], centre;
+    bool known; /* and whether it is there */
 } scan_share;
 
 static __device__ inline scan_share &scan_share_of(char *shared, const keys_room &room, int warp) {
@@ -54,6 +56,73 @@ static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, uns
     return ((turn - index * sequences) * chunks + chunks - 1 - index) * heads + head;
 }
 
+/* ---- w's gradients ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What rows_far makes, in registers: w's gradients, and of the log decays' what the warp's rows add up to (behind: from each
+ * row on, written: of the row). Returns the products of alpha's behind; e, near and far: as rows_far has them in `own`. */
+template <typename T> struct made_rows {
+    float2 d_write[HALF], behind[HALF], written[HALF];
+    float dot[HALF], square[HALF];
+};
+
+template <typename T>
+static __device__ inline void made_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
+                                       made_rows<T> &r) {
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+    float2 alpha[HALF], write[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
+        alpha[i] = alpha_pair(shared + room.alpha, start + i, d);
+        write[i] = tile_pair<T>(shared + room.write, start + i, d);
+        r.behind[i] = own_pair(own, i);
+        r.d_write[i] = own_pair(own + OWN_BYTES, i);
+        r.written[i] = own_pair(own + 2 * OWN_BYTES, i);
+    }
+    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        const float2 far = times(tail, r.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
+        tail = times(tail, alpha[i]);
+        suffix = make_float2(suffix.x + r.behind[i].x, suffix.y + r.behind[i].y);
+        r.d_write[i] = all;
+        r.behind[i] = suffix;
+        r.written[i] = times(far, write[i]);
+        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+        r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
+        r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
+    }
+    *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
+    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+}
+
+/* The gradients of the log decays, when all warps' sums are there. */
+template <typename T>
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
+                                          const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+    float2 suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
+        if (w < warp)
+            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+        else
+            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    }
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    if (!decay.gradient) return;
+    float *to = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d;
+#pragma unroll
+    for (int i = 0; i < HALF; i++, to += decay.token) {
+        const float2 a = alpha_pair(shared + room.alpha, start + i, d), e = r.behind[i];
+        if (start + i < x.rows)
+            chain_store(rows, to, 2,
+                        make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y));
+        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+    }
+}
+
 /* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
 template <int blocks>
 static __device__ inline void share_dots(char *shared, const keys_room &room, int own, int start, float (&dot)[HALF],
@@ -65,10 +134,8 @@ static __device__ inline void share_dots(char *shared, const keys_room &room, in
     const float mine = lane % 2 ? square[0] : dot[0];
     float *at = &dots.dot[own][lane % 2][start + lane / 4];
     if (lane % 4 < 2) *at = mine;
-    if constexpr (blocks > 1) {
-        dr_cluster_join();
+    if constexpr (blocks > 1)
         if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
-    }
 }
 
 /* How often w is to be added to its gradient so that their product is `target` (row_gradients.cu: settle_write). */
@@ -93,12 +160,49 @@ static __device__ inline dr_chain_back scan_chain(const dr_cuda_backward_call &c
                             (int)((end - x.place.first - 1) / 64), (int)((x.place.first - begin) / 64));
 }
 
-/* Over what the warps last, last - 1, .. first make of d. */
-static __device__ inline float2 scan_through(char *shared, const keys_room &room, const keys_rows &k, float2 d, int first) {
-#pragma unroll 1
-    for (int w = WARPS - 1; w >= first; w--)
-        d = chain_over(scan_factor(k, w), d, &scan_share_of(shared, room, w).begin[threadIdx.x % 32].x);
+/* Over what the warps behind `warp` make of d. */
+static __device__ inline float2 scan_through(char *shared, const keys_room &room, const keys_rows &k, float2 d, int warp) {
+    float factor[WARPS];
+    float2 begin[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        factor[w] = scan_factor(k, w), begin[w] = scan_share_of(shared, room, w).begin[threadIdx.x % 32];
+#pragma unroll
+    for (int w = WARPS - 1; w >= 0; w--)
+        if (w > warp) d = plus(factor[w], d, begin[w]);
     return d;
+}
+
+/* d behind the chunk: what a chunk behind it has told of the way from its own last row, through what those between make of it,
+ * all of which tell that before they wait. Not from what the call gives: that may be any number. */
+static __device__ inline float2 hear_behind(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
+    const int lane = (int)(threadIdx.x % 32);
+    int between;
+    do {
+        float first[1] = {__uint_as_float(DR_UNTOLD)}; /* of the d behind the chunk that is `lane` chunks on */
+        if (lane < x.behind) dr_hear<1>(chain.entry + x.at - 2 * lane + lane * x.stride, first);
+        between = __ffs((int)__ballot_sync(0xffffffffu, dr_told<1>(first))) - 1;
+    } while (between < 0);
+    float d[2];
+    dr_hear_told<2>(chain.entry + x.at + between * x.stride, d);
+#pragma unroll 1
+    for (int i = between; i > 0; i -= 4) {
+        float end[4][2] = {}, product[4][1] = {};
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n < i) {
+                dr_hear<2>(chain.end + x.at + (i - n) * x.stride, end[n]);
+                dr_hear<1>(chain.product + x.told + i - n, product[n]);
+            }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n < i) {
+                if (!dr_told<2>(end[n])) dr_hear_told<2>(chain.end + x.at + (i - n) * x.stride, end[n]);
+                if (!dr_told<1>(product[n])) dr_hear_told<1>(chain.product + x.told + i - n, product[n]);
+                d[0] = fmaf(product[n][0], d[0], end[n][0]), d[1] = fmaf(product[n][0], d[1], end[n][1]);
+            }
+    }
+    return make_float2(d[0], d[1]);
 }
 
 /* In finish_rows' place where the scan makes the write keys. */
@@ -109,72 +213,92 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const dr_scan_number *number = scan_numbers(k) + start;
-    scan_share &share = scan_share_of(shared, room, warp);
-    const channel_results to = channel_results_of<T, form>(call, x, first);
-    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to);
+    scan_share &share = scan_share_of(shared, room, warp), &last = scan_share_of(shared, room, WARPS - 1);
+    const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
+    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, channel_results_of<T, form>(call, x, first));
     meet_block();
     put_own(own + 2 * OWN_BYTES, column, w);
     meet_block();
 
     /* asked for long before they are needed */
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
-    const dr_scan_squash squash = dr_scan_squash_of(rows, x.head);
+    const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    const dr_chain_back chain = scan_chain(call, x, first);
-    const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
-    unsigned peeked = 0;
-    if (tells) peeked = dr_chain_peek(call.chain, chain);
-    float dot[HALF], square[HALF];
-    rows_far<T, form>(rows, shared, room, k, own, before_first, to, dot, square);
-    share_dots<blocks>(shared, room, first / 64, start, dot, square);
+    made_rows<T> r;
+    made_far<T>(shared, room, k, own, before_first, r);
+    share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
 
     /* A */
     unsigned key[HALF];
-    float2 a[HALF], d_a[HALF], d_key[HALF];
+    float2 a[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + dr_tile_at<T>(0, 64, start + i, d));
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
-    float2 behind = make_float2(0, 0);
-    const bool known = tells && dr_chain_fetch(rows, call.chain, chain, peeked, behind);
-    give_decays<form>(rows, x, shared, room, k, own, first, to);
+    const dr_chain_back chain = scan_chain(call, x, first);
+    float peeked[2] = {0, 0};
+    if (tells && chain.behind > 0) dr_hear<2>(call.chain.entry + chain.at, peeked);
+    give_decays<T>(rows, x, shared, room, k, first, r);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
-#pragma unroll 1
-    for (int i = 0; i < warp; i++) entry = chain_over(scan_factor(k, i), entry, &scan_share_of(shared, room, i).end[lane].x);
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++) {
+        const float factor = scan_factor(k, i);
+        const float2 end = scan_share_of(shared, room, i).end[lane];
+        if (i < warp) entry = plus(factor, entry, end);
+    }
 
     /* its gradient from zero */
+    float2 d_key[HALF];
     const scan_dots &dots = scan_dots_of(shared, room);
     if constexpr (blocks > 1) dr_cluster_await(dr_shared_address(&dots.come));
     if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < HALF; i++) d_a[i] = own_pair(own + OWN_BYTES, i), d_key[i] = beside_pair(shared, room, start + i);
-    float centre = rows.squash.tanh ? dr_scan_sources<T, true, HALF>(squash, key, number, share.more, entry, a, d_a, d_key)
-                                    : dr_scan_sources<T, false, HALF>(squash, key, number, share.more, entry, a, d_a, d_key);
-    share.begin[lane] = dr_scan_back<HALF>(number, d_a);
+    for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
+    float centre = dr_scan_sources<T, false, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
+    share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;
+    if (tells) {
+        if (chain.behind == 0 && call.chain.initial) {
+            const float2 given = chain_load(rows, call.chain.initial + chain.state, 2);
+            peeked[0] = given.x, peeked[1] = given.y;
+        }
+        const bool known = chain.behind == 0 || __all_sync(0xffffffffu, dr_told<2>(peeked));
+        last.exit[lane] = make_float2(peeked[0], peeked[1]);
+        last.known = known;
+    }
     __syncthreads();
 
     /* and from behind */
+    const bool known = last.known;
     if (tells) {
-        const float2 end = scan_through(shared, room, k, make_float2(0, 0), 0);
-        float product = 1;
-        for (int i = 0; i < WARPS; i++) product *= scan_factor(k, i);
-        if (!known) {
-            dr_chain_tell_sum(call.chain, chain, product, end);
-            behind = dr_chain_await(call.chain, chain);
+        const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
+        float product[1] = {1};
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) product[0] *= scan_factor(k, i);
+        if (chain.before > 0) {
+            {
+                const float told[2] = {end.x, end.y};
+                dr_tell<2>(call.chain.end + chain.at, told);
+            }
+            if (lane == 0) dr_tell<1>(call.chain.product + chain.told, product);
         }
-        dr_chain_leave(rows, call.chain, chain, product, end, behind);
-        share.exit[lane] = behind;
+        if (!known) last.exit[lane] = hear_behind(call.chain, chain);
+        const float2 exit = last.exit[lane], leaves = plus(product[0], exit, end);
+        if (chain.before > 0) {
+            const float told[2] = {leaves.x, leaves.y};
+            dr_tell<2>(call.chain.entry + chain.at - chain.stride, told);
+        } else if (call.chain.final)
+            chain_store(rows, call.chain.final + chain.state, 2, leaves);
     }
-    __syncthreads();
-    behind = scan_through(shared, room, k, scan_share_of(shared, room, WARPS - 1).exit[lane], warp + 1);
+    if (!known) __syncthreads();
+    const float2 behind = scan_through(shared, room, k, last.exit[lane], warp);
 
     float d_gain[HALF], d_alpha[HALF];
-    dr_scan_give<T, HALF>(key, number, entry, behind, a, d_a, d_key, d_gain, d_alpha);
+    dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
 #pragma unroll
     for (int i = 0; i < HALF; i++) set_pair<T>(shared + room.read, start + i, d, d_key[i]);
     dr_warp_sums<HALF>(d_gain);

@@ -16,7 +16,7 @@ bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
-    return plan->scan_inside && plan->rows.channel_decay;
+    return plan->scan_inside && plan->rows.channel_decay && !plan->rows.squash.tanh;
 }
 
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {

@@ -65,10 +65,9 @@ typedef struct {
     float eps, centre, offset, factor, slope; /* slope: -factor as the rule has it, which dB/dr = slope B s'(r) has */
 } dr_scan_squash;
 
-static __device__ inline dr_scan_squash dr_scan_squash_of(const dr_cuda_rows &rows, int head) {
+static __device__ inline dr_scan_squash dr_scan_squash_of(const dr_cuda_rows &rows, float centre) {
     const float log2_e = 1.44269504f;
-    return {rows.squash.eps, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head), log2_e * rows.squash.offset,
-            log2_e * rows.squash.factor, -rows.squash.factor};
+    return {rows.squash.eps, centre, log2_e * rows.squash.offset, log2_e * rows.squash.factor, -rows.squash.factor};
 }
 
 /* Of one channel and row: d_write becomes s, d_key gets B d_write. Returns what the centre gets, over -slope. 1/(1 + |r|) and
@@ -128,7 +127,7 @@ template <int count> static __device__ inline float2 dr_scan_back(const dr_scan_
 template <typename T, int count>
 static __device__ inline void dr_scan_give(const unsigned (&key)[count], const dr_scan_number *number, float2 entry,
                                            float2 behind, const float2 (&a)[count], const float2 (&d)[count],
-                                           float2 (&d_key)[count], float *d_gain, float *d_alpha) {
+                                           float2 (&d_key)[count], float (&d_gain)[count], float (&d_alpha)[count]) {
 #pragma unroll
     for (int i = 0; i < count; i++) {
         const dr_scan_number row = number[i];
