@@ -10,7 +10,6 @@
 
 #include "backends/cuda/backward/keys_channel.cuh"
 #include "backends/cuda/device/cluster.cuh"
-#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
 
 /* A warp's part of the tile of write keys, once it has read them. */
@@ -173,38 +172,6 @@ static __device__ inline float2 scan_through(char *shared, const keys_room &room
     return d;
 }
 
-/* d behind the chunk: what a chunk behind it has told of the way from its own last row, through what those between make of it,
- * all of which tell that before they wait. Not from what the call gives: that may be any number. */
-static __device__ inline float2 hear_behind(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
-    const int lane = (int)(threadIdx.x % 32);
-    int between;
-    do {
-        float first[1] = {__uint_as_float(DR_UNTOLD)}; /* of the d behind the chunk that is `lane` chunks on */
-        if (lane < x.behind) dr_hear<1>(chain.entry + x.at - 2 * lane + lane * x.stride, first);
-        between = __ffs((int)__ballot_sync(0xffffffffu, dr_told<1>(first))) - 1;
-    } while (between < 0);
-    float d[2];
-    dr_hear_told<2>(chain.entry + x.at + between * x.stride, d);
-#pragma unroll 1
-    for (int i = between; i > 0; i -= 4) {
-        float end[4][2] = {}, product[4][1] = {};
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (n < i) {
-                dr_hear<2>(chain.end + x.at + (i - n) * x.stride, end[n]);
-                dr_hear<1>(chain.product + x.told + i - n, product[n]);
-            }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (n < i) {
-                if (!dr_told<2>(end[n])) dr_hear_told<2>(chain.end + x.at + (i - n) * x.stride, end[n]);
-                if (!dr_told<1>(product[n])) dr_hear_told<1>(chain.product + x.told + i - n, product[n]);
-                d[0] = fmaf(product[n][0], d[0], end[n][0]), d[1] = fmaf(product[n][0], d[1], end[n][1]);
-            }
-    }
-    return make_float2(d[0], d[1]);
-}
-
 /* In finish_rows' place where the scan makes the write keys. */
 template <typename T, int form, int blocks>
 static __device__ inline void finish_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
@@ -238,8 +205,8 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     share.end[lane] = a[HALF - 1];
     __syncthreads();
     const dr_chain_back chain = scan_chain(call, x, first);
-    float peeked[2] = {0, 0};
-    if (tells && chain.behind > 0) dr_hear<2>(call.chain.entry + chain.at, peeked);
+    float2 peeked = make_float2(0, 0);
+    if (tells) peeked = dr_chain_peek(rows, call.chain, chain);
     give_decays<T>(rows, x, shared, room, k, first, r);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll
@@ -262,13 +229,8 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;
     if (tells) {
-        if (chain.behind == 0 && call.chain.initial) {
-            const float2 given = chain_load(rows, call.chain.initial + chain.state, 2);
-            peeked[0] = given.x, peeked[1] = given.y;
-        }
-        const bool known = chain.behind == 0 || __all_sync(0xffffffffu, dr_told<2>(peeked));
-        last.exit[lane] = make_float2(peeked[0], peeked[1]);
-        last.known = known;
+        last.known = dr_chain_known(chain, peeked);
+        last.exit[lane] = peeked;
     }
     __syncthreads();
 
@@ -276,23 +238,12 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const bool known = last.known;
     if (tells) {
         const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
-        float product[1] = {1};
+        float product = 1;
 #pragma unroll
-        for (int i = 0; i < WARPS; i++) product[0] *= scan_factor(k, i);
-        if (chain.before > 0) {
-            {
-                const float told[2] = {end.x, end.y};
-                dr_tell<2>(call.chain.end + chain.at, told);
-            }
-            if (lane == 0) dr_tell<1>(call.chain.product + chain.told, product);
-        }
-        if (!known) last.exit[lane] = hear_behind(call.chain, chain);
-        const float2 exit = last.exit[lane], leaves = plus(product[0], exit, end);
-        if (chain.before > 0) {
-            const float told[2] = {leaves.x, leaves.y};
-            dr_tell<2>(call.chain.entry + chain.at - chain.stride, told);
-        } else if (call.chain.final)
-            chain_store(rows, call.chain.final + chain.state, 2, leaves);
+        for (int i = 0; i < WARPS; i++) product *= scan_factor(k, i);
+        dr_chain_tell(call.chain, chain, product, end);
+        if (!known) last.exit[lane] = peeked = dr_chain_await(call.chain, chain);
+        dr_chain_leave(rows, call.chain, chain, product, end, peeked);
     }
     if (!known) __syncthreads();
     const float2 behind = scan_through(shared, room, k, last.exit[lane], warp);

@@ -30,12 +30,14 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
         if (plan->scan_inside) kernel = dr_choose_prepare<T, true>(*plan, beside);
     if (beside) {
         const int groups = plan->beside.groups;
-        return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
-                              groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
+        return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,
+                                   {plan->beside.rounds ? plan->processors : plan->beside.processors}, groups * PREPARE_THREADS,
+                                   groups * dr_beside_bytes(call), stream, call);
     }
     const int bytes =
         plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
-    return dr_cuda_launch("prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes, stream, call);
+    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes,
+                               stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {

@@ -400,7 +400,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
     const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
-    const dr_prepare_near near_read = rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
+    const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
     if (i < 64) small.lambda[i] = lambda;
     if constexpr (scans) {
@@ -408,7 +408,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, 2>(plan, tensors, x, early, scan, reader, shared + room.writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
     }
     dr_copy_wait<0>();
     dr_shared_fence();
@@ -486,7 +486,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     extern __shared__ __align__(1024) char shared[];
     const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
     const dr_prepare_block x = dr_prepare_find(call, block);
-    if (x.place.tokens > 0) dr_prepare_chunk<T, 1, scans>(call, x, shared);
+    if (x.place.tokens > 0)
+        dr_prepare_chunk<T, 1, scans>(call, x, shared);
+    else if constexpr (scans)
+        dr_beside_close();
 }
 
 #endif

@@ -50,6 +50,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     const bool first = dr_copy_thread() == 0;
     unsigned index;
     if constexpr (scans) {
+        dr_beside_close(); /* tickets and flags are there */
         if (first) taken[group] = dr_beside_stays(beside, 0) ? atomicAdd(call.tensors.scan.ticket, 1u) : blocks;
     } else {
         for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;

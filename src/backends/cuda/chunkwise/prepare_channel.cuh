@@ -511,7 +511,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, 8>(plan, tensors, x, early, scan, reader, writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
     }
     dr_copy_wait<0>();
     dr_meet<groups>();
@@ -589,7 +589,10 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     extern __shared__ __align__(1024) char shared[];
     const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
     const dr_prepare_block x = dr_prepare_find(call, block);
-    if (x.place.tokens > 0) dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
+    if (x.place.tokens > 0)
+        dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
+    else if constexpr (scans)
+        dr_beside_close();
 }
 
 #endif

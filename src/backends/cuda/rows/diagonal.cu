@@ -1,4 +1,5 @@
 /* The diagonal scan's memory, and its forward where it is a pass of its own: its ends, entries and replay (diagonal.h). */
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
@@ -12,7 +13,7 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && dr_rows_made(rows) &&
-           rows->row[0].read == DR_READ_KEY && !(rows->channel_decay && rows->row[0].undecayed);
+           rows->row[0].read == DR_READ_KEY && !rows->row[0].undecayed;
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
@@ -80,11 +81,13 @@ dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
 }
 
-/* The same where the numbers themselves say that they are told; made: flags of prepare beside the scan, or NULL. */
+/* The same where the numbers themselves say that they are told; made: flags of prepare beside the scan, or NULL. Prepare, which
+ * comes next, loads its tiles meanwhile. */
 static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                                          const __grid_constant__ dr_cuda_diagonal_chain chain, unsigned *made) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = plan.slots * plan.key_heads;
     const float untold = __uint_as_float(DR_UNTOLD);
+    dr_beside_open();
     if (i < chunks * (plan.rows.key_size / 4))
         ((float4 *)chain.end)[i] = ((float4 *)chain.entry)[i] = make_float4(untold, untold, untold, untold);
     if (i < chunks * (plan.key_width / 64)) {

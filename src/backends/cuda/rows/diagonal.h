@@ -32,8 +32,8 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
 /* Whether the forward is a single pass. */
 bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
-/* Whether the stages that take keys can make the scan on their way: write keys B * key of keys that are read as they are, a
- * value head a key head, all on sm_90a in 16 bits. */
+/* Whether the stages that take keys can make the scan on their way: write keys B * key of keys that are read as they are,
+ * behind the decay, a value head a key head, all on sm_90a in 16 bits. */
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
 /* Whether the backward's stages do. */
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);

@@ -2,24 +2,25 @@
  * (plan.scan_inside): write keys B * key from a tile of keys to a tile beside it. A warp takes a block of 16 rows, a lane two
  * or four channels.
  *
- * - A before the chunk is asked for first, so that it comes along with the keys if the chunk before has told it.
- * - A of every row from zero before its block is kept in registers. What the last row has is the block's part; the parts make
- *   what the chunk makes of zero.
- * - Where A before the chunk is not there, the chunk tells what it makes of zero, and looks for the nearest chunk before it
- * that has told the state it leaves, to go from there through what the chunks between told: always in the same order, so that
- * the bits do not depend on who came first. Then it tells the state it leaves itself.
- * - A of every row is now one multiplication away: B and w of 32 or 64 rows and channels a thread, which wait for nobody. Most
- *   rules squash by s = r / (1 + |r|), into an interval that is not large; there a row and channel take 16 instructions.
+ * - A of every row from zero before its block is kept in registers. What the last row has is the block's part; the parts
+ *   make what the chunk makes of zero, which it tells at once.
+ * - A before the chunk is asked for when the keys have come, and mostly there with the parts. Where it is not, the chunk
+ *   goes from the nearest before it that has told the state it leaves through what those between make of zero: always in the
+ *   same order, so that the bits do not depend on who came first. Then it tells the state it leaves itself.
+ * - A of every row is now one multiplication away: B and w of 32 or 64 rows and channels a thread, which wait for nobody.
+ *   Most rules squash by s = r / (1 + |r|), into an interval that is not large; there a row and channel take 16
+ *   instructions.
  *
  * The threads of a chunk wait only for chunks that were taken before theirs, by blocks that run. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_CUH
 #define DR_CUDA_DIAGONAL_ROWS_CUH
 
 #include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
-enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4 };
+enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AT_ONCE = 8 };
 
 /* Shared memory. Of rows, of blocks of rows. */
 typedef struct {
@@ -27,6 +28,8 @@ typedef struct {
     float over[64];                 /* alphas from the start of the block to after the row */
     float product[INSIDE_BLOCKS];   /* of a block's alphas */
     float part[INSIDE_BLOCKS][128]; /* what a block makes of A = 0 */
+    float before[128];              /* A before the chunk */
+    unsigned known[4];              /* of a warp's channels */
 } dr_inside_room;
 
 /* The chunk among those of its sequence and head. */
@@ -88,92 +91,96 @@ template <typename T, int C> static __device__ inline void dr_inside_put(char *b
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------------ */
 
-/* How many chunks lie between this one and the nearest that has told the state it leaves; -1: they have not all told what they
- * make of zero. What is told of a chunk is told behind its numbers, but by no fence: these may come a moment later. */
-static __device__ inline int dr_inside_look(const dr_inside_place &place) {
+/* Whether the lane's chunk of the 32 before this one has told the state it leaves: behind its numbers, but by no fence, so that
+ * these may come a moment later. */
+static __device__ inline unsigned dr_inside_look(const dr_inside_place &place) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned state = lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
-    const unsigned whole = __ballot_sync(0xffffffffu, state == CHAIN_WHOLE),
-                   some = __ballot_sync(0xffffffffu, state != CHAIN_NOTHING);
-    const int between = __ffs((int)whole) - 1;
-    return between >= 0 && !(~some & ((1u << between) - 1)) ? between : -1;
+    return lane < place.ahead ? ((const volatile unsigned *)place.told)[-(lane + 1)] : CHAIN_NOTHING;
 }
 
-/* From A before the chunk that lies `count` before this one, over that chunk and at most at_once - 1 behind it. All that they
- * made of zero is asked for at once. */
-template <int C, int at_once>
-static __device__ inline void dr_inside_over_some(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                                  const dr_inside_place &place, int count, float (&state)[C]) {
-    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
-    float end[at_once][C], product[at_once][1];
-    bool told;
-    do {
-        told = true;
-#pragma unroll
-        for (int n = 0; n < at_once; n++) {
-            const int64_t from = place.own - (count - n > 0 ? count - n : 1) * H; /* the last again: it is there as well */
-            dr_hear<1>(chain.product + from, product[n]);
-            dr_hear<C>(chain.end + from * K + channel, end[n]);
+/* How many chunks lie between this one and the nearest that has; -1: none of 32 has. */
+static __device__ inline int dr_inside_between(unsigned looked) {
+    return __ffs((int)__ballot_sync(0xffffffffu, looked == CHAIN_WHOLE)) - 1;
+}
+
+/* The thread's channel where each warp takes a quarter of them. */
+static __device__ inline int dr_inside_channel(int key_size) {
+    return dr_copy_thread() / 32 * (key_size / 4) + (int)(threadIdx.x % 32) % (key_size / 4);
+}
+
+/* A before the chunk as it is at the moment, the first thing of what dr_cuda_diagonal_begin_inside has prepared. */
+static __device__ inline float dr_inside_hear(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                              const dr_prepare_block &x, const dr_inside_place &place) {
+    const int64_t K = plan.rows.key_size, channel = dr_inside_channel(plan.rows.key_size);
+    dr_beside_close();
+    if (place.ahead > 0) return dr_hear(chain.entry + place.own * K + channel);
+    return chain.initial ? chain.initial[(x.place.sequence * plan.key_heads + x.key_head) * K + channel] : 0.0f;
+}
+
+/* A before the chunk, from the nearest of which it is known that it has told the state it leaves; is that far, there may be a
+ * nearer one by now. looked: when the keys had come. */
+static __device__ inline float dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                               const dr_inside_place &place, unsigned looked) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = dr_inside_channel(plan.rows.key_size);
+    const int lane = (int)(threadIdx.x % 32);
+    int between = dr_inside_between(looked);
+    if (between >= INSIDE_AT_ONCE) between = -1;
+    while (between < 0) between = dr_inside_between(dr_inside_look(place));
+    const int64_t first = place.own - between * H; /* of the chunks between; lane l has the alphas of the lth */
+    float state = 0, product = 0;
+    for (int i = 0;;) {
+        float end[INSIDE_AT_ONCE];
+        if (i == 0) {
+            state = dr_hear(chain.entry + first * K + channel);
+            product = dr_hear(chain.product + first + (lane < between ? lane : 0) * H);
         }
 #pragma unroll
-        for (int n = 0; n < at_once; n++) told = told && dr_told<1>(product[n]) && dr_told<C>(end[n]);
-    } while (!told);
+        for (int n = 0; n < INSIDE_AT_ONCE; n++)
+            end[n] = dr_hear(chain.end + (first + (i + n < between ? i + n : i) * H) * K + channel);
+        bool told = dr_is_told(state) && dr_is_told(product);
 #pragma unroll
-    for (int n = 0; n < at_once; n++)
-        if (n < count) dr_inside_over<C>(product[n][0], state, end[n]);
-}
-
-/* A before the chunk, which may be there. */
-template <int C, int at_once>
-static __device__ inline void dr_inside_await(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                              const dr_inside_place &place, float (&state)[C]) {
-    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C;
-    const float *entry = chain.entry + place.own * K + channel;
-    for (;;) {
-        dr_hear<C>(entry, state);
-        const int between = dr_inside_look(place);
-        if (__all_sync(0xffffffffu, dr_told<C>(state))) return;
-        if (between <= 0) continue;
-        dr_hear_told<C>(entry - between * H * K, state);
-#pragma unroll 1
-        for (int i = between; i > 0; i -= at_once) dr_inside_over_some<C, at_once>(plan, chain, place, i, state);
-        return;
+        for (int n = 0; n < INSIDE_AT_ONCE; n++) told = told && dr_is_told(end[n]);
+        if (!__all_sync(0xffffffffu, told)) continue;
+#pragma unroll
+        for (int n = 0; n < INSIDE_AT_ONCE; n++) {
+            const float over = __shfl_sync(0xffffffffu, product, i + n);
+            if (i + n < between) state = fmaf(over, state, end[n]);
+        }
+        if ((i += INSIDE_AT_ONCE) >= between) return state;
     }
 }
 
-/* A before the chunk, if it is not known, and what the chunk tells. The first warp tells. */
-template <int C, int at_once>
-static __device__ inline void dr_inside_before(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
-                                               const dr_prepare_block &x, const dr_inside_place &place,
-                                               const dr_inside_room &room, bool known, float (&state)[C]) {
-    const int64_t H = plan.key_heads, K = plan.rows.key_size, channel = threadIdx.x % 32 * C, at = place.own * K + channel;
-    const bool tells = dr_copy_thread() < 32, first = dr_copy_thread() == 0;
-    const float product[1] = {room.product[0] * room.product[1] * (room.product[2] * room.product[3])};
-    float end[C] = {};
-    if (tells)
+/* A before the chunk to the room; to others what the chunk makes of zero, and what it leaves. heard, looked: when the keys had
+ * come. Behind the parts; what is in the room is there at the end. */
+template <int groups>
+static __device__ inline void dr_inside_pass(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
+                                             const dr_prepare_block &x, const dr_inside_place &place, float heard,
+                                             unsigned looked, dr_inside_room &room) {
+    const int64_t H = plan.key_heads, K = plan.rows.key_size;
+    const int channel = dr_inside_channel(plan.rows.key_size), warp = dr_copy_thread() / 32;
+    const bool first = dr_copy_thread() == 0, mine = place.ahead == 0 || __all_sync(0xffffffffu, dr_is_told(heard));
+    float *entry = chain.entry + place.own * K + channel;
+    room.before[channel] = heard;
+    room.known[warp] = mine;
+    dr_meet<groups>();
+    const float product = room.product[0] * room.product[1] * (room.product[2] * room.product[3]);
+    const bool known = room.known[0] && room.known[1] && room.known[2] && room.known[3];
+    float end = 0;
 #pragma unroll
-        for (int b = 0; b < INSIDE_BLOCKS; b++) dr_inside_over<C>(room.product[b], end, room.part[b] + channel);
+    for (int b = 0; b < INSIDE_BLOCKS; b++) end = fmaf(room.product[b], end, room.part[b][channel]);
+    dr_tell(chain.end + place.own * K + channel, end);
+    if (first) dr_tell(chain.product + place.own, product);
     if (!known) {
-        if (tells && !x.place.last) {
-            dr_tell<C>(chain.end + at, end);
-            if (first) dr_tell<1>(chain.product + place.own, product);
-            __syncwarp();
-            if (first) *(volatile unsigned *)place.told = CHAIN_SUM;
-        }
-        dr_inside_await<C, at_once>(plan, chain, place, state);
+        if (!mine) room.before[channel] = heard = dr_inside_await(plan, chain, place, looked);
+        dr_meet<groups>();
     }
-    if (!tells) return;
-    if (place.ahead == 0) dr_tell<C>(chain.entry + at, state);
-#pragma unroll
-    for (int e = 0; e < C; e++) end[e] = fmaf(product[0], state[e], end[e]); /* the state that it leaves */
+    if (place.ahead == 0) *entry = heard;
+    end = fmaf(product, heard, end);
     if (!x.place.last) {
-        dr_tell<C>(chain.entry + at + H * K, end);
-        __syncwarp();
+        dr_tell(entry + H * K, end);
         if (first) *(volatile unsigned *)place.told = CHAIN_WHOLE;
     } else if (chain.final) {
-        float *final = chain.final + (x.place.sequence * H + x.key_head) * K + channel;
-#pragma unroll
-        for (int e = 0; e < C; e++) final[e] = end[e];
+        chain.final[(x.place.sequence * H + x.key_head) * K + channel] = end;
     }
 }
 
@@ -302,29 +309,16 @@ static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, con
 /* What is asked for before the keys have come. */
 typedef struct {
     dr_inside_place place;
-    float state[4];            /* A before the chunk, of the lane's channels; DR_UNTOLD where it is not there */
     float alpha, gain, centre; /* of row lane % 16 of the warp's */
 } dr_inside_early;
 
 static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                                        const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
-    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK), lane = (int)(threadIdx.x % 32);
+    const int i = dr_copy_thread() / 32 * INSIDE_BLOCK + (int)(threadIdx.x % INSIDE_BLOCK);
     const bool there = i < x.place.tokens;
     dr_inside_early early;
     early.place = dr_inside_find(plan, tensors, x);
-    const float *entry = tensors.scan.entry + early.place.own * rows.key_size, *initial = tensors.scan.initial;
-    if (early.place.ahead == 0) {
-        if (initial) initial += (x.place.sequence * plan.key_heads + x.key_head) * rows.key_size + lane * (rows.key_size / 32);
-#pragma unroll
-        for (int e = 0; e < 4; e++) early.state[e] = initial && e < rows.key_size / 32 ? initial[e] : 0;
-    } else if (rows.key_size == 128) {
-        dr_hear<4>(entry + lane * 4, early.state);
-    } else {
-        float two[2];
-        dr_hear<2>(entry + lane * 2, two);
-        early.state[0] = two[0], early.state[1] = two[1], early.state[2] = early.state[3] = 0;
-    }
     early.alpha = there ? dr_diagonal_alpha(rows, x.place.first + i, x.key_head) : 1;
     early.gain = there ? dr_diagonal_gain(rows, x.place.first + i, x.key_head) : 0;
     early.centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.key_head);
@@ -332,41 +326,38 @@ static __device__ inline dr_inside_early dr_inside_ask(const dr_cuda_chunk_plan 
 }
 
 /* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys are there. */
-template <typename T, int C, int groups, int at_once>
+template <typename T, int C, int groups>
 static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                               const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                               const char *keys, char *writes) {
     const dr_cuda_rows &rows = plan.rows;
-    const dr_cuda_diagonal_chain &chain = tensors.scan;
     const int warp = dr_copy_thread() / 32, channel = (int)(threadIdx.x % 32) * C;
-    float state[C];
-#pragma unroll
-    for (int e = 0; e < C; e++) state[e] = early.state[e];
-    const bool known = early.place.ahead == 0 || __all_sync(0xffffffffu, dr_told<4>(early.state));
-    float a[INSIDE_BLOCK][C];
+    float a[INSIDE_BLOCK][C], before[C];
     keys += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0), writes += dr_tile_at<T>(0, 64, warp * INSIDE_BLOCK, 0);
+    const float heard = dr_inside_hear(plan, tensors.scan, x, early.place);
+    const unsigned looked = dr_inside_look(early.place);
     dr_inside_from_zero<T, C>(room, keys, a);
     dr_inside_lay<C>(room.part[warp] + channel, a[INSIDE_BLOCK - 1]);
-    dr_meet<groups>();
-    dr_inside_before<C, at_once>(plan, chain, x, early.place, room, known, state);
+    dr_inside_pass<groups>(plan, tensors.scan, x, early.place, heard, looked, room);
+#pragma unroll
+    for (int e = 0; e < C; e++) before[e] = room.before[channel + e];
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS - 1; b++)
-        if (b < warp) dr_inside_over<C>(room.product[b], state, room.part[b] + channel);
+        if (b < warp) dr_inside_over<C>(room.product[b], before, room.part[b] + channel);
     if (dr_inside_is_fast(rows.squash, early.centre))
-        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, state);
+        dr_inside_writes<T, C>(room, dr_inside_squash_of(rows.squash, early.centre), keys, writes, a, before);
     else
-        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, state);
+        dr_inside_writes_slowly<T, C>(room, rows.squash, early.centre, keys, writes, before);
 }
 
-/* at_once: of how many chunks before a thread has registers to ask for their numbers at once. */
-template <typename T, int groups, int at_once>
+template <typename T, int groups>
 static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
                                              const char *keys, char *writes) {
     if (plan.key_width == 128)
-        dr_inside_lanes<T, 4, groups, at_once>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
     else
-        dr_inside_lanes<T, 2, groups, at_once>(plan, tensors, x, early, room, keys, writes);
+        dr_inside_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
 }
 
 #endif

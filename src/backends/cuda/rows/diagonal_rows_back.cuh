@@ -10,11 +10,13 @@
  * row, and what was before the rows is added to all of them at once: so a chunk's part is known as soon as may be, and nothing
  * else waits for another row.
  *
- * Chunks make the gradient for one another while they run, as those of diagonal_chain.cuh do, 64 channels by themselves: all of
- * told and product are [H * K/64][slots] here. One warp of those that share a chunk and its channels tells of them. */
+ * Chunks make the gradient for one another while they run, in the order of diagonal_chain.cuh, 64 channels by themselves, by
+ * numbers that say themselves that they are told (told.cuh); all of product is [H * K/64][slots] here. Every chunk tells what
+ * it makes of zero before it waits, so that none waits for long. One warp of those that share a chunk and its channels does. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_BACK_CUH
 #define DR_CUDA_DIAGONAL_ROWS_BACK_CUH
 
+#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal_chain.cuh"
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------
@@ -165,60 +167,73 @@ static __device__ inline dr_chain_back dr_chain_back_of(const dr_cuda_chunk_plan
             before};
 }
 
-/* A look at the chunk behind, of which dr_chain_fetch makes something when it has come. */
-static __device__ inline unsigned dr_chain_peek(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
-    return x.behind == 0 ? CHAIN_WHOLE : *(const volatile unsigned *)(chain.told + x.told + 1);
+/* d behind the chunk as it is at the moment, which dr_chain_known asks about when it has come; at the end what the call gives.
+ */
+static __device__ inline float2 dr_chain_peek(const dr_cuda_rows &rows, const dr_cuda_diagonal_chain &chain,
+                                              const dr_chain_back &x) {
+    if (x.behind > 0) return make_float2(dr_hear(chain.entry + x.at), dr_hear(chain.entry + x.at + 1));
+    return chain.initial ? chain_load(rows, chain.initial + x.state, 2) : make_float2(0, 0);
 }
 
-/* Whether d behind the chunk was there at the look; then it is asked for. */
-static __device__ inline bool dr_chain_fetch(const dr_cuda_rows &rows, const dr_cuda_diagonal_chain &chain,
-                                             const dr_chain_back &x, unsigned peeked, float2 &d) {
-    d = make_float2(0, 0);
-    if (peeked != CHAIN_WHOLE) return false;
-    if (x.behind > 0) {
-        dr_fence_device();
-        d = __ldcg((const float2 *)(chain.entry + x.at));
-    } else if (chain.initial) {
-        d = chain_load(rows, chain.initial + x.state, 2);
-    }
-    return true;
+/* Whether all lanes have it. */
+static __device__ inline bool dr_chain_known(const dr_chain_back &x, float2 d) {
+    return x.behind == 0 || __all_sync(0xffffffffu, dr_is_told(d.x) && dr_is_told(d.y));
 }
 
-/* By the warp that tells, if d behind the chunk was not there: what the chunk makes of zero. */
-static __device__ inline void dr_chain_tell_sum(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x, float product,
-                                                float2 end) {
-    *(float2 *)(chain.end + x.at) = end;
-    if (threadIdx.x % 32 == 0) chain.product[x.told] = product;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) chain_tell(chain.told + x.told, CHAIN_SUM);
+/* By a warp, before it waits: what the chunk makes of zero. */
+static __device__ inline void dr_chain_tell(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x, float product,
+                                            float2 end) {
+    if (x.before == 0) return;
+    dr_tell(chain.end + x.at, end.x);
+    dr_tell(chain.end + x.at + 1, end.y);
+    if (threadIdx.x % 32 == 0) dr_tell(chain.product + x.told, product);
 }
 
-/* Waits for d behind the chunk. By a whole warp. */
+/* Waits for d behind the chunk: what the nearest chunk behind has by now behind itself, through what those between make of it.
+ * Not what the call gives, which may be any number. By a whole warp, a lane of which looks for each of 32 chunks. */
 static __device__ inline float2 dr_chain_await(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
-    const int between = chain_look<1>(chain.told + x.told, x.behind);
-    const float *ends = chain.end + x.at + between * x.stride, *products = chain.product + x.told + between;
-    float2 d = __ldcg((const float2 *)(chain.entry + x.at + between * x.stride));
-#pragma unroll 4
-    for (int i = between; i > 0; i--) {
-        const float p = __ldcg(products);
-        const float2 end = __ldcg((const float2 *)ends);
-        d = make_float2(fmaf(p, d.x, end.x), fmaf(p, d.y, end.y));
-        ends -= x.stride, products--;
+    const int lane = (int)(threadIdx.x % 32);
+    const float *entry = chain.entry + x.at, *end = chain.end + x.at, *product = chain.product + x.told;
+    int between;
+    do {
+        const bool there = lane < x.behind && dr_is_told(dr_hear(entry - 2 * lane + lane * x.stride));
+        between = __ffs((int)__ballot_sync(0xffffffffu, there)) - 1;
+    } while (between < 0);
+    float2 d;
+    do d = make_float2(dr_hear(entry + between * x.stride), dr_hear(entry + between * x.stride + 1));
+    while (!dr_is_told(d.x) || !dr_is_told(d.y));
+#pragma unroll 1
+    for (int i = between; i > 0; i -= 4) {
+        float p[4];
+        float2 y[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++) { /* asked for at once */
+            const int64_t at = n < i ? i - n : i;
+            p[n] = dr_hear(product + at);
+            y[n] = make_float2(dr_hear(end + at * x.stride), dr_hear(end + at * x.stride + 1));
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            if (n >= i) break;
+            while (!dr_is_told(p[n])) p[n] = dr_hear(product + i - n);
+            while (!dr_is_told(y[n].x)) y[n].x = dr_hear(end + (i - n) * x.stride);
+            while (!dr_is_told(y[n].y)) y[n].y = dr_hear(end + (i - n) * x.stride + 1);
+            d = make_float2(fmaf(p[n], d.x, y[n].x), fmaf(p[n], d.y, y[n].y));
+        }
     }
     return d;
 }
 
-/* By the warp that tells: d, behind the chunk, goes before it. */
+/* By a warp: d, behind the chunk, goes before it. */
 static __device__ inline void dr_chain_leave(const dr_cuda_rows &rows, const dr_cuda_diagonal_chain &chain,
                                              const dr_chain_back &x, float product, float2 end, float2 d) {
     const float2 leaves = make_float2(fmaf(product, d.x, end.x), fmaf(product, d.y, end.y));
-    if (x.before == 0) {
-        if (chain.final) chain_store(rows, chain.final + x.state, 2, leaves);
-        return;
+    if (x.before > 0) {
+        dr_tell(chain.entry + x.at - x.stride, leaves.x);
+        dr_tell(chain.entry + x.at - x.stride + 1, leaves.y);
+    } else if (chain.final) {
+        chain_store(rows, chain.final + x.state, 2, leaves);
     }
-    *(float2 *)(chain.entry + x.at - x.stride) = leaves;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) chain_tell(chain.told + x.told, CHAIN_WHOLE);
 }
 
 #endif
