@@ -26,7 +26,7 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
     chain->product = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
-    chain->told = (unsigned *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(unsigned));
+    chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
     chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
 
@@ -68,16 +68,15 @@ static __device__ inline void pass_empty(const dr_cuda_chunk_plan &plan, const i
 static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < plan.slots * plan.key_heads * (plan.key_width / 64)) chain.told[i] = CHAIN_NOTHING;
+    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
     if (i == 0) *chain.ticket = 0;
     pass_empty(plan, cu, chain, i);
 }
 
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                  cudaStream_t stream) {
-    const int64_t flags = plan->slots * plan->key_heads * (plan->key_width / 64);
-    const int64_t states = plan->sequences * plan->key_heads * plan->rows.key_size;
-    const int64_t count = chain->final && states > flags ? states : flags;
+    const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
+    const int64_t count = chain->final && states > chunks ? states : chunks;
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
 }
 
@@ -90,11 +89,11 @@ static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_p
     dr_beside_open();
     if (i < chunks * (plan.rows.key_size / 4))
         ((float4 *)chain.end)[i] = ((float4 *)chain.entry)[i] = make_float4(untold, untold, untold, untold);
-    if (i < chunks * (plan.key_width / 64)) {
-        chain.product[i] = untold;
+    if (i < chunks * (plan.key_width / 64)) chain.product[i] = untold;
+    if (i < chunks) {
         chain.told[i] = CHAIN_NOTHING;
+        if (made) made[i] = 0;
     }
-    if (made && i < chunks) made[i] = 0;
     if (i == 0) *chain.ticket = 0;
     pass_empty(plan, cu, chain, i);
 }

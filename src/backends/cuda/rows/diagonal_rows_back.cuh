@@ -150,7 +150,7 @@ static __device__ inline void dr_scan_give(const unsigned (&key)[count], const d
 typedef struct {
     int64_t at;         /* of [slots][H][K] */
     int64_t state;      /* of [sequences][H][K] */
-    int64_t told;       /* of [H * K/64][slots] */
+    int64_t product;    /* of [H][K/64][slots] */
     int64_t stride;     /* H K */
     int behind, before; /* chunks of the sequence behind this one, which come earlier, and before it */
 } dr_chain_back;
@@ -186,14 +186,14 @@ static __device__ inline void dr_chain_tell(const dr_cuda_diagonal_chain &chain,
     if (x.before == 0) return;
     dr_tell(chain.end + x.at, end.x);
     dr_tell(chain.end + x.at + 1, end.y);
-    if (threadIdx.x % 32 == 0) dr_tell(chain.product + x.told, product);
+    if (threadIdx.x % 32 == 0) dr_tell(chain.product + x.product, product);
 }
 
 /* Waits for d behind the chunk: what the nearest chunk behind has by now behind itself, through what those between make of it.
  * Not what the call gives, which may be any number. By a whole warp, a lane of which looks for each of 32 chunks. */
 static __device__ inline float2 dr_chain_await(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
     const int lane = (int)(threadIdx.x % 32);
-    const float *entry = chain.entry + x.at, *end = chain.end + x.at, *product = chain.product + x.told;
+    const float *entry = chain.entry + x.at, *end = chain.end + x.at, *product = chain.product + x.product;
     int between;
     do {
         const bool there = lane < x.behind && dr_is_told(dr_hear(entry - 2 * lane + lane * x.stride));
