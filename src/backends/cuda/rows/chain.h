@@ -5,7 +5,7 @@
 /* A over the chunks of a sequence, or its gradient from the last chunk on; [slots][H][K] floats. */
 typedef struct {
     float *end;       /* what a chunk leaves that began with zero */
-    float *product;   /* [slots][H] of the chunk's alphas */
+    float *product;   /* [slots][H] of the chunk's alphas; a chain for every 64 channels: [H][K/64][slots] */
     float *entry;     /* what a chunk begins with: A before each chunk; a forward that a backward follows saves it */
     unsigned *told;   /* [H][slots] what chunks of a single pass have told of themselves: CHAIN_NOTHING, .. */
     unsigned *ticket; /* how many chunks thread blocks that stay have taken: one waits for none that is not taken */

@@ -16,12 +16,16 @@ bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
            rows->row[0].read == DR_READ_KEY && !rows->row[0].undecayed;
 }
 
+bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
+    return plan->scan_inside && plan->rows.channel_decay && !plan->rows.squash.tanh;
+}
+
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
     *chain = dr_cuda_diagonal_chain{};
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
-    chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
+    chain->product = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
     chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
     chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
@@ -85,8 +89,8 @@ static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_p
     dr_beside_open();
     if (i < chunks * (plan.rows.key_size / 4))
         ((float4 *)chain.end)[i] = ((float4 *)chain.entry)[i] = make_float4(untold, untold, untold, untold);
+    if (i < chunks * (plan.key_width / 64)) chain.product[i] = untold;
     if (i < chunks) {
-        chain.product[i] = untold;
         chain.told[i] = CHAIN_NOTHING;
         if (made) made[i] = 0;
     }

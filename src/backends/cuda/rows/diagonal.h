@@ -20,7 +20,7 @@ typedef struct {
     float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
-    float *centre;                           /* [slots][H] partial sums */
+    float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
 } dr_cuda_diagonal_gradients;
 
 #ifdef __cplusplus
@@ -35,6 +35,8 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
 /* Whether the stages that take keys can make the scan on their way: write keys B * key of keys that are read as they are,
  * behind the decay, a value head a key head, all on sm_90a in 16 bits. */
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
+/* Whether the backward's stages do. */
+bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);
 /* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
  * saves them. */
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
