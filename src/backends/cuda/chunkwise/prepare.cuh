@@ -408,7 +408,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, groups == 1>(plan, tensors, x, early, scan, reader, shared + room.writer);
+        dr_inside_make<T, groups, true>(plan, tensors, x, early, scan, reader, shared + room.writer);
     }
     dr_copy_wait<0>();
     dr_shared_fence();
