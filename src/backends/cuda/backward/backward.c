@@ -30,7 +30,10 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
-    if (plan->rows.diagonal_scan) {
+    if (dr_cuda_diagonal_inside_back(plan)) {
+        tensors->scan_gain_part = take(arena, plan, K / 64, N, sizeof(float));
+        tensors->scan_decay_part = take(arena, plan, K / 64, N, sizeof(float));
+    } else if (plan->rows.diagonal_scan) {
         tensors->write_part = take(arena, plan, K / 64, N, sizeof(float));
         tensors->square_part = take(arena, plan, K / 64, N, sizeof(float));
     }
@@ -48,6 +51,8 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 }
 
 dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    if (dr_cuda_diagonal_inside_back(&call->plan))
+        DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));
     DR_TRY(dr_cuda_backward_reverse(call, stream));
     if (dr_cuda_backward_fuses(&call->plan)) {
         DR_TRY(dr_cuda_backward_gradients(call, stream));

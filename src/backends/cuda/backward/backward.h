@@ -33,11 +33,13 @@ typedef struct {
     float *value_dot; /* [64] sum over V of (gate) value dz */
     float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* by 64 channels */
-    float *decay_part;  /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
-    float *gain_part;   /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
-    float *lambda_part; /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
-    float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
-    float *square_part; /* [Kp/64][64] w . w */
+    float *decay_part;                       /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
+    float *gain_part;                        /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
+    float *lambda_part;                      /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
+    float *write_part;                       /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
+    float *square_part;                      /* [Kp/64][64] w . w */
+    float *scan_gain_part, *scan_decay_part; /* [Kp/64][64] of the diagonal scan's gain and alpha, where keys makes its backward
+                                              * with a decay of each channel */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
      * the gradient after it */
     float *local, *between;
@@ -52,8 +54,9 @@ typedef struct {
     dr_cuda_chunk_tensors chunk;
     dr_cuda_backward_tensors back;
     dr_cuda_diagonal_gradients diagonal;
-    const void *saved; /* [blocks][Vp][Kp] T states before each chunk */
-    const void *d_o;   /* [tokens][HV][V] T */
+    dr_cuda_diagonal_chain chain; /* of the gradient of A */
+    const void *saved;            /* [blocks][Vp][Kp] T states before each chunk */
+    const void *d_o;              /* [tokens][HV][V] T */
     const float *initial, *d_final;
     float *d_initial; /* [sequences][HV][K][V] or NULL, all three */
 } dr_cuda_backward_call;

@@ -61,14 +61,14 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
     enum { reads = reading != READS_NOTHING, apart = reading == READS_OTHER, sums = reading == READS_SUM };
     enum {
         state = 0,
-        d_update = key_boxes + (apart ? 2 : 0),
+        d_update = key_boxes,
         output,
         value,
         inverse = value + reads,
-        key = apart ? key_boxes : inverse + 1,
+        key = inverse + 1,
         query,
-        write = apart ? inverse + 1 : key,
-        exit = inverse + (apart ? 2 : 3),
+        write = key + (apart ? 2 : 0),
+        exit = query + 1 + apart,
         tiles = exit + key_boxes
     };
 };

@@ -10,7 +10,7 @@
  * What is left, pairs in one half and all that depends on a row and a channel alone, is done after the accumulators have passed
  * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
  * gradient of the log decays (decay.cu says which). */
-#include "backends/cuda/backward/keys_channel.cuh"
+#include "backends/cuda/backward/keys_channel_scan.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -196,7 +196,7 @@ static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, uns
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
 /* q, r, w: S dO, S dY, dS' U of a block's rows. */
-template <typename T, int form>
+template <typename T, int form, int blocks>
 static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                      const keys_room &room, const keys_rows &k, int first, float (&q)[4][4], float (&r)[4][4],
                                      float (&w)[4][4]) {
@@ -246,7 +246,10 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     if (reads) put_own(own + OWN_BYTES, column, r);
     put_own(own + 2 * OWN_BYTES, column, near);
     meet_block();
-    finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
+    if constexpr (form & MADE)
+        finish_made<T, form, blocks>(call, x, shared, room, k, own, first, column, w);
+    else
+        finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
 /* What follows from a call's rule alone. */
@@ -255,24 +258,31 @@ typedef struct {
     bool tied;
 } keys_rule;
 
-template <typename T, int form>
-static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
-    keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
+/* 64 channels of a chunk, from `first` on. */
+template <typename T, int form, int blocks>
+static __device__ inline void make_keys(const dr_cuda_backward_call &call, const keys_rule &rule, const dr_row_block &x,
+                                        int first) {
     extern __shared__ __align__(1024) char shared[];
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const unsigned parts = (unsigned)plan.key_width / 64; /* 1, 2 or 4 */
-    const int first = (int)(blockIdx.x & (parts - 1)) * 64;
-    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x >> parts / 2);
-    if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), true);
     if (!reads || rule.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
+    if constexpr (blocks > 1) {
+        const scan_dots &dots = scan_dots_of(shared, room);
+        dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
+    }
     const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
     float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
     if (thread < 64) {
         gain = call.chunk.factors[x.block * 64 + thread].gain;
         keep = call.chunk.keep[x.block * plan.key_width + first + thread];
+    }
+    float alpha = 1, scan_gain = 0; /* of the diagonal scan, a warp's eight rows in turn */
+    const int scanned = thread / 32 * HALF + thread % HALF;
+    if (form & MADE && scanned < x.rows) {
+        alpha = dr_diagonal_alpha(plan.rows, x.place.first + scanned, x.head);
+        scan_gain = dr_diagonal_gain(plan.rows, x.place.first + scanned, x.head);
     }
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
@@ -291,12 +301,14 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
+            if constexpr (blocks > 1) dr_cluster_join();
             if (thread < 64) {
                 put_gain(k, thread, gain);
                 k.exit[thread] = keep;
             } else if (thread < 64 + LEADS) {
                 put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
             }
+            if constexpr (form & MADE) dr_scan_put_numbers<HALF>(alpha, scan_gain, scan_numbers(k) + thread / 32 * HALF);
         }
         if (column >= 0) {
             dr_copy_wait<1>();
@@ -337,33 +349,61 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (reads && (form & ~(PAIRS | SINGLE)) != READS)
+    if constexpr (reads && (form & ~(PAIRS | SINGLE | MADE)) != READS)
         finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
-    finish<T, form>(call, x, shared, room, k, first, q, r, w);
+    finish<T, form, blocks>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T, int form> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int form>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
+    keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
+    const unsigned parts = (unsigned)call.plan.key_width / 64; /* 1, 2 or 4 */
+    const dr_row_block x = dr_row_block_of(call.plan, call.chunk.cu, blockIdx.x >> parts / 2);
+    if (x.rows > 0) make_keys<T, form, 1>(call, rule, x, (int)(blockIdx.x & (parts - 1)) * 64);
+}
+
+/* With the backward of the diagonal scan, chunks in its order. */
+template <typename T, int blocks>
+static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
+    keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int block = (int)(blockIdx.x % blocks);
+    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, scan_block(plan, blockIdx.x / blocks));
+    if (x.rows > 0)
+        make_keys<T, READS | SINGLE | MADE, blocks>(call, rule, x, block * 64);
+    else if (threadIdx.x == 0)
+        *scan_centre(call, x, block) = 0;
+#endif
+}
+
+typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
+
+static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
+    const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     keys_rule rule;
     rule.tied = dr_rows_tied(call->plan.rows);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
-    return dr_cuda_launch("keys_channel", keys_channel<T, form>, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
-                          lay_room(sizeof(T), true).bytes, stream, *call, rule);
+    return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
+                          lay_room(element, true).bytes + more, stream, *call, rule);
 }
 
-template <typename T> static dr_status launch_form(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    const dr_cuda_rows *rows = &call->plan.rows;
+template <typename T> static keys_kernel choose_form(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_rows *rows = &plan.rows;
     const bool direct = dr_rows_direct(rows);
     bool late = rows->row[0].undecayed;
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
-    if (!call->plan.reads) return direct ? launch<T, 0>(call, stream) : launch<T, FLOATS>(call, stream);
-    if (!direct) return late ? launch<T, READS | LATE | FLOATS>(call, stream) : launch<T, READS | FLOATS>(call, stream);
-    if (rows->steps == 2) return late ? launch<T, READS | LATE | PAIRS>(call, stream) : launch<T, READS | PAIRS>(call, stream);
-    if (late || rows->steps > 2) return launch<T, READS | LATE>(call, stream);
-    return rows->row[0].read == DR_READ_GATED_KEY ? launch<T, READS | GATED | SINGLE>(call, stream)
-                                                  : launch<T, READS | SINGLE>(call, stream);
+    if constexpr (sizeof(T) == 2)
+        if (dr_cuda_diagonal_inside_back(&plan))
+            return plan.key_width == 64 ? keys_channel_made<T, 1> : keys_channel_made<T, 2>;
+    if (!plan.reads) return direct ? keys_channel<T, 0> : keys_channel<T, FLOATS>;
+    if (!direct) return late ? keys_channel<T, READS | LATE | FLOATS> : keys_channel<T, READS | FLOATS>;
+    if (rows->steps == 2) return late ? keys_channel<T, READS | LATE | PAIRS> : keys_channel<T, READS | PAIRS>;
+    if (late || rows->steps > 2) return keys_channel<T, READS | LATE>;
+    return rows->row[0].read == DR_READ_GATED_KEY ? keys_channel<T, READS | GATED | SINGLE> : keys_channel<T, READS | SINGLE>;
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch_form<T>(call, stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch(call, choose_form<T>(call->plan), sizeof(T), stream));
     return DR_OK;
 }

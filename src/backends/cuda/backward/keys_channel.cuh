@@ -15,9 +15,10 @@ enum {
     READS = 1,
     LATE = 2, /* read keys before their decay, or the negatives of inputs */
     GATED = 4,
-    FLOATS = 8, /* gradients that do not all lead to inputs */
-    PAIRS = 16, /* two rows a token: only the first decays, only the second has a query */
-    SINGLE = 32 /* one row a token */
+    FLOATS = 8,  /* gradients that do not all lead to inputs */
+    PAIRS = 16,  /* two rows a token: only the first decays, only the second has a query */
+    SINGLE = 32, /* one row a token */
+    MADE = 64    /* with SINGLE: write keys that the diagonal scan makes of read keys (keys_channel_scan.cuh) */
 };
 
 /* Of row i of a half block: whether it is the first of its token, and the last. Where a token's rows are not known to be two,
@@ -81,6 +82,12 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
     return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
+}
+
+/* What the key of a row gets beside the scan, which makes its gradient whole: in the place of the row's scores. */
+static __device__ inline float2 &beside_pair(char *shared, const keys_room &room, int row) {
+    const int lane = (int)(threadIdx.x % 32);
+    return *(float2 *)(shared + (lane < 16 ? room.score : room.erase) + row * 128 + lane % 16 * 8);
 }
 
 /* Where a lane's gradients of the block's rows go. Those that lead to inputs go, as T, to the tiles whose rows they are the
@@ -275,7 +282,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else {
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
-            if (floats) {
+            if (form & MADE) {
+                __syncwarp(); /* the row's scores are read */
+                beside_pair(shared, room, row) = erased;
+            } else if (floats) {
                 put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             } else if (gated) {
                 float gate[2] = {};

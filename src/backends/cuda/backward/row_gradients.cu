@@ -3,6 +3,7 @@
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/rows/diagonal.cuh"
 
 enum { WARPS = 4 };
 
@@ -249,7 +250,7 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
 }
 
 /* Where keys.cu has led the gradients of the vectors to the inputs: those of the gains and of lambda, and for the scan's
- * backward the multiple of w that settles w's. One thread a row. */
+ * backward the multiple of w that settles w's, or if that is made the gradients of its gains and decays. One thread a row. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -263,30 +264,37 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0, lambda = 0;
     for (int p = 0; p < parts && reads; p++) sum += call.back.gain_part[part + p * 64];
     for (int p = 0; p < parts && call.back.lambda_part; p++) lambda += call.back.lambda_part[part + p * 64];
+    if (rows.diagonal_scan && reads) {
+        const float gain = call.chunk.factors[at].gain;
+        const dr_row_gains gains = {gain, gain, 1};
+        settle_gain(plan.storage, spec, gains, call.back.value_dot[at], call.back.write_dot[at], &sum);
+    }
     if (call.diagonal.settle) {
-        float more = 0;
-        if (reads) {
-            const float gain = call.chunk.factors[at].gain, write_dot = call.back.write_dot[at];
-            const dr_row_gains gains = {gain, gain, 1};
-            float dot = 0, square = 0;
-            for (int p = 0; p < parts; p++) {
-                dot += call.back.write_part[part + p * 64];
-                square += call.back.square_part[part + p * 64];
-            }
-            settle_gain(plan.storage, spec, gains, call.back.value_dot[at], write_dot, &sum);
-            if (square > 0) more = (write_dot - dot) / square;
+        float dot = 0, square = 0;
+        for (int p = 0; p < parts && reads; p++) {
+            dot += call.back.write_part[part + p * 64];
+            square += call.back.square_part[part + p * 64];
         }
-        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = more;
+        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] =
+            square > 0 ? (call.back.write_dot[at] - dot) / square : 0;
     }
     const dr_input gained = dr_row_gained(&spec);
     if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
     if (call.back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, lambda);
+    if (!call.back.scan_gain_part) return;
+    float d_gain = 0, d_alpha = 0;
+    for (int p = 0; p < parts; p++) {
+        d_gain += call.back.scan_gain_part[part + p * 64];
+        d_alpha += call.back.scan_decay_part[part + p * 64];
+    }
+    const float alpha = dr_diagonal_alpha(rows, x.place.first + i, x.key_head);
+    dr_diagonal_put_scalars(rows, x.place.first + i, x.key_head, alpha, d_gain, d_alpha);
 }
 
 /* Whether a rule's rows leave gain_gradients anything to do. */
 static bool has_gains(const dr_cuda_backward_call *call) {
     const dr_cuda_rows *rows = &call->plan.rows;
-    bool gained = call->diagonal.settle || call->back.lambda_part;
+    bool gained = call->plan.rows.diagonal_scan || call->back.lambda_part;
     for (int i = 0; i < dr_rows_kinds(rows); i++) gained |= dr_row_gained(&rows->row[i]) != DR_INPUTS;
     return gained;
 }

@@ -19,6 +19,7 @@
 #define DR_CUDA_CHUNKWISE_H
 
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/rows/chain.h"
 #include "backends/cuda/rows/rows.h"
 
 #ifdef __cplusplus
@@ -55,6 +56,7 @@ typedef struct {
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: not stored either */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
+    bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
@@ -91,6 +93,7 @@ typedef struct {
     dr_cuda_row_factors *factors; /* [blocks][64] */
     float *keep;                  /* [blocks][Kp] D */
     unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
+    dr_cuda_diagonal_chain scan;  /* of A; in a backward only entry is there */
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */

@@ -25,8 +25,9 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
     const dr_cuda_chunk_plan *plan = &e->call.plan;
-    e->call.plan.halves =
-        dr_cuda_backward_fuses(plan) || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
+    const bool fused = dr_cuda_backward_fuses(plan);
+    e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
+    e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
     return DR_OK;
 }
 
@@ -44,7 +45,7 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) {
         e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
-        dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+        if (!e->call.plan.scan_inside) dr_cuda_diagonal_lay_made(&e->call.plan, arena);
         return;
     }
     dr_cuda_backward_lay(&e->call.plan, arena, &e->call.back);
@@ -88,8 +89,11 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
+    e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
-    if (e.call.plan.rows.diagonal_scan)
+    if (e.call.plan.scan_inside)
+        DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
+    else if (e.call.plan.rows.diagonal_scan)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
@@ -110,6 +114,8 @@ dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurre
     e.call.d_final = d_final->at[DR_STATE_S];
     e.call.d_initial = d_initial->at[DR_STATE_S];
     e.diagonal.entry = e.scan_entry;
+    e.call.chunk.scan.entry = e.scan_entry;
+    e.call.chain = dr_cuda_diagonal_turn(&e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A], d_initial->at[DR_STATE_A]);
     DR_TRY(tell_layout(gpu, recurrence, &e));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;

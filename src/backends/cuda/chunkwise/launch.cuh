@@ -8,23 +8,43 @@
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/launch.cuh"
 
+typedef void (*dr_prepare_kernel)(dr_prepare_call);
+
+/* Prepare before the scan, or beside it. */
+template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
+    const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
+    if constexpr (sizeof(T) == 2)
+        if (beside) {
+            if (!channel) return prepare_beside<T, 4, false, false, scans>;
+            if constexpr (!scans)
+                if (pairs)
+                    return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, false>
+                                                   : prepare_beside<T, 3, true, true, false>;
+            return prepare_beside<T, 2, true, false, scans>;
+        }
+    if (!channel) return prepare<T, scans>;
+    if constexpr (!scans)
+        if (pairs) return prepare_channel<T, true, false>;
+    return prepare_channel<T, false, scans>;
+}
+
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_call call = {*plan, *tensors};
-    const bool channel = plan->rows.channel_decay, pairs = plan->rows.steps == 2;
+    const bool beside = tensors->made != NULL;
+    dr_prepare_kernel kernel = dr_choose_prepare<T, false>(*plan, beside);
     if constexpr (sizeof(T) == 2)
-        if (tensors->made) {
-            const int groups = plan->beside.groups;
-            void (*kernel)(dr_prepare_call) = !channel      ? prepare_beside<T, 4, false, false>
-                                              : !pairs      ? prepare_beside<T, 2, true, false>
-                                              : groups == 2 ? prepare_beside<T, 2, true, true>
-                                                            : prepare_beside<T, 3, true, true>;
-            return dr_cuda_launch("prepare_beside", kernel, {plan->beside.rounds ? plan->processors : plan->beside.processors},
-                                  groups * PREPARE_THREADS, groups * dr_beside_bytes(call), stream, call);
-        }
-    const int bytes = channel ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
-    void (*kernel)(dr_prepare_call) = !channel ? prepare<T> : pairs ? prepare_channel<T, true> : prepare_channel<T, false>;
-    return dr_cuda_launch("prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes, stream, call);
+        if (plan->scan_inside) kernel = dr_choose_prepare<T, true>(*plan, beside);
+    if (beside) {
+        const int groups = plan->beside.groups;
+        return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,
+                                   {plan->beside.rounds ? plan->processors : plan->beside.processors}, groups * PREPARE_THREADS,
+                                   groups * dr_beside_bytes(call), stream, call);
+    }
+    const int bytes =
+        plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
+    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes,
+                               stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {

@@ -1,5 +1,6 @@
 /* Prepare without decay or with a scalar one: scores, inverse, X and P' of every chunk and value head.
  *
+ *     scan        with plan.scan_inside: W of the keys, which are R (rows/diagonal_rows.cuh)
  *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
  *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
  *                 row j to row i: within half a block of 16 rows made for the pair, between them and between blocks
@@ -15,9 +16,10 @@
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 #include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
 #include "backends/cuda/chunkwise/triangle.cuh"
+#include "backends/cuda/rows/diagonal_rows.cuh"
 
 typedef struct {
-    int writer, reader, query, matrix, halves, small, bytes;
+    int writer, reader, query, matrix, halves, small, scan, bytes;
 } dr_prepare_room;
 
 /* What a chunk keeps beside tiles and matrix. */
@@ -48,7 +50,8 @@ static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_c
     int end = room.query + tile + (reader ? tile : 0);
     if (end < behind) end = behind;
     room.small = end;
-    room.bytes = end + (int)sizeof(dr_prepare_small);
+    room.scan = end + (int)sizeof(dr_prepare_small);
+    room.bytes = room.scan + (plan.scan_inside ? (int)sizeof(dr_inside_room) : 0);
     return room;
 }
 
@@ -371,8 +374,9 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
     }
 }
 
-/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. */
-template <typename T, int groups>
+/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. scans:
+ * plan.scan_inside. */
+template <typename T, int groups, bool scans>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -384,20 +388,35 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     char *reader = room.reader ? shared + room.reader : NULL;
     const int64_t tile = x.block * 64 * plan.key_width;
 
-    dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+    if constexpr (scans)
+        dr_load_keys<T>(plan, x, reader, shared + room.query);
+    else
+        dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
     const int i = dr_copy_thread();
+    dr_inside_early early;
+    if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
     const bool mixed = plan.reader_sum && i < x.alive;
     const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
     const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
-    const dr_prepare_near near_read = rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
+    const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
     if (i < 64) small.lambda[i] = lambda;
+    if constexpr (scans) {
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
+        dr_inside_put_rows(early.alpha, early.gain, scan);
+        dr_copy_wait<1>();
+        dr_meet<groups>();
+        dr_inside_make<T, groups, true>(plan, tensors, x, early, scan, reader, shared + room.writer);
+    }
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();
-    dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
+    if constexpr (scans)
+        dr_inside_keep<T>(plan, x, shared + room.writer);
+    else
+        dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4] = {}, p[8][4] = {};
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
@@ -460,12 +479,17 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
 }
 
-template <typename T>
+/* scans: chunks of equal sequences take turns, so that those they wait for have begun long before. */
+template <typename T, bool scans>
 static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
     prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
-    if (x.place.tokens > 0) dr_prepare_chunk<T, 1>(call, x, shared);
+    const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
+    const dr_prepare_block x = dr_prepare_find(call, block);
+    if (x.place.tokens > 0)
+        dr_prepare_chunk<T, 1, scans>(call, x, shared);
+    else if constexpr (scans)
+        dr_beside_close();
 }
 
 #endif

@@ -4,7 +4,8 @@
  * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two or, of two rows a
  * token, three, as many as there is room for. They make a chunk of a value head each and meet nobody. Chunks are made in the
  * order in which the scan takes them. All multiprocessors take part in the first rounds; then the scan gets those that it
- * needs. Which group makes what follows from the plan alone. */
+ * needs. Which group makes what follows from the plan alone; but where the chunk before makes what a chunk needs
+ * (plan.scan_inside) each takes the next that nobody has, so that none waits for one that no running block has. */
 #ifndef DR_CUDA_PREPARE_BESIDE_CUH
 #define DR_CUDA_PREPARE_BESIDE_CUH
 
@@ -29,32 +30,50 @@ template <int groups> static __device__ inline unsigned dr_beside_index(const dr
     return rounds * groups * gridDim.x + ((round - rounds) * groups + group) * stay + blockIdx.x;
 }
 
+/* Whether the block takes part in a round. */
+static __device__ inline bool dr_beside_stays(const dr_cuda_beside &beside, unsigned round) {
+    return round < (unsigned)beside.rounds || blockIdx.x < (unsigned)beside.processors;
+}
+
 #endif
 
-/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. */
-template <typename T, int groups, bool channel, bool pairs>
+/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. scans: plan.scan_inside. A group asks for its next ticket
+ * when it begins with the one before. */
+template <typename T, int groups, bool channel, bool pairs, bool scans>
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
+    __shared__ unsigned taken[groups];
     const dr_cuda_beside &beside = call.plan.beside;
-    const unsigned blocks = (unsigned)call.plan.blocks;
+    const unsigned blocks = (unsigned)call.plan.blocks, group = threadIdx.x / PREPARE_THREADS;
+    const bool first = dr_copy_thread() == 0;
     unsigned index;
-    for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;
-         round += PREPARE_THREADS)
-        call.tensors.made[dr_block_in_turn(call.plan, index)] = 0;
+    if constexpr (scans) {
+        dr_beside_close(); /* tickets and flags are there */
+        if (first) taken[group] = dr_beside_stays(beside, 0) ? atomicAdd(call.tensors.scan.ticket, 1u) : blocks;
+    } else {
+        for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;
+             round += PREPARE_THREADS)
+            call.tensors.made[dr_block_in_turn(call.plan, index)] = 0;
+    }
     dr_beside_open();
 #pragma unroll 1
-    for (unsigned round = 0; (index = dr_beside_index<groups>(beside, dr_forget(round))) < blocks; round++) {
+    for (unsigned round = 0;; round++) {
+        index = scans ? taken[group] : dr_beside_index<groups>(beside, dr_forget(round));
+        if (index >= blocks) break;
+        unsigned next = blocks;
+        if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
         const unsigned block = dr_block_in_turn(call.plan, index);
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, block);
         if constexpr (channel)
-            dr_channel_chunk<T, pairs, groups>(call, x, own);
+            dr_channel_chunk<T, pairs, scans, groups>(call, x, own);
         else
-            dr_prepare_chunk<T, groups>(call, x, own);
+            dr_prepare_chunk<T, groups, scans>(call, x, own);
+        if (scans && first) taken[group] = next;
         dr_meet<groups>(); /* everything is written, and the tiles are read */
-        if (dr_copy_thread() == 0) dr_flag_raise(call.tensors.made + block);
+        if (first) dr_flag_raise(call.tensors.made + block);
     }
 #endif
 }

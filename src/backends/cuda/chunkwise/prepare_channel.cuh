@@ -4,6 +4,7 @@
  * Every factor is a product of decays, none a quotient, so 0 and underflow need no care. 32 channels at a time, rows in blocks
  * of 16, a warp each, and these in quarters of 4:
  *
+ *     scan      with plan.scan_inside, before all else: W of the keys, which are R (rows/diagonal_rows.cuh)
  *     scale     a thread takes a quarter's 4 rows and 4 channels: the scores within the quarter element by element in float32;
  *               r and q from the start of the quarter, w to its end, as tables
  *     score     from earlier quarters by tf32 products (three for float). The decay between the writer's quarter and the
@@ -145,11 +146,6 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
-}
-
-static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
-    const float4 all = *(const float4 *)from;
-    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
@@ -538,7 +534,7 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 /* As dr_prepare_chunk. */
-template <typename T, bool pairs, int groups>
+template <typename T, bool pairs, bool scans, int groups>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     constexpr bool precise = sizeof(T) == 4;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -558,11 +554,27 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
-    dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
+    dr_inside_early early;
+    if constexpr (scans) {
+        dr_load_keys<T>(plan, x, reader, query);
+        early = dr_inside_ask(plan, tensors, x);
+    } else {
+        dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
+    }
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
+    if constexpr (scans) {
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.tables);
+        dr_inside_put_rows(early.alpha, early.gain, scan);
+        dr_copy_wait<1>();
+        dr_meet<groups>();
+        dr_inside_make<T, groups, false>(plan, tensors, x, early, scan, reader, writer);
+    }
     dr_copy_wait<0>();
     dr_meet<groups>();
-    dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
+    if constexpr (scans)
+        dr_inside_keep<T>(plan, x, writer);
+    else
+        dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
@@ -628,12 +640,17 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
 }
 
-template <typename T, bool pairs>
+/* scans: chunks take turns, as in prepare. */
+template <typename T, bool pairs, bool scans>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x);
-    if (x.place.tokens > 0) dr_channel_chunk<T, pairs, 1>(call, x, shared);
+    const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
+    const dr_prepare_block x = dr_prepare_find(call, block);
+    if (x.place.tokens > 0)
+        dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
+    else if constexpr (scans)
+        dr_beside_close();
 }
 
 #endif

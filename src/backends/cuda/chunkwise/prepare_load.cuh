@@ -285,6 +285,24 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     dr_copy_commit();
 }
 
+/* Keys that the scan makes write keys of, and queries, each a group of copies. */
+template <typename T>
+static __device__ inline void dr_load_keys(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *keys,
+                                           char *queries) {
+    const dr_cuda_rows &rows = plan.rows;
+    const bool whole = x.alive == 64 && rows.aligned; /* most often; K is all of the tile's width */
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) {
+        const dr_cuda_input &input = rows.input[i ? DR_INPUT_QUERY : DR_INPUT_KEY];
+        char *tile = i ? queries : keys;
+        if (whole)
+            dr_load_whole<T, 1>(tile, x, dr_source_of(input), 0);
+        else
+            dr_copy_rows<T>(tile, 64, x.boxes, rows.key_size, rows.aligned, 64, 0, 1, dr_rows_at<T>(x, input, false, false));
+        dr_copy_commit();
+    }
+}
+
 /* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the
  * block, or each of its groups with tiles of its own. */
 template <typename T, int groups = 1>

@@ -1,4 +1,6 @@
 /* The diagonal scan's memory, and its forward where it is a pass of its own: its ends, entries and replay (diagonal.h). */
+#include "backends/cuda/device/beside.cuh"
+#include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -8,13 +10,24 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
     return !dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON) && plan->rows.normalizer == DR_NORMALIZER_NONE;
 }
 
+bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && dr_rows_made(rows) &&
+           rows->row[0].read == DR_READ_KEY && !rows->row[0].undecayed;
+}
+
+bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
+    return plan->scan_inside && plan->rows.channel_decay && !plan->rows.squash.tanh;
+}
+
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
     *chain = dr_cuda_diagonal_chain{};
     if (!plan->rows.diagonal_scan) return;
     chain->end = (float *)dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(plan));
-    chain->product = (float *)dr_arena_take(arena, chunks * sizeof(float));
+    chain->product = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
     chain->told = (unsigned *)dr_arena_take(arena, chunks * sizeof(unsigned));
+    chain->ticket = (unsigned *)dr_arena_take(arena, sizeof(unsigned));
 }
 
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan) {
@@ -36,15 +49,28 @@ void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
         plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
 }
 
+dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
+                                             const float *d_final, float *d_initial) {
+    return {gradients->end, chain->product, gradients->exit, chain->told, chain->ticket, d_final, d_initial};
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
-/* Before chunks make A for one another: none has told anything, and A stays what it was where a sequence has no token. */
-static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
-                                  const __grid_constant__ dr_cuda_diagonal_chain chain) {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)plan.key_heads * plan.rows.key_size;
-    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+/* What is before a sequence without tokens goes behind it. */
+static __device__ inline void pass_empty(const dr_cuda_chunk_plan &plan, const int64_t *cu, const dr_cuda_diagonal_chain &chain,
+                                         int64_t i) {
+    const int64_t channels = (int64_t)plan.key_heads * plan.rows.key_size;
     if (!chain.final || i >= plan.sequences * channels || dr_sequence_chunks(plan, cu, i / channels) > 0) return;
     chain.final[i] = chain.initial ? chain.initial[i] : 0;
+}
+
+/* Before chunks make A for one another: none has told anything. */
+static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                                  const __grid_constant__ dr_cuda_diagonal_chain chain) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
+    if (i == 0) *chain.ticket = 0;
+    pass_empty(plan, cu, chain, i);
 }
 
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
@@ -52,6 +78,33 @@ dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *
     const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
     const int64_t count = chain->final && states > chunks ? states : chunks;
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
+}
+
+/* The same where the numbers themselves say that they are told; made: flags of prepare beside the scan, or NULL. Prepare, which
+ * comes next, loads its tiles meanwhile. */
+static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
+                                         const __grid_constant__ dr_cuda_diagonal_chain chain, unsigned *made) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = plan.slots * plan.key_heads;
+    const float untold = __uint_as_float(DR_UNTOLD);
+    dr_beside_open();
+    if (i < chunks * (plan.rows.key_size / 4))
+        ((float4 *)chain.end)[i] = ((float4 *)chain.entry)[i] = make_float4(untold, untold, untold, untold);
+    if (i < chunks * (plan.key_width / 64)) chain.product[i] = untold;
+    if (i < chunks) {
+        chain.told[i] = CHAIN_NOTHING;
+        if (made) made[i] = 0;
+    }
+    if (i == 0) *chain.ticket = 0;
+    pass_empty(plan, cu, chain, i);
+}
+
+dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                        unsigned *made, cudaStream_t stream) {
+    const int64_t channels = (int64_t)plan->key_heads * plan->rows.key_size;
+    const int64_t fours = plan->slots * channels / 4, states = plan->sequences * channels;
+    const int64_t count = chain->final && states > fours ? states : fours;
+    return dr_cuda_launch("scan_begin_inside", scan_begin_inside, {(count + 255) / 256}, 256, 0, stream, *plan, cu, *chain,
+                          made);
 }
 
 template <typename T, int E, int W>

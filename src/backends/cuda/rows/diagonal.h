@@ -11,19 +11,6 @@
 
 #include "backends/cuda/chunkwise/chunkwise.h"
 
-/* A over the chunks of a sequence, or its gradient from the last chunk on; [slots][H][K] floats. */
-typedef struct {
-    float *end;     /* what a chunk leaves that began with zero */
-    float *product; /* [slots][H] of the chunk's alphas */
-    float *entry;   /* what a chunk begins with: A before each chunk; a forward that a backward follows saves it */
-    unsigned *told; /* [H][slots] what chunks of a single pass have told of themselves: CHAIN_NOTHING, .. */
-    const float *initial;
-    float *final; /* [sequences][H][K] or NULL, both */
-} dr_cuda_diagonal_chain;
-
-/* Nothing; end and product; the state that it leaves. */
-enum { CHAIN_NOTHING, CHAIN_SUM, CHAIN_WHOLE };
-
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
@@ -33,7 +20,7 @@ typedef struct {
     float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
-    float *centre;                           /* [slots][H] partial sums */
+    float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
 } dr_cuda_diagonal_gradients;
 
 #ifdef __cplusplus
@@ -45,6 +32,11 @@ void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
 /* Whether the forward is a single pass. */
 bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
+/* Whether the stages that take keys can make the scan on their way: write keys B * key of keys that are read as they are,
+ * behind the decay, a value head a key head, all on sm_90a in 16 bits. */
+bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
+/* Whether the backward's stages do. */
+bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);
 /* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
  * saves them. */
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
@@ -60,6 +52,13 @@ dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const i
  * behind it. */
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                  cudaStream_t stream);
+/* The same before prepare makes A (diagonal_rows.cuh); made: what it raises beside the scan (chunkwise.h), or NULL. */
+dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
+                                        unsigned *made, cudaStream_t stream);
+
+/* The chain of A's gradient, whose final is that of the initial A, in the memory of that of A. */
+dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
+                                             const float *d_final, float *d_initial);
 
 /* From ends to entries, chunk after chunk; from, to [sequences][H][K] or NULL. backward: from the last chunk on. */
 dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,

@@ -10,6 +10,12 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     const bool squashes = dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED),
                morrison = dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON);
     const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
+    gradients->end = (float *)dr_arena_take(arena, states);
+    gradients->exit = (float *)dr_arena_take(arena, states);
+    if (dr_cuda_diagonal_inside_back(plan)) {
+        gradients->centre = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
+        return;
+    }
     gradients->key = (float *)dr_arena_take(arena, bytes);
     if (dr_rows_made(&plan->rows))
         gradients->settle = (float *)dr_arena_take(arena, tokens * sizeof(float));
@@ -18,8 +24,6 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     if (squashes) gradients->squashed = (float *)dr_arena_take(arena, bytes);
     if (morrison) gradients->morrison = (float *)dr_arena_take(arena, bytes);
     if (ridge_query) gradients->read_query = (float *)dr_arena_take(arena, bytes);
-    gradients->end = (float *)dr_arena_take(arena, states);
-    gradients->exit = (float *)dr_arena_take(arena, states);
     if (morrison || ridge_query) gradients->ridge = (float *)dr_arena_take(arena, states);
     if (squashes) gradients->centre = (float *)dr_arena_take(arena, chunks * sizeof(float));
 }
@@ -299,10 +303,11 @@ static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *c
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
                                     cudaStream_t stream) {
+    const bool inside = dr_cuda_diagonal_inside_back(plan); /* then it is made */
     const bool squashes_only = gradients->squashed && !gradients->morrison && !gradients->read_query;
     if (squashes_only)
         DR_TRY(dr_cuda_diagonal_chain_backward(plan, cu, chain, gradients, d_final, d_initial, stream));
-    else
+    else if (!inside)
         DR_TRY(in_three_steps(plan, cu, chain, gradients, d_final, d_initial, stream));
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;
@@ -310,6 +315,7 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
         DR_TRY(
             dr_cuda_sum_rows(gradients->ridge, plan->slots, H * plan->rows.key_size, NULL, (float *)ridge->gradient, stream));
     if (gradients->centre && centre->gradient)
-        DR_TRY(dr_cuda_sum_rows(gradients->centre, plan->slots, H, NULL, (float *)centre->gradient, stream));
+        DR_TRY(dr_cuda_sum_rows(gradients->centre, plan->slots * (inside ? plan->key_width / 64 : 1), H, NULL,
+                                (float *)centre->gradient, stream));
     return DR_OK;
 }

@@ -186,7 +186,7 @@ template <typename T, int boxes> static dr_status launch(const back_call *call, 
 dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu,
                                           const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
                                           const float *d_final, float *d_initial, cudaStream_t stream) {
-    const dr_cuda_diagonal_chain back = {gradients->end, chain->product, gradients->exit, chain->told, d_final, d_initial};
+    const dr_cuda_diagonal_chain back = dr_cuda_diagonal_turn(chain, gradients, d_final, d_initial);
     const back_call call = {*plan, cu, chain->entry, back, *gradients};
     DR_TRY(dr_cuda_diagonal_begin(plan, cu, &back, stream));
     DR_CUDA_CHUNK_STORAGE(plan->storage, T, {

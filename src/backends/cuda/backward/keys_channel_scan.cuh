@@ -1,0 +1,268 @@
+/* The backward of the diagonal scan that makes write keys w = B * key, where keys_channel has their gradients in shared memory
+ * (diagonal_rows_back.cuh): a warp takes its eight rows, a lane its two channels, and so neither gradients of w nor what keys
+ * get beside the scan go through memory.
+ *
+ * The thread blocks of a chunk, one for 64 channels, are a cluster and settle w's gradients together, since w . d_w is a sum
+ * over all channels; gradients of log decays and queries leave meanwhile. Each has a chain of its own over the chunks of a
+ * sequence, from the last on, and waits for thread blocks of lower index only. */
+#ifndef DR_CUDA_KEYS_CHANNEL_SCAN_CUH
+#define DR_CUDA_KEYS_CHANNEL_SCAN_CUH
+
+#include "backends/cuda/backward/keys_channel.cuh"
+#include "backends/cuda/device/cluster.cuh"
+#include "backends/cuda/rows/diagonal_rows_back.cuh"
+
+/* A warp's part of the tile of write keys, once it has read them. */
+typedef struct {
+    float2 end[32];   /* A behind its rows, if it is zero before them */
+    float2 begin[32]; /* d before its rows, if it is zero behind them */
+    float2 exit[32];  /* the last warp's: d behind the chunk, */
+    float more[HALF], centre;
+    bool known; /* and whether it is there */
+} scan_share;
+
+static __device__ inline scan_share &scan_share_of(char *shared, const keys_room &room, int warp) {
+    return *(scan_share *)(shared + room.write + warp * HALF * 128);
+}
+
+/* [64], where the factors of a scalar decay would be. */
+static __device__ inline dr_scan_number *scan_numbers(const keys_rows &k) {
+    return (dr_scan_number *)k.head_query;
+}
+
+/* The factor of a state over a warp's rows. */
+static __device__ inline float scan_factor(const keys_rows &k, int warp) {
+    return scan_numbers(k)[warp * HALF + HALF - 1].head;
+}
+
+/* Behind all else in shared memory: w . d_w and w . w of every row over each thread block's channels, and the barrier that
+ * counts what comes from the other one. */
+typedef struct {
+    float dot[2][2][64];
+    uint64_t come;
+} scan_dots;
+
+static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &room) {
+    return *(scan_dots *)(shared + room.bytes);
+}
+
+/* Thread block `block` of the chunk and head that come n-th: chunks of equal sequences from the last on, all sequences in
+ * turn. */
+static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, unsigned n) {
+    const unsigned heads = (unsigned)plan.key_heads, turn = n / heads, head = n - turn * heads, slots = (unsigned)plan.slots;
+    if (!plan.length) return (slots - 1 - turn) * heads + head;
+    const unsigned sequences = (unsigned)plan.sequences, chunks = slots / sequences, index = turn / sequences;
+    return ((turn - index * sequences) * chunks + chunks - 1 - index) * heads + head;
+}
+
+/* ---- w's gradients ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What rows_far makes, in registers: w's gradients, and of the log decays' what the warp's rows add up to (behind: from each
+ * row on, written: of the row). Returns the products of alpha's behind; e, near and far: as rows_far has them in `own`. */
+template <typename T> struct made_rows {
+    float2 d_write[HALF], behind[HALF], written[HALF];
+    float dot[HALF], square[HALF];
+};
+
+template <typename T>
+static __device__ inline void made_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
+                                       made_rows<T> &r) {
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+    float2 alpha[HALF], write[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
+        alpha[i] = alpha_pair(shared + room.alpha, start + i, d);
+        write[i] = tile_pair<T>(shared + room.write, start + i, d);
+        r.behind[i] = own_pair(own, i);
+        r.d_write[i] = own_pair(own + OWN_BYTES, i);
+        r.written[i] = own_pair(own + 2 * OWN_BYTES, i);
+    }
+    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        const float2 far = times(tail, r.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
+        tail = times(tail, alpha[i]);
+        suffix = make_float2(suffix.x + r.behind[i].x, suffix.y + r.behind[i].y);
+        r.d_write[i] = all;
+        r.behind[i] = suffix;
+        r.written[i] = times(far, write[i]);
+        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+        r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
+        r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
+    }
+    *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
+    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+}
+
+/* The gradients of the log decays, when all warps' sums are there. */
+template <typename T>
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
+                                          const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
+    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+    float2 suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
+        if (w < warp)
+            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+        else
+            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    }
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    if (!decay.gradient) return;
+    float *to = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d;
+#pragma unroll
+    for (int i = 0; i < HALF; i++, to += decay.token) {
+        const float2 a = alpha_pair(shared + room.alpha, start + i, d), e = r.behind[i];
+        if (start + i < x.rows)
+            chain_store(rows, to, 2,
+                        make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y));
+        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+    }
+}
+
+/* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
+template <int blocks>
+static __device__ inline void share_dots(char *shared, const keys_room &room, int own, int start, float (&dot)[HALF],
+                                         float (&square)[HALF]) {
+    const int lane = (int)(threadIdx.x % 32);
+    scan_dots &dots = scan_dots_of(shared, room);
+    dr_warp_sums<HALF>(dot);
+    dr_warp_sums<HALF>(square);
+    const float mine = lane % 2 ? square[0] : dot[0];
+    float *at = &dots.dot[own][lane % 2][start + lane / 4];
+    if (lane % 4 < 2) *at = mine;
+    if constexpr (blocks > 1)
+        if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
+}
+
+/* How often w is to be added to its gradient so that their product is `target` (row_gradients.cu: settle_write). */
+template <int blocks> static __device__ inline float settle_row(const scan_dots &dots, int row, float target) {
+    float dot = dots.dot[0][0][row], square = dots.dot[0][1][row];
+    if constexpr (blocks > 1) dot += dots.dot[1][0][row], square += dots.dot[1][1][row];
+    return square > 0 ? (target - dot) / square : 0;
+}
+
+/* Where what the centre gets from 64 channels of the chunk is to lie. */
+static __device__ inline float *scan_centre(const dr_cuda_backward_call &call, const dr_row_block &x, int block) {
+    const unsigned heads = (unsigned)call.plan.key_heads, slot = (unsigned)x.block / heads;
+    return call.diagonal.centre + ((int64_t)slot * (call.plan.key_width / 64) + block) * heads + x.head;
+}
+
+/* This chunk among those of its sequence. */
+static __device__ inline dr_chain_back scan_chain(const dr_cuda_backward_call &call, const dr_row_block &x, int first) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int64_t *cu = call.chunk.cu, begin = dr_sequence_begin(plan, cu, x.place.sequence);
+    const int64_t end = dr_sequence_begin(plan, cu, x.place.sequence + 1);
+    return dr_chain_back_of(plan, x.place.sequence, (unsigned)x.block / (unsigned)plan.key_heads, x.head, first / 64,
+                            (int)((end - x.place.first - 1) / 64), (int)((x.place.first - begin) / 64));
+}
+
+/* Over what the warps behind `warp` make of d. */
+static __device__ inline float2 scan_through(char *shared, const keys_room &room, const keys_rows &k, float2 d, int warp) {
+    float factor[WARPS];
+    float2 begin[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        factor[w] = scan_factor(k, w), begin[w] = scan_share_of(shared, room, w).begin[threadIdx.x % 32];
+#pragma unroll
+    for (int w = WARPS - 1; w >= 0; w--)
+        if (w > warp) d = plus(factor[w], d, begin[w]);
+    return d;
+}
+
+/* In finish_rows' place where the scan makes the write keys. */
+template <typename T, int form, int blocks>
+static __device__ inline void finish_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room, const keys_rows &k, char *own, int first, int column,
+                                          const float (&w)[4][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
+    const dr_scan_number *number = scan_numbers(k) + start;
+    scan_share &share = scan_share_of(shared, room, warp), &last = scan_share_of(shared, room, WARPS - 1);
+    const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
+    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, channel_results_of<T, form>(call, x, first));
+    meet_block();
+    put_own(own + 2 * OWN_BYTES, column, w);
+    meet_block();
+
+    /* asked for long before they are needed */
+    float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
+    const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
+    const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
+    made_rows<T> r;
+    made_far<T>(shared, room, k, own, before_first, r);
+    share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
+
+    /* A */
+    unsigned key[HALF];
+    float2 a[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + dr_tile_at<T>(0, 64, start + i, d));
+    dr_scan_replay<T, HALF>(key, number, a);
+    __syncwarp(); /* the warp's write keys are read */
+    share.end[lane] = a[HALF - 1];
+    __syncthreads();
+    const dr_chain_back chain = scan_chain(call, x, first);
+    float2 peeked = make_float2(0, 0);
+    if (tells) peeked = dr_chain_peek(rows, call.chain, chain);
+    give_decays<T>(rows, x, shared, room, k, first, r);
+    store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++) {
+        const float factor = scan_factor(k, i);
+        const float2 end = scan_share_of(shared, room, i).end[lane];
+        if (i < warp) entry = plus(factor, entry, end);
+    }
+
+    /* its gradient from zero */
+    float2 d_key[HALF];
+    const scan_dots &dots = scan_dots_of(shared, room);
+    if constexpr (blocks > 1) dr_cluster_await(dr_shared_address(&dots.come));
+    if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
+    float centre = dr_scan_sources<T, false, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
+    share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
+    centre = dr_warp_sum(centre);
+    if (lane == 0) share.centre = centre;
+    if (tells) {
+        last.known = dr_chain_known(chain, peeked);
+        last.exit[lane] = peeked;
+    }
+    __syncthreads();
+
+    /* and from behind */
+    const bool known = last.known;
+    if (tells) {
+        const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
+        float product = 1;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) product *= scan_factor(k, i);
+        dr_chain_tell(call.chain, chain, product, end);
+        if (!known) last.exit[lane] = peeked = dr_chain_await(call.chain, chain);
+        dr_chain_leave(rows, call.chain, chain, product, end, peeked);
+    }
+    if (!known) __syncthreads();
+    const float2 behind = scan_through(shared, room, k, last.exit[lane], warp);
+
+    float d_gain[HALF], d_alpha[HALF];
+    dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
+#pragma unroll
+    for (int i = 0; i < HALF; i++) set_pair<T>(shared + room.read, start + i, d, d_key[i]);
+    dr_warp_sums<HALF>(d_gain);
+    dr_warp_sums<HALF>(d_alpha);
+    const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;
+    if (lane % 4 == 0) call.back.scan_gain_part[part] = d_gain[0], call.back.scan_decay_part[part] = d_alpha[0];
+    __syncwarp();
+    store_tile<T, form>(rows, x, shared + room.read, k.leads, LEADS_READ, first);
+    if (threadIdx.x == 0) {
+        float all = 0;
+        for (int i = 0; i < WARPS; i++) all += scan_share_of(shared, room, i).centre;
+        *scan_centre(call, x, first / 64) = all;
+    }
+}
+
+#endif
