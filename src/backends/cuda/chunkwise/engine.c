@@ -29,7 +29,8 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
     if (plan->scan_inside && !plan->rows.channel_decay)
-        e->call.plan.beside = (dr_cuda_beside){.processors = 0}; /* prepare is slower there than the scan gains (docs/cuda.md) */
+        e->call.plan.beside =
+            (dr_cuda_beside){.processors = 0}; /* prepare is slower there than the scan gains (docs/cuda.md) */
     return DR_OK;
 }
 
