@@ -224,7 +224,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
-    float centre = dr_scan_sources<T, false, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
+    float centre = dr_scan_sources<T, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
     share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;

@@ -28,9 +28,8 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     const bool fused = dr_cuda_backward_fuses(plan);
     e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
-    if (plan->scan_inside && !plan->rows.channel_decay)
-        e->call.plan.beside =
-            (dr_cuda_beside){.processors = 0}; /* prepare is slower there than the scan gains (docs/cuda.md) */
+    /* four groups that wait for one another's chunks are slower than thread blocks that come and go (docs/cuda.md) */
+    if (plan->scan_inside && !plan->rows.channel_decay) e->call.plan.beside = (dr_cuda_beside){0};
     return DR_OK;
 }
 

@@ -17,7 +17,8 @@ bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
-    return plan->scan_inside && plan->rows.channel_decay && !plan->rows.squash.tanh;
+    const dr_map_squash &squash = plan->rows.squash;
+    return plan->scan_inside && plan->rows.channel_decay && !squash.tanh && squash.eps >= 1e-15f; /* one division for two */
 }
 
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {

@@ -74,23 +74,12 @@ static __device__ inline dr_scan_squash dr_scan_squash_of(const dr_cuda_rows &ro
 
 /* Of one channel and row: d_write becomes s, d_key gets B d_write. Returns what the centre gets, over -slope. 1/(1 + |r|) and
  * 1/(A + eps) are had by one division. */
-template <bool tanh>
 static __device__ inline float dr_scan_source(const dr_scan_squash &squash, float a, float key, float more, float &d,
                                               float &d_key) {
     const float sum = a + squash.eps, r = fmaf(0.693147181f, dr_log2_near(sum), -squash.centre);
-    float s, s_slope, inverse;
-    if (tanh) {
-        s = lanes_tanh_near(r);
-        s_slope = fmaf(-s, s, 1.0f);
-        inverse = dr_reciprocal_near(sum);
-    } else {
-        const float wide = 1.0f + fabsf(r), both = dr_reciprocal_near(wide * sum), shrink = both * sum;
-        s = r * shrink;
-        s_slope = shrink * shrink;
-        inverse = both * wide;
-    }
-    const float b = dr_exp2_near(fmaf(-squash.factor, s, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
-    const float position = s_slope * (w * d_write);
+    const float wide = 1.0f + fabsf(r), both = dr_reciprocal_near(wide * sum), shrink = both * sum, inverse = both * wide;
+    const float b = dr_exp2_near(fmaf(-squash.factor, r * shrink, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
+    const float position = shrink * shrink * (w * d_write);
     d_key = fmaf(b, d_write, d_key);
     d = squash.slope * position * inverse;
     return position;
@@ -98,7 +87,7 @@ static __device__ inline float dr_scan_source(const dr_scan_squash &squash, floa
 
 /* The same of all rows. entry: A before them; a: from zero before, and then A after each; d: d_write, and then s. Returns the
  * lane's part of the centre's gradient. */
-template <typename T, bool tanh, int count>
+template <typename T, int count>
 static __device__ inline float dr_scan_sources(const dr_scan_squash &squash, const unsigned (&key)[count],
                                                const dr_scan_number *number, const float *more, float2 entry,
                                                float2 (&a)[count], float2 (&d)[count], float2 (&d_key)[count]) {
@@ -108,8 +97,8 @@ static __device__ inline float dr_scan_sources(const dr_scan_squash &squash, con
         const float2 k = dr_unpack(T(), key[i]);
         const float head = number[i].head, settle = more[i];
         a[i] = make_float2(fmaf(head, entry.x, a[i].x), fmaf(head, entry.y, a[i].y));
-        sum += dr_scan_source<tanh>(squash, a[i].x, k.x, settle, d[i].x, d_key[i].x);
-        sum += dr_scan_source<tanh>(squash, a[i].y, k.y, settle, d[i].y, d_key[i].y);
+        sum += dr_scan_source(squash, a[i].x, k.x, settle, d[i].x, d_key[i].x);
+        sum += dr_scan_source(squash, a[i].y, k.y, settle, d[i].y, d_key[i].y);
     }
     return -squash.slope * sum;
 }
