@@ -29,6 +29,11 @@ static void call_free(call *c) {
     dr_backend_free(c->backend, c->forward), dr_backend_free(c->backend, c->backward);
 }
 
+static void calls_free(call c[2]) {
+    for (int n = 0; n < 2; n++)
+        if (c[n].backend) call_free(&c[n]);
+}
+
 /* Everything allocated, inputs and d_o zero, results poisoned where `poisons`. */
 static bool call_create(dr_backend *backend, const dr_recurrence *recurrence, bool backward, call *c, fault *what) {
     *c = (call){.backend = backend, .recurrence = *recurrence};
@@ -162,8 +167,7 @@ static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *w
     bool holds = call_create(g->cuda[1], &together, backward, &c[0], what) &&
                  call_create(g->cuda[1], &alone, backward, &c[1], what) && fill(calls, LAST, what) && call_run(&c[0], what) &&
                  call_run(&c[1], what) && last_are_same(g, calls, "behind a long sequence", LAST, what);
-    for (int n = 0; n < 2; n++)
-        if (c[n].backend) call_free(&c[n]);
+    calls_free(c);
     return holds;
 }
 
@@ -203,8 +207,7 @@ static bool many_sequences_are_right(gpu *g, int type, const char *rule, int64_t
         free(x[0]), free(x[1]);
         g->checks++;
     }
-    for (int n = 0; n < 2; n++)
-        if (c[n].backend) call_free(&c[n]);
+    calls_free(c);
     free(cu_seqlens);
     return holds;
 }
@@ -232,8 +235,7 @@ static bool stages_beside_are_right(gpu *g, const char *rule, fault *what) {
                  fill(calls, ROWS, what) && call_run(&c[1], what);
     for (int run = 0; run < RUNS && holds; run++)
         holds = call_run(&c[0], what) && last_are_same(g, calls, "stages beside one another", ROWS, what);
-    for (int n = 0; n < 2; n++)
-        if (c[n].backend) call_free(&c[n]);
+    calls_free(c);
     return holds;
 }
 

@@ -413,8 +413,8 @@ template <typename T> static __device__ inline void operands_turned(unsigned (&a
     for (int k = 0; k < 4; k++) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 }
 
-/* The box's rows times factor[row]. */
-template <typename T>
+/* The box's rows times factor[row], which is added to the numbers in a or takes their place. */
+template <typename T, bool add>
 static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
     factor += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -422,21 +422,12 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
-            a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
-        }
-}
-
-/* The same, added to the numbers in a. */
-template <typename T>
-static __device__ inline void add_scaled(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
-    factor += threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
-            const float2 sum = dr_unpack(T(), a[k][i]);
-            a[k][i] = dr_pack(T(), fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
+            if constexpr (add) {
+                const float2 sum = dr_unpack(T(), a[k][i]);
+                a[k][i] = dr_pack(T(), fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
+            } else {
+                a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
+            }
         }
 }
 

@@ -266,11 +266,11 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     if (shape::reads) {
         unsigned all[4][4];
         operands_turned<T>(all, erase);
-        scale_turned<T>(turned, all, w.rows.rest);
+        scale_turned<T, false>(turned, all, w.rows.rest);
         dr_group_settle(turned), dr_group_settle(r);
         if (shape::sums) {
             operands_turned<T>(joint, score);
-            add_scaled<T>(joint, all, w.rows.mixed);
+            scale_turned<T, true>(joint, all, w.rows.mixed);
             dr_group_settle(joint);
         }
     }

@@ -328,6 +328,28 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     return before_first;
 }
 
+/* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix). The factors of halves are
+ * read: their place is free for these sums. */
+static __device__ inline void put_warp_sums(const keys_rows &k, float2 suffix, float2 prefix) {
+    const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
+    *(float2 *)(k.half + warp * 64 + d) = suffix;
+    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+}
+
+/* What the warp's log decays get of the warps behind it, and of those before it and of the exit; behind a barrier. */
+static __device__ inline void take_warp_sums(const keys_rows &k, float2 &suffix, float2 &prefix) {
+    const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
+    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
+        if (w < warp)
+            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
+        else
+            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    }
+}
+
 /* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
  * the border. */
 template <typename T, int form>
@@ -366,19 +388,9 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
         own_pair(own, i) = suffix;
         own_pair(own + 2 * OWN_BYTES, i) = f;
     }
-    /* the factors of halves are read: their place is free for the sums of warps */
-    *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
-    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
     __syncthreads();
-    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
-        if (w < warp)
-            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
-        else
-            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
-    }
+    take_warp_sums(k, suffix, prefix);
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;

@@ -46,13 +46,10 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
     return *(scan_dots *)(shared + room.bytes);
 }
 
-/* Thread block `block` of the chunk and head that come n-th: chunks of equal sequences from the last on, all sequences in
- * turn. */
+/* The chunk and head that come n-th: chunks from the last on, of equal sequences all in turn. */
 static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, unsigned n) {
-    const unsigned heads = (unsigned)plan.key_heads, turn = n / heads, head = n - turn * heads, slots = (unsigned)plan.slots;
-    if (!plan.length) return (slots - 1 - turn) * heads + head;
-    const unsigned sequences = (unsigned)plan.sequences, chunks = slots / sequences, index = turn / sequences;
-    return ((turn - index * sequences) * chunks + chunks - 1 - index) * heads + head;
+    const unsigned from_first = (unsigned)plan.blocks - 1 - n;
+    return plan.length ? dr_block_in_turn(plan, from_first) : from_first;
 }
 
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
@@ -91,8 +88,7 @@ static __device__ inline void made_far(char *shared, const keys_room &room, cons
         r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
         r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
     }
-    *(float2 *)(k.half + warp * 64 + d) = make_float2(suffix.x + before_first.x, suffix.y + before_first.y);
-    *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
+    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
 }
 
 /* The gradients of the log decays, when all warps' sums are there. */
@@ -100,15 +96,8 @@ template <typename T>
 static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
                                           const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
     const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
-    float2 suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
-        if (w < warp)
-            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
-        else
-            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
-    }
+    float2 suffix, prefix;
+    take_warp_sums(k, suffix, prefix);
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *to = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d;
@@ -137,11 +126,11 @@ static __device__ inline void share_dots(char *shared, const keys_room &room, in
         if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
 }
 
-/* How often w is to be added to its gradient so that their product is `target` (row_gradients.cu: settle_write). */
+/* How often w is to be added to its gradient so that their product is `target` (dr_settle_by). */
 template <int blocks> static __device__ inline float settle_row(const scan_dots &dots, int row, float target) {
     float dot = dots.dot[0][0][row], square = dots.dot[0][1][row];
     if constexpr (blocks > 1) dot += dots.dot[1][0][row], square += dots.dot[1][1][row];
-    return square > 0 ? (target - dot) / square : 0;
+    return dr_settle_by(target, dot, square);
 }
 
 /* Where what the centre gets from 64 channels of the chunk is to lie. */

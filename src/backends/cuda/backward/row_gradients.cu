@@ -69,7 +69,7 @@ static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, 
 /* Adds a multiple of w to its gradient such that their product is `target`. */
 template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
     const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
-    const float more = square > 0 ? (target - dot) / square : 0;
+    const float more = dr_settle_by(target, dot, square);
 #pragma unroll
     for (int e = 0; e < E; e++) d_w[e] = fmaf(more, w[e], d_w[e]);
 }
@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
             square += call.back.square_part[part + p * 64];
         }
         call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] =
-            square > 0 ? (call.back.write_dot[at] - dot) / square : 0;
+            dr_settle_by(call.back.write_dot[at], dot, square);
     }
     const dr_input gained = dr_row_gained(&spec);
     if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);

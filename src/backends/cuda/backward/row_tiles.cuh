@@ -51,6 +51,11 @@ static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows,
     }
 }
 
+/* How often w is to be added to its gradient so that their product is `target`; dot: w . d_w, square: w . w. */
+static __device__ inline float dr_settle_by(float target, float dot, float square) {
+    return square > 0 ? (target - dot) / square : 0;
+}
+
 static __device__ inline bool dr_undecayed(const dr_cuda_rows &rows, int row) {
     return rows.row[0].undecayed && (rows.steps == 1 || row % rows.steps == 0);
 }

@@ -4,13 +4,15 @@
  *     taker    dr_flag_await before what it takes          at its end, in one block or in all: dr_beside_close
  *
  * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
- * have opened are on the multiprocessors and wait for nobody, so that everything that the taker waits for comes, whatever else
- * runs on the GPU. A tool that runs kernels one after another lets the maker end first, and all flags are raised. A block that
- * closes ends no sooner than the maker does: so what follows the taker in the stream follows both.
+ * have opened are on the multiprocessors and wait at most for what others of them have begun, so that everything that the taker
+ * waits for comes, whatever else runs on the GPU. A tool that runs kernels one after another lets the maker end first, and all
+ * flags are raised. A block that closes ends no sooner than the maker does: so what follows the taker in the stream follows
+ * both.
  *
  * What is made is written by ordinary stores of threads that then meet at a barrier; one of them raises the flag (a release of
  * what they wrote, on the whole GPU). Every thread that loads it has seen the flag itself (an acquire), and loads it past the
- * first-level cache. A flag is raised by the block that set it to 0. */
+ * first-level cache. A flag is raised by the block that set it to 0, or a kernel before the maker lowers all: then the maker is
+ * launched beside that one, too, and closes (waits for its end) before it opens. */
 #ifndef DR_CUDA_BESIDE_CUH
 #define DR_CUDA_BESIDE_CUH
 

@@ -70,7 +70,6 @@ static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan pla
                                   const __grid_constant__ dr_cuda_diagonal_chain chain) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < plan.slots * plan.key_heads) chain.told[i] = CHAIN_NOTHING;
-    if (i == 0) *chain.ticket = 0;
     pass_empty(plan, cu, chain, i);
 }
 

@@ -245,14 +245,13 @@ static __device__ inline void dr_inside_hold(const dr_inside_room &room, const c
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll
     for (int i = 0; i < INSIDE_BLOCK; i++) {
-        float alpha[4], gain[4], k[C]; /* of four rows, read once */
-        dr_take_four(room.alpha + first + i / 4 * 4, alpha);
-        dr_take_four(room.gain + first + i / 4 * 4, gain);
+        const dr_inside_four rows = dr_inside_rows(room, first + i / 4 * 4); /* read once */
+        float k[C];
         dr_inside_key<T, C>(keys, i, k);
 #pragma unroll
         for (int e = 0; e < C; e++) {
-            const float step = gain[i % 4] * (k[e] * k[e]);
-            a[i][e] = i ? fmaf(alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
+            const float step = rows.gain[i % 4] * (k[e] * k[e]);
+            a[i][e] = i ? fmaf(rows.alpha[i % 4], a[i ? i - 1 : 0][e], step) : step;
         }
     }
 }

@@ -158,19 +158,19 @@ static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
     constexpr int ROWS = KT / ROW_GROUPS, CHANNELS = (KT + THREADS - 1) / THREADS;
     __shared__ token_shared<KT> shared;
     const dr_cuda_rows &rows = call.rows;
-    const int K = rows.key_size, V = rows.value_size, HV = rows.value_heads;
+    const int K = rows.key_size, V = rows.value_size;
     const place at = place_of(call, blockIdx.x, slices_of(rows));
-    const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
+    const int64_t slot = first_slot(call, at);
     if (slot < 0) return;
     prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
     float4 S[ROWS];
-    load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
+    load_state(call.initial + state_at(rows, slot, at), K, V, at, S);
     float a[CHANNELS];
     load_scan(call, call.initial_scan, slot, at, a);
     const int64_t kept = call.to ? call.to[at.sequence] : slot;
     int turn = 0;
     pass_token<T>(call, at, at.sequence, turn, shared, S, a);
-    if (kept >= 0) store_state(call.final + (kept * HV + at.value_head) * size, K, V, at, S);
+    if (kept >= 0) store_state(call.final + state_at(rows, kept, at), K, V, at, S);
 }
 
 template <typename T> static dr_status launch_token(const dr_cuda *gpu, const dr_cuda_tokens *call) {

@@ -16,27 +16,27 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 3 : 2) pass_tokens
     constexpr int ROWS = KT / ROW_GROUPS, CHANNELS = (KT + THREADS - 1) / THREADS;
     __shared__ token_shared<KT> shared;
     const dr_cuda_rows &rows = call.rows;
-    const int K = rows.key_size, V = rows.value_size, HV = rows.value_heads;
+    const int K = rows.key_size, V = rows.value_size;
     const place at = place_of(call, blockIdx.x, slices_of(rows));
-    const int64_t size = (int64_t)K * V, slot = call.from ? call.from[at.sequence] : at.sequence;
+    const int64_t slot = first_slot(call, at);
     if (slot < 0) return;
     float4 S[ROWS];
     clear_state(S);
-    if (call.initial) load_state(call.initial + (slot * HV + at.value_head) * size, K, V, at, S);
+    if (call.initial) load_state(call.initial + state_at(rows, slot, at), K, V, at, S);
     float a[CHANNELS];
     load_scan(call, call.initial_scan, slot, at, a);
     int turn = 0;
     for (int64_t t = 0; t < at.tokens; t++) {
         if (call.saved && t % call.chunk == 0) {
             const int64_t kept = at.begin / call.chunk + at.sequence + t / call.chunk;
-            store_state(call.saved + (kept * HV + at.value_head) * size, K, V, at, S);
+            store_state(call.saved + state_at(rows, kept, at), K, V, at, S);
         }
         pass_token<T>(call, at, at.begin + t, turn, shared, S, a);
         if (!call.to) continue;
         const int64_t kept = call.to[at.sequence * at.tokens + t];
-        if (kept >= 0) store_state(call.final + (kept * HV + at.value_head) * size, K, V, at, S);
+        if (kept >= 0) store_state(call.final + state_at(rows, kept, at), K, V, at, S);
     }
-    if (call.final && !call.to) store_state(call.final + (slot * HV + at.value_head) * size, K, V, at, S);
+    if (call.final && !call.to) store_state(call.final + state_at(rows, slot, at), K, V, at, S);
 }
 
 /* A along the tokens, one channel a thread: after the kernel above, which reads the initial A that the final one may replace.

@@ -155,7 +155,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
     __shared__ token_shared<KT> shared;
     const dr_cuda_rows &rows = call.forward.rows;
     const int K = rows.key_size, V = rows.value_size, HV = rows.value_heads;
-    const int64_t size = (int64_t)K * V, chunk = call.forward.chunk;
+    const int64_t chunk = call.forward.chunk;
     replay_memory memory;
     memory.state = reinterpret_cast<float4 *>(call.replay) + blockIdx.x * (chunk * rows.steps + 1) * ROWS * THREADS;
     memory.parked = memory.state + chunk * rows.steps * ROWS * THREADS;
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
     for (unsigned index = blockIdx.x; index < places; index += gridDim.x) {
         const place at = place_of(call.forward, index, (unsigned)call.slices);
         const int slice = (int)(index % (unsigned)call.slices), left = V - at.column;
-        const int64_t state = (at.sequence * HV + at.value_head) * size;
+        const int64_t state = state_at(rows, at.sequence, at);
         float4 dS[ROWS];
         clear_state(dS);
         if (call.d_final) load_state(call.d_final + state, K, V, at, dS);
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
                 float4 S[ROWS];
                 /* the two of them do not fit in registers beside each other */
                 if (KT > 128) park_state(memory.parked, dS);
-                load_state(call.forward.saved + (kept * HV + at.value_head) * size, K, V, at, S);
+                load_state(call.forward.saved + state_at(rows, kept, at), K, V, at, S);
                 load_scan(call.forward, call.forward.saved_scan, kept, at, a);
                 replay_chunk<T>(rows, at, first, tokens, memory, shared, turn, S, a);
                 if (KT > 128) unpark_state(memory.parked, dS);

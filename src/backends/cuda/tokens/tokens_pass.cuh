@@ -70,6 +70,16 @@ typedef struct {
     bool whole; /* states are read and written 16 bytes at a time */
 } place;
 
+/* Where the state of the value head begins in states [..][HV][K][V]. */
+static __device__ inline int64_t state_at(const dr_cuda_rows &rows, int64_t index, const place &at) {
+    return (index * rows.value_heads + at.value_head) * ((int64_t)rows.key_size * rows.value_size);
+}
+
+/* The slot that a sequence starts from; -1: it is skipped. */
+static __device__ inline int64_t first_slot(const dr_cuda_tokens &call, const place &at) {
+    return call.from ? call.from[at.sequence] : at.sequence;
+}
+
 /* This thread's part of the state of a value head, [K, V] at `from`: 4 columns of rows group,
  * group + 16, .. */
 template <int ROWS>
