@@ -204,11 +204,10 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
                             (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
     unsigned key[ROWS][2], beside[ROWS][2] = {};
     load_rows(keys, input.at, key);
-    float4 number = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
-    if (lane % ROWS < alive) number = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS];
+    const float4 told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS]; /* of row lane % ROWS */
     const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
     four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)}, d[ROWS];
-    const float4 *d_write = (const float4 *)(call.diagonal.squashed + (x.block * 64 + start) * WIDTH) + lane;
+    const float4 *d_write = (const float4 *)(call.diagonal.squashed + ((int64_t)x.block * 64 + start) * WIDTH) + lane;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const float4 y = keys.plain || i < alive ? d_write[i * (WIDTH / 4)] : make_float4(0, 0, 0, 0);
@@ -219,8 +218,9 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
-    const float product = dr_scan_put_numbers<ROWS>(number.x, number.y, room.number + start);
-    if (lane < ROWS) room.settle[start + lane] = number.z;
+    const bool there = lane % ROWS < alive;
+    const float product = dr_scan_put_numbers<ROWS>(there ? told.x : 1, there ? told.y : 0, room.number + start);
+    if (lane < ROWS) room.settle[start + lane] = there ? told.z : 0;
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
@@ -253,7 +253,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     if (lane == 0) room.centre[warp] = centre;
     const int at = scan_place(warp % BOXES * 64 + 2 * lane);
     if (tells) {
-        room.known[warp] = dr_chain_known(chain, peeked);
+        const bool come = x.behind == 0 || __all_sync(0xffffffffu, dr_is_told(peeked.x) && dr_is_told(peeked.y));
+        room.known[warp] = come;
         *(float2 *)&room.exit[at] = peeked;
     }
     __syncthreads();
@@ -273,7 +274,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
             all *= factor;
         }
         dr_chain_tell(call.chain, chain, all, end);
-        if (!dr_chain_known(chain, peeked)) *(float2 *)&room.exit[at] = peeked = dr_chain_await(call.chain, chain);
+        if (!room.known[warp]) *(float2 *)&room.exit[at] = peeked = dr_chain_await(call.chain, chain);
         dr_chain_leave(rows, call.chain, chain, all, end, peeked);
     }
     if (!known) __syncthreads();
