@@ -31,7 +31,8 @@ template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(con
 
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    const dr_prepare_call call = {*plan, *tensors};
+    const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
+    const dr_prepare_call call = {*plan, *tensors, dr_prepare_facts_of(*plan, room, sizeof(T))};
     const bool beside = tensors->made != NULL;
     dr_prepare_kernel kernel = dr_choose_prepare<T, false>(*plan, beside);
     if constexpr (sizeof(T) == 2)
@@ -42,10 +43,8 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
                                    {plan->beside.rounds ? plan->processors : plan->beside.processors}, groups * PREPARE_THREADS,
                                    groups * dr_beside_bytes(call), stream, call);
     }
-    const int bytes =
-        plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
-    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes,
-                               stream, call);
+    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS,
+                               room.bytes, stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {

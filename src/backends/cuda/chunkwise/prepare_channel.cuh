@@ -38,30 +38,25 @@ typedef struct {
         near_query[64][4]; /* [i][d]: the scores of row i and row i - d of the same quarter, without gains */
 } dr_slice_results;
 
-typedef struct {
-    int writer, reader, query, leaving, tables, halves, gain, bytes;
-} dr_channel_room;
-
-static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
-    dr_channel_room room;
+static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
+    dr_prepare_room room = {};
     const int tile = 64 * plan.key_width * element;
     const bool reader = plan.reads && !dr_rows_tied(plan.rows);
-    room.writer = 0;
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
-    const bool groups = element == 2 && plan.hopper; /* then halves of W~ take the places of write keys and queries */
-    room.leaving = 0;                                /* float: in the place of the write keys */
+    /* leaving: float: in the place of the write keys; for warp groups its halves take the places of write keys and queries */
+    const bool groups = element == 2 && plan.hopper;
     if (element == 2 && !groups) {
         room.leaving = end;
         end += 64 * plan.key_width * 4;
     }
-    room.tables = end;
-    room.halves = room.tables + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
+    room.made = end;
+    room.halves = room.made + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
     end += (int)sizeof(dr_slice_tables);
     if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
-    room.gain = end;
-    room.bytes = room.gain + 64 * (int)sizeof(float);
+    room.rows = end;
+    room.bytes = room.rows + 64 * (int)sizeof(float);
     return room;
 }
 
@@ -540,13 +535,13 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
-    dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
-    dr_slice_results &results = *(dr_slice_results *)(shared + room.tables);
-    float *gain = (float *)(shared + room.gain);
+    const dr_prepare_room &room = call.facts.room;
+    dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.made);
+    dr_slice_results &results = *(dr_slice_results *)(shared + room.made);
+    float *gain = (float *)(shared + room.rows);
     char *writer = shared + room.writer, *query = shared + room.query;
-    char *reader = room.reader ? shared + room.reader : writer, *leaving = shared + room.leaving;
-    const int64_t tile = x.block * 64 * plan.key_width;
+    char *reader = shared + room.reader, *leaving = shared + room.leaving;
+    const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
     const int i = dr_copy_thread();
 
     const dr_quarter_place at = dr_quarter_find(plan, x);
@@ -555,15 +550,11 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
+    dr_prepare_load<T, pairs ? 2 : 0, scans>(call, x, shared);
+    if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
-        dr_load_keys<T>(plan, x, reader, query);
-        early = dr_inside_ask(plan, tensors, x);
-    } else {
-        dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
-    }
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    if constexpr (scans) {
-        dr_inside_room &scan = *(dr_inside_room *)(shared + room.tables);
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.made);
         dr_inside_put_rows(early.alpha, early.gain, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
@@ -573,8 +564,8 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, writer);
-    else
-        dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
+    else if (call.facts.late)
+        dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
@@ -602,7 +593,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if (i < 64) {
         dr_cuda_row_factors factors =
-            dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
+            dr_prepare_factors<scans>(rows, x, i, dr_prepare_gain<scans>(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
@@ -645,8 +636,7 @@ template <typename T, bool pairs, bool scans>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
-    const dr_prepare_block x = dr_prepare_find(call, block);
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
         dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
     else if constexpr (scans)

@@ -22,29 +22,35 @@ template <typename T> static __device__ inline void dr_halve(float x, float y, u
     low = dr_pack(T(), x - rounded.x, y - rounded.y);
 }
 
-/* R W^T, if rows read, and Q W^T of tiles of `boxes` boxes. */
-template <typename T>
-static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, bool reads,
-                                              float (&l)[8][4], float (&p)[8][4]) {
-#pragma unroll 1
-    for (int box = 0; box < boxes; box++) {
-        const unsigned on = (unsigned)box * 8192;
-        const uint64_t w = dr_group_operand(writer + on, 16), r = dr_group_operand(reader + on, 16),
-                       q = dr_group_operand(query + on, 16);
-        if (reads) {
-            dr_group_begin();
+/* R W^T and Q W^T of 64 columns of their tiles, begun; C begins with them, or they are added. */
+template <typename T, bool add>
+static __device__ inline void dr_group_scores_box(unsigned writer, unsigned reader, unsigned query, float (&l)[8][4],
+                                                  float (&p)[8][4]) {
+    const uint64_t w = dr_group_operand(writer, 16), r = dr_group_operand(reader, 16), q = dr_group_operand(query, 16);
+    dr_group_begin();
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), 1);
-            dr_group_commit();
-        }
-        dr_group_begin();
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), 1);
-        dr_group_commit();
-        dr_group_wait<0>();
+    for (int k = 0; k < 4; k++) {
+        dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), add || k > 0);
+        dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), add || k > 0);
     }
+    dr_group_commit();
+}
+
+/* R W^T and Q W^T of tiles of `boxes` boxes. */
+template <typename T>
+static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, float (&l)[8][4],
+                                              float (&p)[8][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) asm volatile("" : "=f"(l[n][e]), "=f"(p[n][e]));
+    dr_group_scores_box<T, false>(writer, reader, query, l, p);
+#pragma unroll 1
+    for (int box = 1; box < boxes; box++) {
+        writer += 8192, reader += 8192, query += 8192;
+        dr_group_scores_box<T, true>(writer, reader, query, l, p);
+    }
+    dr_group_wait<0>();
 }
 
 /* The halves of the matrix as tiles, the low one behind the high one. */

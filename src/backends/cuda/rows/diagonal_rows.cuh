@@ -33,17 +33,17 @@ typedef struct {
 
 /* The chunk among those of its sequence and head. */
 typedef struct {
-    int64_t slot, own, ahead; /* own: slot and head; chunks of the sequence before it */
+    int64_t own; /* slot and head */
+    int ahead;   /* chunks of the sequence before it */
     unsigned *told;
 } dr_inside_place;
 
 static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                                         const dr_prepare_block &x) {
     dr_inside_place place;
-    place.slot = (unsigned)x.block / (unsigned)plan.key_heads;
     place.own = x.block;
-    place.ahead = place.slot - dr_sequence_slot(plan, tensors.cu, x.place.sequence);
-    place.told = tensors.scan.told + x.key_head * plan.slots + place.slot;
+    place.ahead = (int)x.before;
+    place.told = tensors.scan.told + ((unsigned)x.key_head * (unsigned)plan.slots + x.slot);
     return place;
 }
 
