@@ -314,30 +314,42 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
     }
 }
 
-/* Two boxes of a tile of 64 rows, or one: their addresses differ by constants. */
-template <typename T>
-static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token, bool two) {
+/* Boxes of a tile of 64 rows side by side: their addresses differ by constants. */
+template <typename T, int boxes>
+static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token) {
     constexpr int row_bytes = 64 * (int)sizeof(T), step = PREPARE_THREADS * 16 / row_bytes;
 #pragma unroll
     for (int j = 0; j < 64; j += step) {
-        dr_copy_whole(to + j * row_bytes, from);
-        if (two) dr_copy_whole(to + (64 + j) * row_bytes, from + row_bytes);
+#pragma unroll
+        for (int box = 0; box < boxes; box++) dr_copy_whole(to + (box * 64 + j) * row_bytes, from + box * row_bytes);
         from += (uint64_t)token * step;
     }
 }
 
-/* A tile of 64 rows of a token each. */
+/* Tiles of 64 rows of a token each, of keys and of queries. apart: each a group of copies. */
 template <typename T>
-static __device__ inline void dr_load_plain(char *tile, const dr_prepare_block &x, const dr_plain_rows &rows) {
+static __device__ inline void dr_load_plain(unsigned keys, unsigned queries, const dr_prepare_block &x,
+                                            const dr_plain_rows &key, const dr_plain_rows &query, bool apart) {
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16;
     const unsigned thread = (unsigned)dr_copy_thread(), row = thread / units, within = thread % units;
-    const char *from = rows.at + ((uint64_t)((unsigned)x.place.first + row) * rows.token +
-                                  ((unsigned)x.key_head * rows.head + within * 16));
-    const unsigned to = dr_shared_address(tile) + (thread * 16 ^ row % 8 * 16);
-    dr_load_boxes<T>(to, from, rows.token, x.boxes > 1);
+    const unsigned first = (unsigned)x.place.first + row, place = thread * 16 ^ row % 8 * 16;
+    const char *key_at = key.at + ((uint64_t)first * key.token + ((unsigned)x.key_head * key.head + within * 16));
+    const char *query_at = query.at + ((uint64_t)first * query.token + ((unsigned)x.key_head * query.head + within * 16));
+    keys += place, queries += place;
+    if (x.boxes == 2) { /* most often */
+        dr_load_boxes<T, 2>(keys, key_at, key.token);
+        if (apart) dr_copy_commit();
+        dr_load_boxes<T, 2>(queries, query_at, query.token);
+    } else {
 #pragma unroll 1
-    for (int box = 2; box < x.boxes; box += 2)
-        dr_load_boxes<T>(to + box * 64 * row_bytes, from + box * row_bytes, rows.token, true);
+        for (int box = 0; box < x.boxes; box++)
+            dr_load_boxes<T, 1>(keys + box * 64 * row_bytes, key_at + box * row_bytes, key.token);
+        if (apart) dr_copy_commit();
+#pragma unroll 1
+        for (int box = 0; box < x.boxes; box++)
+            dr_load_boxes<T, 1>(queries + box * 64 * row_bytes, query_at + box * row_bytes, query.token);
+    }
+    dr_copy_commit();
 }
 
 /* Both tiles of a chunk of so many rows a token, if all of its rows are there and stand in tensors as they are. */
@@ -397,10 +409,8 @@ static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const
     const dr_prepare_room &room = call.facts.room;
     char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
     if (call.facts.plain && x.alive == 64) { /* most often */
-        dr_load_plain<T>(scans ? reader : writer, x, call.facts.key);
-        if (scans) dr_copy_commit();
-        dr_load_plain<T>(query, x, call.facts.query);
-        dr_copy_commit();
+        dr_load_plain<T>(dr_shared_address(scans ? reader : writer), dr_shared_address(query), x, call.facts.key,
+                         call.facts.query, scans);
     } else if constexpr (scans) {
         dr_load_keys<T>(call.plan, x, reader, query);
     } else {

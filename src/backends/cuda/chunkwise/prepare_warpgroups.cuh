@@ -40,10 +40,6 @@ static __device__ inline void dr_group_scores_box(unsigned writer, unsigned read
 template <typename T>
 static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, float (&l)[8][4],
                                               float (&p)[8][4]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) asm volatile("" : "=f"(l[n][e]), "=f"(p[n][e]));
     dr_group_scores_box<T, false>(writer, reader, query, l, p);
 #pragma unroll 1
     for (int box = 1; box < boxes; box++) {

@@ -73,23 +73,22 @@ template <bool precise> static __device__ inline void dr_matrix_b(dr_eight_b<pre
     dr_round<precise>(m[(k + 2 * t + 1) * DR_MATRIX_PITCH + n + g], b.high[1], b.low[1]);
 }
 
-/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once. */
+/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once. The
+ * other lanes do the same and keep it for themselves. */
 static __device__ inline void dr_triangle_substitute(float *block) {
-    const int lane = (int)(threadIdx.x % 32);
+    const int lane = (int)(threadIdx.x % 32), column = lane % 16;
     float x[16];
-    if (lane < 16) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            float sum = i == lane ? 1.0f : 0.0f;
+    for (int i = 0; i < 16; i++) {
+        float sum = i == column ? 1.0f : 0.0f;
 #pragma unroll
-            for (int k = 0; k < i; k++) sum = fmaf(-block[i * DR_MATRIX_PITCH + k], x[k], sum);
-            x[i] = sum;
-        }
+        for (int k = 0; k < i; k++) sum = fmaf(-block[i * DR_MATRIX_PITCH + k], x[k], sum);
+        x[i] = sum;
     }
     __syncwarp();
     if (lane < 16) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) block[i * DR_MATRIX_PITCH + lane] = x[i];
+        for (int i = 0; i < 16; i++) block[i * DR_MATRIX_PITCH + column] = x[i];
     }
     __syncwarp();
 }
