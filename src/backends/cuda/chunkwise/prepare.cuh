@@ -258,6 +258,10 @@ static __device__ inline void dr_prepare_combine(const float *matrix, int warp, 
                 dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
             }
         }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[n][e] *= dr_cut_lift<precise>(2);
 }
 
 /* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
@@ -302,11 +306,13 @@ template <> __device__ inline void dr_load_rounded<float>(dr_eight_b<false> (&w)
     }
 }
 
-/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type. leave NULL: 1. */
+/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type, of which operands are exact or, of float
+ * for 16-bit types, rounded. leave NULL: 1. */
 template <typename T, typename from_type>
 static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan, const float *matrix, const float *leave,
                                                   unsigned writer, T *to) {
     constexpr bool precise = sizeof(T) == 4;
+    constexpr float lift = dr_cut_lift<precise>(1);
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
 #pragma unroll
@@ -343,7 +349,7 @@ static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan
             for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
+                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, lift * x[n][2 * i], lift * x[n][2 * i + 1]);
         }
     }
 }

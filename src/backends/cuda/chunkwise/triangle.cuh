@@ -12,13 +12,22 @@
 /* Floats from row to row: columns of a fragment then lie in different banks. */
 enum { DR_MATRIX_PITCH = 68 };
 
+/* An operand of a product. Not precise: the hardware cuts it (dr_round_tf32 says how much that is on average), and what comes
+ * out is multiplied by dr_cut_lift instead, which is fewer numbers. */
 template <bool precise> static __device__ inline void dr_round(float x, unsigned &high, unsigned &low) {
     if (precise) {
         dr_split(x, high, low);
     } else {
-        high = dr_round_tf32(x);
+        high = __float_as_uint(x);
         low = 0;
     }
+}
+
+/* For so many operands that were cut, one product behind the other. */
+template <bool precise> static __device__ constexpr float dr_cut_lift(int operands) {
+    float lift = 1;
+    for (int i = 0; !precise && i < operands; i++) lift *= 1.000345f;
+    return lift;
 }
 
 /* C [16 x 8] += A [16 x 8] B [8 x 8] */
@@ -128,14 +137,16 @@ static __device__ inline void dr_triangle_second(float (&d)[rows / 8][4], const 
     }
 }
 
-/* Writes -D^T to rows row .., columns column .. of the block at `to`. */
-template <int rows>
+/* Writes -D^T, whose products have four operands, to rows row .., columns column .. of the block at `to`. */
+template <bool precise, int rows>
 static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], float *to, int row, int column) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    constexpr float factor = -dr_cut_lift<precise>(4);
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = -d[n][i];
+        for (int i = 0; i < 4; i++)
+            to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
 }
 
 /* 128 threads, one of `groups` such groups of the block. matrix: L strictly below the diagonal; what is on and above it is not
@@ -150,14 +161,14 @@ template <bool precise, int groups> static __device__ inline void dr_triangle_in
         dr_triangle_first<precise, 16>(c, upper, 0);
         dr_triangle_second<precise, 16, 16>(d, c, upper, 0);
         __syncwarp();
-        dr_triangle_put<16>(d, upper + 16 * DR_MATRIX_PITCH, 0, 0);
+        dr_triangle_put<precise, 16>(d, upper + 16 * DR_MATRIX_PITCH, 0, 0);
     }
     dr_meet<groups>();
     float c[4][4] = {}, d[2][4] = {};
     dr_triangle_first<precise, 32>(c, matrix, warp % 2 * 16);
     dr_triangle_second<precise, 32, 16>(d, c, matrix, warp / 2 * 16);
     dr_meet<groups>();
-    dr_triangle_put<16>(d, matrix + 32 * DR_MATRIX_PITCH, warp / 2 * 16, warp % 2 * 16);
+    dr_triangle_put<precise, 16>(d, matrix + 32 * DR_MATRIX_PITCH, warp / 2 * 16, warp % 2 * 16);
     dr_meet<groups>();
 }
 
