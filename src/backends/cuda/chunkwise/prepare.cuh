@@ -133,12 +133,17 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     const bool undecayed = read && rows.row[0].undecayed;
     const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
     const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
-    float upper = 1, lower = 1; /* from after column 2t + 1 */
+    /* from after column 2t + 1, which is the first of two neighbours: two of them at once, and the last row where it has none */
+    const float both = half.alpha * __shfl_xor_sync(0xffffffffu, half.alpha, 1);
+    float upper = __shfl_sync(0xffffffffu, half.alpha, upper_last & 7);
+    float lower = __shfl_sync(0xffffffffu, half.alpha, (lower_last & 7) + 8);
+    upper = upper_last % 2 == 0 && upper_last > 2 * t ? upper : 1.0f;
+    lower = lower_last % 2 == 0 && lower_last > 2 * t ? lower : 1.0f;
 #pragma unroll
-    for (int m = 2; m < 8; m++) {
-        const float first = __shfl_sync(0xffffffffu, half.alpha, m), second = __shfl_sync(0xffffffffu, half.alpha, m + 8);
-        upper *= m > 2 * t + 1 && m <= upper_last ? first : 1.0f;
-        lower *= m > 2 * t + 1 && m <= lower_last ? second : 1.0f;
+    for (int m = 2; m < 8; m += 2) {
+        const float first = __shfl_sync(0xffffffffu, both, m), second = __shfl_sync(0xffffffffu, both, m + 8);
+        upper *= m > 2 * t && m < upper_last ? first : 1.0f;
+        lower *= m > 2 * t && m < lower_last ? second : 1.0f;
     }
     const float first = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 1);
     const float second = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 9);
@@ -277,6 +282,7 @@ static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &pla
 #pragma unroll
         for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
     }
+#pragma unroll 1
     for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
         to[i] = dr_from_float<T>(0.0f);
 }
@@ -358,6 +364,7 @@ static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors
                                                      const float *matrix) {
     float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
+#pragma unroll 4
     for (int e = dr_copy_thread(); e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
