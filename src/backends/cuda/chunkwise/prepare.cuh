@@ -411,6 +411,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
         dr_inside_put_rows(early.alpha, early.gain, scan);
+        if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, plan.length);
         dr_copy_wait<1>();
         dr_meet<groups>();
         dr_inside_make<T, groups, true>(plan, tensors, x, early, scan, reader, shared + room.writer);
@@ -420,6 +421,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
     if (!scans && plan.reader_sum && i < 64) small.lambda[i] = lambda;
+    if constexpr (groups == 1 && !scans) dr_prepare_expect<T>(call, blockIdx.x, false);
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();

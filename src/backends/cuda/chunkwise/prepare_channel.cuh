@@ -560,6 +560,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_meet<groups>();
         dr_inside_make<T, groups, false>(plan, tensors, x, early, scan, reader, writer);
     }
+    if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
     dr_meet<groups>();
     if constexpr (scans)

@@ -9,6 +9,7 @@
 
 #include "backends/cuda/chunkwise/chunkwise.h"
 #include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/tiles.cuh"
 #include "backends/cuda/device/warpgroup.cuh"
@@ -39,6 +40,8 @@ typedef struct {
     dr_divider chains;
     bool plain; /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
+    unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
+                                 share of a chunk's tokens */
     bool late;                /* dr_finish_rows has something to do */
     bool dots;                /* a gain is made of r . w */
 } dr_prepare_facts;
@@ -60,7 +63,8 @@ typedef struct {
     unsigned before = 0; /* in prepare: chunks of the sequence before it */
 } dr_prepare_block;
 
-/* index: of the block or, in_turn, as dr_block_in_turn has it. */
+/* index: of the block or, in_turn, as dr_block_in_turn has it. equal: all sequences are equally long, which is known. */
+template <bool equal = false>
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned index, bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_prepare_facts &facts = call.facts;
@@ -82,7 +86,7 @@ static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call 
     x.block = x.slot * heads + head;
     x.head = (int)head;
     x.key_head = (int)dr_divide(head, facts.group);
-    if (plan.length) {
+    if (equal || plan.length) {
         const int behind = (int)x.before * plan.chunk, left = (int)plan.length - behind;
         x.place.sequence = sequence;
         x.place.first = (int)(sequence * (unsigned)plan.length) + behind;
@@ -418,6 +422,23 @@ static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const
     }
 }
 
+/* Asks the second-level cache for keys and queries of the chunk that begins when this one ends: of its tokens, which lie one
+ * behind the other, each head for as many. index: as dr_prepare_find has it. */
+template <typename T>
+static __device__ inline void dr_prepare_expect(const dr_prepare_call &call, unsigned index, bool in_turn) {
+#ifdef DR_CUDA_WARPGROUPS
+    const dr_prepare_facts &facts = call.facts;
+    index += facts.ahead;
+    if (facts.ahead == 0 || index >= (unsigned)call.plan.blocks || dr_copy_thread() != 0) return;
+    const dr_prepare_block x = dr_prepare_find<true>(call, index, in_turn);
+    if (x.alive < 64) return;
+    const unsigned first = (unsigned)x.place.first + (unsigned)x.head * facts.share;
+    const dr_plain_rows &key = facts.key, &query = facts.query;
+    dr_bulk_prefetch(key.at + (uint64_t)first * key.token, facts.share * key.token);
+    dr_bulk_prefetch(query.at + (uint64_t)first * query.token, facts.share * query.token);
+#endif
+}
+
 /* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the
  * block, or each of its groups with tiles of its own. */
 template <typename T, int groups = 1>
@@ -480,7 +501,9 @@ static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int elemen
     return rows;
 }
 
-static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, const dr_prepare_room &room, int element) {
+/* blocks: thread blocks of a multiprocessor. */
+static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, const dr_prepare_room &room, int element,
+                                                   int blocks) {
     const dr_cuda_rows &rows = plan.rows;
     const bool scans = plan.scan_inside;
     const dr_source key = scans ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
@@ -493,6 +516,9 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     facts.plain = rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at &&
                   query.at;
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
+    if (facts.plain && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
+        query.token == key.token)
+        facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
     facts.late = !scans && room.reader && dr_rows_late(rows);
     facts.dots = plan.reads && dr_rows_need_dots(rows);
     return facts;
