@@ -63,7 +63,7 @@ static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int
 /* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
 typedef struct {
     int block, quarter, row, channel; /* row: the first; channel: within the slice */
-    int64_t decay[4];                 /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
+    int decay[4];                     /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
     int query[4];                     /* where its query goes, among those of the chunk; -1: it has none */
     bool undecayed[4];                /* it reads before its decay */
 } dr_quarter_place;
@@ -79,10 +79,13 @@ static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_pl
     const dr_cuda_rows &rows = plan.rows;
     const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
+    const int stride = (int)rows.input[DR_INPUT_LOG_DECAY].token;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = at.row + i, token = dr_row_token(rows, row), step = row - token * rows.steps;
-        at.decay[i] = row < x.alive && step == 0 ? token * rows.input[DR_INPUT_LOG_DECAY].token : -1;
+        int token = at.row + i, step = 0;
+        const bool alive = token < x.alive;
+        if (rows.steps > 1) step = token % rows.steps, token /= rows.steps;
+        at.decay[i] = alive && step == 0 ? token * stride : -1;
         at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
         at.undecayed[i] = rows.row[0].undecayed && step == 0;
     }
@@ -502,29 +505,49 @@ static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const d
         }
 }
 
-/* Masks, gains and scale; what is within a quarter comes from its table. */
+/* Masks, gains and scale; what is within a quarter comes from its table. Only columns of the warp's own block ask for it. */
 template <bool pairs>
 static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
                                               float (&l)[8][4], float (&p)[8][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const float gain[2] = {gains[warp * 16 + g], gains[warp * 16 + g + 8]};
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h, asker = pairs ? warp * 16 + 2 * g + 1 : i;
-        const float gain = gains[i];
+    for (int b = 0; b < 4; b++) {
+        if (b < warp) {
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+            for (int n = 2 * b; n < 2 * b + 2; n++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int j = n * 8 + 2 * t + e;
-                float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
-                if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
-                lower = j < i ? gain * lower : 0.0f;
-                if (pairs && h > 0) continue;
-                if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
-                score = j <= asker ? rows.scale * score : 0.0f;
-            }
-            *(float2 *)&results.matrix[i][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+                for (int e = 0; e < 4; e++) {
+                    l[n][e] *= gain[e / 2];
+                    if (!pairs || e < 2) p[n][e] *= rows.scale;
+                }
+        } else if (b > warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    l[n][e] = 0;
+                    if (!pairs || e < 2) p[n][e] = 0;
+                }
+        } else {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int i = b * 16 + g + e / 2 * 8, asker = pairs ? b * 16 + 2 * g + 1 : i, j = n * 8 + 2 * t + e % 2;
+                    float &score = p[n][e], &lower = l[n][e];
+                    if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
+                    lower = j < i ? gain[e / 2] * lower : 0.0f;
+                    if (pairs && e >= 2) continue;
+                    if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
+                    score = j <= asker ? rows.scale * score : 0.0f;
+                }
         }
+#pragma unroll
+        for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)&results.matrix[warp * 16 + g + 8 * h][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
