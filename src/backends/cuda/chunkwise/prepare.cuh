@@ -410,11 +410,11 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const float log_decay = dr_prepare_log_decay(rows, x);
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
-        dr_inside_put_rows(early.alpha, early.gain, scan);
+        dr_inside_put_rows(plan, early, scan);
         if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, plan.length);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, true>(plan, tensors, x, early, scan, reader, shared + room.writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
     }
     const dr_prepare_half half = dr_prepare_halve(expf(log_decay));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);

@@ -578,10 +578,10 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.made);
-        dr_inside_put_rows(early.alpha, early.gain, scan);
+        dr_inside_put_rows(plan, early, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, false>(plan, tensors, x, early, scan, reader, writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
     }
     if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
