@@ -32,7 +32,8 @@ template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(con
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
-    const dr_prepare_call call = {*plan, *tensors, dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 4)};
+    const dr_prepare_call call = {*plan, *tensors,
+                                  dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
     const bool beside = tensors->made != NULL;
     dr_prepare_kernel kernel = dr_choose_prepare<T, false>(*plan, beside);
     if constexpr (sizeof(T) == 2)

@@ -133,7 +133,8 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     const bool undecayed = read && rows.row[0].undecayed;
     const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
     const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
-    /* from after column 2t + 1, which is the first of two neighbours: two of them at once, and the last row where it has none */
+    /* from after column 2t + 1, which is the first of two neighbours: two of them at once, and the last row where it has none
+     */
     const float both = half.alpha * __shfl_xor_sync(0xffffffffu, half.alpha, 1);
     float upper = __shfl_sync(0xffffffffu, half.alpha, upper_last & 7);
     float lower = __shfl_sync(0xffffffffu, half.alpha, (lower_last & 7) + 8);
@@ -266,7 +267,7 @@ static __device__ inline void dr_prepare_combine(const float *matrix, int warp, 
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) c[n][e] *= dr_cut_lift<precise>(2);
+        for (int e = 0; e < 4; e++) c[n][e] *= precise ? 1.0f : DR_CUT_LIFT;
 }
 
 /* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
@@ -312,13 +313,11 @@ template <> __device__ inline void dr_load_rounded<float>(dr_eight_b<false> (&w)
     }
 }
 
-/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type, of which operands are exact or, of float
- * for 16-bit types, rounded. leave NULL: 1. */
+/* X = A^T diag(leave) W, 32 channels of a warp at a time; W a tile of type from_type. leave NULL: 1. */
 template <typename T, typename from_type>
 static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan, const float *matrix, const float *leave,
                                                   unsigned writer, T *to) {
     constexpr bool precise = sizeof(T) == 4;
-    constexpr float lift = dr_cut_lift<precise>(1);
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
 #pragma unroll
@@ -355,7 +354,7 @@ static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan
             for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, lift * x[n][2 * i], lift * x[n][2 * i + 1]);
+                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
         }
     }
 }
@@ -411,7 +410,6 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
         dr_inside_put_rows(plan, early, scan);
-        if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, plan.length);
         dr_copy_wait<1>();
         dr_meet<groups>();
         dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
@@ -421,7 +419,6 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
     if (!scans && plan.reader_sum && i < 64) small.lambda[i] = lambda;
-    if constexpr (groups == 1 && !scans) dr_prepare_expect<T>(call, blockIdx.x, false);
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();
@@ -447,8 +444,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     }
     if (plan.reader_sum) dr_prepare_sum(small, l, p);
     if (call.facts.dots) dr_prepare_dots(l, small.dot);
-    if (tensors.reader)
-        dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
+    if (tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
     if (tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);

@@ -222,56 +222,37 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
 
 /* ---- products --------------------------------------------------------------------------------------------------------- */
 
-template <bool precise> static __device__ inline void dr_slice_cut(float x, unsigned &high, unsigned &low) {
-    if (precise) {
-        dr_split(x, high, low);
-    } else {
-        high = __float_as_uint(x);
-        low = 0;
-    }
-}
-
-/* 16 rows and 8 channels of a table, as an operand A without a type. */
-static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
-    const int lane = (int)(threadIdx.x % 32);
-    unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(rows + lane % 16 * SLICE_PITCH + lane / 16 * 4));
+/* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. row: each lane's. */
+static __device__ inline void dr_slice_load(float (&x)[4], const float *row) {
+    unsigned word[4];
+    dr_load_matrices(word, dr_shared_address(row));
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __uint_as_float(x[i]);
-}
-
-/* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
-static __device__ inline void dr_slice_load_b(float (&b)[2][2], const float *row) {
-    const int lane = (int)(threadIdx.x % 32);
-    unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(row + lane / 8 % 2 * 4));
-#pragma unroll
-    for (int i = 0; i < 4; i++) b[i / 2][i % 2] = __uint_as_float(x[i]);
+    for (int i = 0; i < 4; i++) x[i] = __uint_as_float(word[i]);
 }
 
 /* Scores of 16 readers or queries and eight writers, over eight channels. */
 template <bool precise>
-static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float (&writers)[2]) {
+static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float *writers) {
     dr_eight_a<precise> a;
     dr_eight_b<precise> w;
 #pragma unroll
-    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows[i], a.high[i], a.low[i]);
+    for (int i = 0; i < 4; i++) dr_cut<precise>(rows[i], a.high[i], a.low[i]);
 #pragma unroll
-    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(writers[i], w.high[i], w.low[i]);
+    for (int i = 0; i < 2; i++) dr_cut<precise>(writers[i], w.high[i], w.low[i]);
     dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
 }
 
 /* Scores of twice eight writers and eight queries, transposed. */
 template <bool precise>
-static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float (&upper)[2], const float (&lower)[2],
+static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float *upper, const float *lower,
                                                        const float (&queries)[4]) {
     dr_eight_a<precise> w;
     dr_eight_b<precise> b;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        dr_slice_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
-        dr_slice_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
-        dr_slice_cut<precise>(queries[i], b.high[i], b.low[i]);
+        dr_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
+        dr_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
+        dr_cut<precise>(queries[i], b.high[i], b.low[i]);
     }
     dr_product_rounded<precise>(c, w.high, w.low, b.high, b.low);
 }
@@ -287,26 +268,31 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
     const bool second = g >= 4;
     const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
+    /* places in the tables, found once: only k moves */
+    const unsigned row = dr_forget((block * 16 + lane % 16) * SLICE_PITCH + lane / 16 * 4),
+                   own = dr_forget(own_row * SLICE_PITCH + lane / 8 % 2 * 4), quarter = dr_forget(block * 4 * SLICE + t),
+                   writer = dr_forget((lane / 16 * 8 + r) * SLICE_PITCH + lane / 8 % 2 * 4),
+                   rest = dr_forget(g / 4 * SLICE + t);
 #pragma unroll 1
     for (int k = 0; k < SLICE; k += 8) {
         float reader[4] = {}, query[4];
-        if (reads) dr_slice_load_a(reader, &tables.reader[block * 16][k]);
+        if (reads) dr_slice_load(reader, &tables.reader[0][k] + row);
         if constexpr (pairs) {
 #pragma unroll
             for (int i = 0; i < 2; i++) query[i] = tables.query[block * 8 + g][k + i * 4 + t];
         } else {
-            dr_slice_load_a(query, &tables.query[block * 16][k]);
+            dr_slice_load(query, &tables.query[0][k] + row);
         }
-        float decay[3][2], w[2][2], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
+        float decay[3][2], w[4], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
 #pragma unroll
         for (int q = 0; q < 3; q++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) decay[q][i] = tables.quarter[block * 4 + q][k + i * 4 + t];
-        dr_slice_load_b(w, &tables.writer[own_row][k]);
-        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w[1]);
-        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w[1]);
+            for (int i = 0; i < 2; i++) decay[q][i] = (&tables.quarter[q][k + i * 4])[quarter];
+        dr_slice_load(w, &tables.writer[0][k] + own);
+        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w + 2);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w + 2);
 #pragma unroll
-        for (int i = 0; i < 2; i++) near[i] = second ? w[0][i] : w[0][i] * decay[1][i];
+        for (int i = 0; i < 2; i++) near[i] = second ? w[i] : w[i] * decay[1][i];
         if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
         if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
 #pragma unroll
@@ -315,7 +301,7 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         if constexpr (pairs) {
             const float none[2] = {};
             dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
-            dr_slice_multiply_turned<precise>(own_p[1], w[1], none, query);
+            dr_slice_multiply_turned<precise>(own_p[1], w + 2, none, query);
         } else {
             dr_slice_multiply<precise>(own_p[1], query, far);
         }
@@ -335,15 +321,15 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 #pragma unroll
         for (int b = 2; b >= 0; b--)
             if (b < block) {
-                dr_slice_load_b(w, &tables.writer[b * 16 + lane / 16 * 8 + r][k]);
+                dr_slice_load(w, &tables.writer[b * 16][k] + writer);
 #pragma unroll
                 for (int n = 0; n < 2; n++) {
 #pragma unroll
-                    for (int i = 0; i < 2; i++) w[n][i] *= tables.rest[b * 4 + n * 2 + g / 4][k + i * 4 + t];
-                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w[n]);
-                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w[n]);
+                    for (int i = 0; i < 2; i++) w[2 * n + i] *= (&tables.rest[b * 4 + n * 2][k + i * 4])[rest];
+                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w + 2 * n);
+                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w + 2 * n);
                 }
-                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w[0], w[1], query);
+                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w, w + 2, query);
                 if (b > 0)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {

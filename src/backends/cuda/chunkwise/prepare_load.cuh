@@ -38,7 +38,7 @@ typedef struct {
     dr_divider heads, group; /* value heads, and those of a key head */
     dr_divider chunks;       /* of a sequence, and of these so many chains: sequences and heads; where all are equally long */
     dr_divider chains;
-    bool plain; /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
+    bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
     unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
                                  share of a chunk's tokens */
@@ -319,8 +319,7 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
 }
 
 /* Boxes of a tile of 64 rows side by side: their addresses differ by constants. */
-template <typename T, int boxes>
-static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token) {
+template <typename T, int boxes> static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token) {
     constexpr int row_bytes = 64 * (int)sizeof(T), step = PREPARE_THREADS * 16 / row_bytes;
 #pragma unroll
     for (int j = 0; j < 64; j += step) {
@@ -501,7 +500,7 @@ static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int elemen
     return rows;
 }
 
-/* blocks: thread blocks of a multiprocessor. */
+/* blocks: thread blocks of a multiprocessor that ask for tiles ahead, or 0. */
 static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, const dr_prepare_room &room, int element,
                                                    int blocks) {
     const dr_cuda_rows &rows = plan.rows;
@@ -513,10 +512,10 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     facts.heads = dr_divider_of(plan.value_heads), facts.group = dr_divider_of(rows.group);
     facts.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
     facts.chains = dr_divider_of(plan.sequences * plan.value_heads);
-    facts.plain = rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at &&
-                  query.at;
+    facts.plain =
+        rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
-    if (facts.plain && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
+    if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
         query.token == key.token)
         facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
     facts.late = !scans && room.reader && dr_rows_late(rows);

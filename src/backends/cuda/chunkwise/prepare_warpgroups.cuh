@@ -148,8 +148,7 @@ template <typename T, typename F> static __device__ inline void dr_group_put_row
 }
 
 /* 64 columns of X, rows of the warp, through `stage` to memory. */
-template <typename T>
-static __device__ inline void dr_halves_leave(const float (&x)[8][4], int width, char *stage, T *to) {
+template <typename T> static __device__ inline void dr_halves_leave(const float (&x)[8][4], int width, char *stage, T *to) {
     to += dr_copy_thread() / 32 * 16 * width;
     dr_group_put_rows<T>(stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + unit * 8) = eight; });
 }

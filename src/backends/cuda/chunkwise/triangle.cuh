@@ -12,22 +12,26 @@
 /* Floats from row to row: columns of a fragment then lie in different banks. */
 enum { DR_MATRIX_PITCH = 68 };
 
-/* An operand of a product. Not precise: the hardware cuts it (dr_round_tf32 says how much that is on average), and what comes
- * out is multiplied by dr_cut_lift instead, which is fewer numbers. */
 template <bool precise> static __device__ inline void dr_round(float x, unsigned &high, unsigned &low) {
+    if (precise) {
+        dr_split(x, high, low);
+    } else {
+        high = dr_round_tf32(x);
+        low = 0;
+    }
+}
+
+/* The same of a number that the hardware cuts, for which what comes out is multiplied by DR_CUT_LIFT (dr_round_tf32 says why).
+ * Not for an inverse: the ones on its diagonal lose nothing. */
+constexpr float DR_CUT_LIFT = 1.000345f;
+
+template <bool precise> static __device__ inline void dr_cut(float x, unsigned &high, unsigned &low) {
     if (precise) {
         dr_split(x, high, low);
     } else {
         high = __float_as_uint(x);
         low = 0;
     }
-}
-
-/* For so many operands that were cut, one product behind the other. */
-template <bool precise> static __device__ constexpr float dr_cut_lift(int operands) {
-    float lift = 1;
-    for (int i = 0; !precise && i < operands; i++) lift *= 1.000345f;
-    return lift;
 }
 
 /* C [16 x 8] += A [16 x 8] B [8 x 8] */
@@ -58,21 +62,24 @@ static __device__ inline void dr_matrix_a_transposed(dr_eight_a<precise> &a, con
     }
 }
 
-/* A [16 x 8] from an accumulator. */
+/* A [16 x 8] from an accumulator, by dr_cut. */
 template <bool precise> static __device__ inline void dr_accumulator_a(dr_eight_a<precise> &a, const float (&c)[4]) {
-    dr_round<precise>(c[0], a.high[0], a.low[0]);
-    dr_round<precise>(c[2], a.high[1], a.low[1]);
-    dr_round<precise>(c[1], a.high[2], a.low[2]);
-    dr_round<precise>(c[3], a.high[3], a.low[3]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) dr_cut<precise>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
 }
 
-/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. */
-template <bool precise>
+/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. cut: by dr_cut. */
+template <bool precise, bool cut>
 static __device__ inline void dr_matrix_b_transposed(dr_eight_b<precise> &b, const float *m, int n, int k) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float2 pair = *(const float2 *)(m + (n + g) * DR_MATRIX_PITCH + k + 2 * t);
-    dr_round<precise>(pair.x, b.high[0], b.low[0]);
-    dr_round<precise>(pair.y, b.high[1], b.low[1]);
+    const float x[2] = {pair.x, pair.y};
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (cut)
+            dr_cut<precise>(x[i], b.high[i], b.low[i]);
+        else
+            dr_round<precise>(x[i], b.high[i], b.low[i]);
 }
 
 /* B [8 x 8] = rows k .. k + 7, columns n .. n + 7 of m. */
@@ -113,7 +120,7 @@ static __device__ inline void dr_triangle_first(float (&c)[size / 8][4], const f
 #pragma unroll
         for (int n = 0; n < size / 8; n++) {
             dr_eight_b<precise> b;
-            dr_matrix_b_transposed<precise>(b, below, n * 8, k);
+            dr_matrix_b_transposed<precise, true>(b, below, n * 8, k);
             dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
         }
     }
@@ -131,17 +138,17 @@ static __device__ inline void dr_triangle_second(float (&d)[rows / 8][4], const 
 #pragma unroll
         for (int n = 0; n < rows / 8; n++) {
             dr_eight_b<precise> b;
-            dr_matrix_b_transposed<precise>(b, right, row + n * 8, k * 8);
+            dr_matrix_b_transposed<precise, false>(b, right, row + n * 8, k * 8);
             dr_product_rounded<precise>(d[n], a.high, a.low, b.high, b.low);
         }
     }
 }
 
-/* Writes -D^T, whose products have four operands, to rows row .., columns column .. of the block at `to`. */
+/* Writes -D^T to rows row .., columns column .. of the block at `to`. Two of its operands were cut, L and the first product. */
 template <bool precise, int rows>
 static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], float *to, int row, int column) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-    constexpr float factor = -dr_cut_lift<precise>(4);
+    constexpr float factor = precise ? -1.0f : -DR_CUT_LIFT * DR_CUT_LIFT;
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
 #pragma unroll
