@@ -10,17 +10,16 @@
 
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
-/* Prepare before the scan, or beside it; there the diagonal scan is made with a decay of each channel alone. */
+/* Prepare before the scan, or beside it. */
 template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
     if constexpr (sizeof(T) == 2)
         if (beside) {
-            if constexpr (!scans) {
-                if (!channel) return prepare_beside<T, 4, false, false, false>;
+            if (!channel) return prepare_beside<T, 4, false, false, scans>;
+            if constexpr (!scans)
                 if (pairs)
                     return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, false>
                                                    : prepare_beside<T, 3, true, true, false>;
-            }
             return prepare_beside<T, 2, true, false, scans>;
         }
     if (!channel) return prepare<T, scans>;
