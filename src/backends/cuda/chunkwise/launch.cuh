@@ -58,20 +58,23 @@ template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call 
 
 typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
+template <typename T, int boxes, int reading, bool channel>
+static dr_group_scan_kernel dr_group_scan_choose_rows(const dr_scan_call *call, int groups) {
+    if (call->summary) return scan_warpgroups<T, boxes, 2, 0, reading, channel>;
+    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, reading, channel>
+                       : scan_warpgroups<T, boxes, 2, 64, reading, channel>;
+}
+
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1> : scan_linear<T, boxes, 2>;
-    if (call->summary)
-        return !plan->reads       ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
-               : plan->reader_sum ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
-                                  : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
-    if (!plan->reads)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
-    if (plan->reader_sum)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
-    if (plan->query_rows <= 32)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;
-    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
+    if (plan->reader_sum) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_SUMS, false>(call, groups);
+    if (!plan->reads) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_BLIND, true>(call, groups);
+    if (!call->summary && plan->query_rows <= 32)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS, true>
+                           : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS, true>;
+    return plan->rows.channel_decay ? dr_group_scan_choose_rows<T, boxes, DR_SCAN_READS, true>(call, groups)
+                                    : dr_group_scan_choose_rows<T, boxes, DR_SCAN_READS, false>(call, groups);
 }
 
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
