@@ -108,14 +108,21 @@ static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *sh
 /* Copies are asked for by 128 threads, all of them, or one of two halves. */
 enum { COPY_FIRST = 1, COPY_SECOND = 2, COPY_ALL = COPY_FIRST | COPY_SECOND };
 
-/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
+/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. whole: dO has all 64 rows, one a token, and
+ * columns. */
 template <typename T>
 static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
-                                          const keys_room &room, int first, int column, int parts) {
+                                          const keys_room &room, int first, int column, int parts, bool whole = false) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
     if (parts & COPY_FIRST) {
-        dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
+        if (whole) {
+            const int width = plan.rows.value_heads * plan.rows.value_size;
+            const T *d_o = (const T *)call.d_o + x.place.first * width + x.head * plan.rows.value_size;
+            dr_load_columns<T>(stage + room.stage[0], d_o, width, column);
+        } else {
+            dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
+        }
         if (plan.reads)
             dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
         dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);
@@ -126,14 +133,19 @@ static __device__ inline void load_states(const dr_cuda_backward_call &call, con
     }
 }
 
+/* Asks for G and M. */
+template <typename T>
+static __device__ inline void load_scores(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room) {
+    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
+    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
+}
+
 /* Asks for G, M, and the keys of 64 channels, as a group. */
 template <typename T, int steps = 1>
 static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int first, int parts) {
-    if (parts & COPY_FIRST) {
-        dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
-        if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
-    }
+    if (parts & COPY_FIRST) load_scores<T>(call, x, shared, room);
     if (parts & COPY_SECOND)
         dr_load_row_keys<T, steps>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read,
                                    shared + room.write, shared + room.query); /* ends the group */

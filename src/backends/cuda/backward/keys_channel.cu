@@ -19,11 +19,15 @@
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
  * threads. */
 template <int form>
-static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha, bool whole) {
     const int decays = dr_whole_tokens(rows), spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
+    if (whole) {
+        dr_load_columns<float>(alpha, from.at, (int)from.stride, 0);
+        return;
+    }
     if (!(form & (SINGLE | PAIRS))) dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
     if (decays * spacing < 64) { /* the rows behind the last whole token */
         for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
@@ -266,7 +270,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
     keys_room room = lay_room(sizeof(T), true);
-    if (!reads || rule.tied) room.read = room.write;
+    if (!reads || (!(form & MADE) && rule.tied)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     if constexpr (blocks > 1) {
         const scan_dots &dots = scan_dots_of(shared, room);
@@ -278,10 +282,10 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         gain = call.chunk.factors[x.block * 64 + thread].gain;
         keep = call.chunk.keep[x.block * plan.key_width + first + thread];
     }
-    float alpha = 1, scan_gain = 0; /* of the diagonal scan, a warp's eight rows in turn */
+    float scan_decay = 0, scan_gain = 0; /* of the diagonal scan, a warp's eight rows in turn */
     const int scanned = thread / 32 * HALF + thread % HALF;
     if (form & MADE && scanned < x.rows) {
-        alpha = dr_diagonal_alpha(plan.rows, x.place.first + scanned, x.head);
+        scan_decay = dr_diagonal_decay(plan.rows, x.place.first + scanned, x.head);
         scan_gain = dr_diagonal_gain(plan.rows, x.place.first + scanned, x.head);
     }
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
@@ -295,6 +299,8 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
+    const bool whole = form & SINGLE && x.rows == 64 && plan.rows.aligned && plan.rows.key_size == plan.key_width &&
+                       plan.rows.value_size == V; /* most often */
     bool asked = false;
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
@@ -308,7 +314,8 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             } else if (thread < 64 + LEADS) {
                 put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
             }
-            if constexpr (form & MADE) dr_scan_put_numbers<HALF>(alpha, scan_gain, scan_numbers(k) + thread / 32 * HALF);
+            if constexpr (form & MADE)
+                dr_scan_put_numbers<HALF>(expf(scan_decay), scan_gain, scan_numbers(k) + thread / 32 * HALF);
         }
         if (column >= 0) {
             dr_copy_wait<1>();
@@ -331,12 +338,15 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             __syncthreads(); /* the stage is read */
         }
         if (column >= 0 && next >= V && place == 0 && !asked) {
-            load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, half);
+            if constexpr (form & MADE)
+                load_made<T>(call, x, shared, room, first, half, whole);
+            else
+                load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, half);
             asked = true;
             continue;
         }
-        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha);
+        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half, whole);
+        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha, whole);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = given_exit;

@@ -39,6 +39,22 @@ template <int form> static __device__ inline int row_token(const dr_cuda_rows &r
     return form & PAIRS ? row / 2 : form & SINGLE ? row : dr_row_token(rows, row);
 }
 
+/* Where a lane's two channels of the warp's row i lie in a tile of 64 rows: one exclusive-or from row to row, and a constant. */
+template <typename T> static __device__ inline unsigned row_at(int i) {
+    constexpr unsigned width = 64 * sizeof(T);
+    const unsigned thread = threadIdx.x, lane = thread % 32;
+    const unsigned begin = thread / 32 * (HALF * width) + lane * 2 * (unsigned)sizeof(T);
+    return (begin ^ (unsigned)i * 16) + (unsigned)i * width;
+}
+
+template <typename T> static __device__ inline float2 row_pair(const char *tile, int i) {
+    return dr_load_pair<T>(tile + row_at<T>(i));
+}
+
+template <typename T> static __device__ inline void set_row(char *tile, int i, float2 x) {
+    dr_store_pair<T>((T *)(tile + row_at<T>(i)), x.x, x.y);
+}
+
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
     return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
 }
@@ -81,7 +97,8 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
 
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
-    return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
+    const unsigned begin = threadIdx.x / 32 % 2 * (HALF * 256) + threadIdx.x % 32 * 8;
+    return *(float2 *)(own + ((begin ^ (unsigned)i * 32) + (unsigned)i * 256));
 }
 
 /* What the key of a row gets beside the scan, which makes its gradient whole: in the place of the row's scores. */
@@ -169,6 +186,15 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
     constexpr bool known = form & (SINGLE | PAIRS);
     constexpr int steps = form & PAIRS ? 2 : 1;
     const int begin = mine + lane / units;
+    if (form & SINGLE && x.rows == 64 && rows.aligned && left > 0) { /* most often */
+        const lead all = leads[2 * index];
+        if (!all.at) return;
+        T *at = (T *)all.at + begin * all.stride + within;
+#pragma unroll
+        for (int i = 0; i < HALF; i += step, at += step * all.stride)
+            *(uint4 *)at = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, begin + i, within));
+        return;
+    }
     T *to = lead_of<T>(rows, x, leads, index, begin, row_token<form>(rows, begin));
     int64_t stride = 0;
     if (known) {
@@ -223,20 +249,20 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         const int row = start + i;
         const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
         const bool late = decays && row_late<form>(rows, row);
-        const float2 a = decays ? alpha_pair(alpha, row, d) : one, before = head;
-        const float2 w = tile_pair<T>(shared + room.write, row, d);
+        const float2 a = decays ? row_pair<float>(alpha, i) : one, before = head;
+        const float2 w = row_pair<T>(shared + room.write, i);
         float2 q = none, d_q = none, r = none, d_r = none, rest = none;
         const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
         float score[HALF] = {}, erase[HALF];
         if (decays) head = times(head, a), e = none;
         if (asks) {
-            q = tile_pair<T>(shared + room.query, row, d);
+            q = row_pair<T>(shared + room.query, i);
             dr_take_eight<T>(shared + room.score, 64, row, start, score);
             d_q = times(own_pair(own, i), head);
         }
         if (reads) {
             dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
-            r = tile_pair<T>(shared + room.read, row, d);
+            r = row_pair<T>(shared + room.read, i);
             rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
@@ -291,9 +317,9 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 float gate[2] = {};
                 if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
                 all = plus(make_float2(gate[0], gate[1]), erased, all);
-                set_pair<T>(shared + room.read, row, d, times(w, erased));
+                set_row<T>(shared + room.read, i, times(w, erased));
             } else if (sign != 0) {
-                set_pair<T>(shared + room.read, row, d, make_float2(sign * erased.x, sign * erased.y));
+                set_row<T>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
             } else {
                 all = make_float2(all.x + erased.x, all.y + erased.y);
             }
@@ -306,7 +332,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
-            set_pair<T>(shared + room.query, row, d, d_q);
+            set_row<T>(shared + room.query, i, d_q);
     }
     if (reads && to.gain) {
         dr_warp_sums<HALF>(gains);
@@ -315,7 +341,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     float2 tail = one;
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
-        const float2 w = tile_pair<T>(shared + room.write, start + i, d),
+        const float2 w = row_pair<T>(shared + room.write, i),
                      got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
         float2 &all = own_pair(own + OWN_BYTES, i);
         all = make_float2(all.x + got.x, all.y + got.y);
@@ -323,31 +349,30 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
         if (!row_decays<form>(i)) continue;
         own_pair(own, i) = e;
-        tail = times(tail, alpha_pair(alpha, start + i, d));
+        tail = times(tail, row_pair<float>(alpha, i));
     }
     return before_first;
 }
 
-/* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix). The factors of halves are
- * read: their place is free for these sums. */
+/* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix): what a warp needs of the
+ * others lies side by side. The factors of halves are read: their place is free for these sums. */
 static __device__ inline void put_warp_sums(const keys_rows &k, float2 suffix, float2 prefix) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
     *(float2 *)(k.half + warp * 64 + d) = suffix;
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
 }
 
-/* What the warp's log decays get of the warps behind it, and of those before it and of the exit; behind a barrier. */
-static __device__ inline void take_warp_sums(const keys_rows &k, float2 &suffix, float2 &prefix) {
+/* What the warp's log decays get of the other warps and of the exit; behind a barrier. */
+static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
-    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+    const float *from = k.half + (warp + 1) * 64 + d;
+    float2 sum = *(const float2 *)(k.exit + d);
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
-        if (w < warp)
-            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
-        else
-            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    for (int i = 0; i < WARPS - 1; i++) {
+        const float2 more = *(const float2 *)(from + i * 64);
+        sum = make_float2(sum.x + more.x, sum.y + more.y);
     }
+    return sum;
 }
 
 /* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
@@ -390,7 +415,7 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     }
     put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
     __syncthreads();
-    take_warp_sums(k, suffix, prefix);
+    float2 rest = take_warp_sums(k);
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
@@ -399,8 +424,8 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
     for (int i = 0; i < HALF; i += steps) {
         const int row = start + i;
         const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
-        const float2 sum = make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y);
-        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
+        const float2 sum = make_float2(a.x == 0 ? 0 : e.x + rest.x, a.y == 0 ? 0 : e.y + rest.y);
+        rest = make_float2(rest.x + f.x, rest.y + f.y);
         if (row >= x.rows) break;
         if (!(form & (PAIRS | SINGLE)) && row % rows.steps != 0) continue;
         if (to.aligned && to.left > 1) {

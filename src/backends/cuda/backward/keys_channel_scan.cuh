@@ -52,6 +52,32 @@ static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, uns
     return plan.length ? dr_block_in_turn(plan, from_first) : from_first;
 }
 
+/* Asks for G, M, and keys, write keys and queries, which all stand in tensors, as a group. whole: all rows are there, and
+ * aligned. */
+template <typename T>
+static __device__ inline void load_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                        const keys_room &room, int first, int parts, bool whole) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    if (parts & COPY_FIRST) {
+        load_scores<T>(call, x, shared, room);
+        dr_copy_commit();
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 3; i++) {
+        const dr_source from = i == 0   ? dr_source_made(rows, rows.squashed)
+                               : i == 1 ? dr_source_of(rows.input[DR_INPUT_KEY])
+                                        : dr_source_of(rows.input[DR_INPUT_QUERY]);
+        const T *at = (const T *)from.at + x.place.first * from.token + x.head * from.head + first;
+        char *tile = shared + (i == 0 ? room.write : i == 1 ? room.read : room.query);
+        if (whole)
+            dr_load_columns<T>(tile, at, (int)from.token, 0);
+        else
+            dr_copy_rows<T>(tile, 64, 1, 64, rows.aligned, 64, 0, 1, {at, from.token, x.place.tokens});
+    }
+    dr_copy_commit();
+}
+
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
  */
 
@@ -60,6 +86,7 @@ static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, uns
 template <typename T> struct made_rows {
     float2 d_write[HALF], behind[HALF], written[HALF];
     float dot[HALF], square[HALF];
+    bool decayed; /* a lane's alpha may be 0: the products of alpha are */
 };
 
 template <typename T>
@@ -69,8 +96,8 @@ static __device__ inline void made_far(char *shared, const keys_room &room, cons
     float2 alpha[HALF], write[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
-        alpha[i] = alpha_pair(shared + room.alpha, start + i, d);
-        write[i] = tile_pair<T>(shared + room.write, start + i, d);
+        alpha[i] = row_pair<float>(shared + room.alpha, i);
+        write[i] = row_pair<T>(shared + room.write, i);
         r.behind[i] = own_pair(own, i);
         r.d_write[i] = own_pair(own + OWN_BYTES, i);
         r.written[i] = own_pair(own + 2 * OWN_BYTES, i);
@@ -88,26 +115,39 @@ static __device__ inline void made_far(char *shared, const keys_room &room, cons
         r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
         r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
     }
+    r.decayed = __any_sync(0xffffffffu, tail.x == 0 || tail.y == 0);
     put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
 }
 
-/* The gradients of the log decays, when all warps' sums are there. */
+/* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
 template <typename T>
 static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
                                           const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
-    float2 suffix, prefix;
-    take_warp_sums(k, suffix, prefix);
+    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, there = x.rows - start;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
-    float *to = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d;
+    float *const begin = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d, *to = begin;
+    float2 rest = take_warp_sums(k), sum[HALF];
 #pragma unroll
-    for (int i = 0; i < HALF; i++, to += decay.token) {
-        const float2 a = alpha_pair(shared + room.alpha, start + i, d), e = r.behind[i];
-        if (start + i < x.rows)
-            chain_store(rows, to, 2,
-                        make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y));
-        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+    for (int i = 0; i < HALF; i++) {
+        sum[i] = make_float2(r.behind[i].x + rest.x, r.behind[i].y + rest.y);
+        rest = make_float2(rest.x + r.written[i].x, rest.y + r.written[i].y);
+    }
+    if (there >= HALF && rows.aligned) {
+#pragma unroll
+        for (int i = 0; i < HALF; i++, to += decay.token) *(float2 *)to = sum[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < HALF; i++, to += decay.token)
+            if (i < there) to[0] = sum[i].x, to[1] = sum[i].y;
+    }
+    if (!r.decayed) return;
+    to = begin;
+#pragma unroll 1
+    for (int i = 0; i < HALF && i < there; i++, to += decay.token) {
+        const float2 a = row_pair<float>(shared + room.alpha, i);
+        if (a.x == 0) to[0] = 0;
+        if (a.y == 0) to[1] = 0;
     }
 }
 
@@ -188,14 +228,18 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     unsigned key[HALF];
     float2 a[HALF];
 #pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + dr_tile_at<T>(0, 64, start + i, d));
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(i));
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
-    const dr_chain_back chain = scan_chain(call, x, first);
     float2 peeked = make_float2(0, 0);
-    if (tells) peeked = dr_chain_peek(rows, call.chain, chain);
+    bool given = false; /* by the call */
+    if (tells) {
+        const dr_chain_back chain = scan_chain(call, x, first);
+        peeked = dr_chain_peek(rows, call.chain, chain);
+        given = chain.behind == 0;
+    }
     give_decays<T>(rows, x, shared, room, k, first, r);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll
@@ -218,7 +262,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;
     if (tells) {
-        last.known = dr_chain_known(chain, peeked);
+        last.known = given || dr_chain_known(peeked);
         last.exit[lane] = peeked;
     }
     __syncthreads();
@@ -226,6 +270,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     /* and from behind */
     const bool known = last.known;
     if (tells) {
+        const dr_chain_back chain = scan_chain(call, x, first);
         const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
         float product = 1;
 #pragma unroll
@@ -240,7 +285,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float d_gain[HALF], d_alpha[HALF];
     dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
 #pragma unroll
-    for (int i = 0; i < HALF; i++) set_pair<T>(shared + room.read, start + i, d, d_key[i]);
+    for (int i = 0; i < HALF; i++) set_row<T>(shared + room.read, i, d_key[i]);
     dr_warp_sums<HALF>(d_gain);
     dr_warp_sums<HALF>(d_alpha);
     const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;
