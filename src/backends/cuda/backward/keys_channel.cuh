@@ -375,6 +375,56 @@ static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     return sum;
 }
 
+/* What the warp's rows give the log decays, of every token: from it on (behind), and as it was written. */
+template <int form> struct decay_sums {
+    enum { steps = form & PAIRS ? 2 : 1, tokens = HALF / steps };
+    float2 behind[tokens], written[tokens];
+    bool decayed; /* an alpha may be 0: a lane's product of them is */
+};
+
+/* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
+template <int form>
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *alpha, const keys_rows &k,
+                                          int first, const decay_sums<form> &sums) {
+    typedef decay_sums<form> counts;
+    constexpr bool known = form & (PAIRS | SINGLE);
+    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;
+    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
+    if (!decay.gradient) return;
+    float *const begin = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d +
+                         row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
+    float *to = begin;
+    float2 rest = take_warp_sums(k), sum[counts::tokens];
+#pragma unroll
+    for (int i = 0; i < counts::tokens; i++) {
+        sum[i] = make_float2(sums.behind[i].x + rest.x, sums.behind[i].y + rest.y);
+        rest = make_float2(rest.x + sums.written[i].x, rest.y + sums.written[i].y);
+    }
+    if (known && x.rows == 64 && rows.aligned && left > 1) { /* most often */
+#pragma unroll
+        for (int i = 0; i < counts::tokens; i++, to += decay.token) *(float2 *)to = sum[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < counts::tokens; i++) {
+            const int row = start + i * counts::steps;
+            if (row >= x.rows || (!known && row % rows.steps != 0)) continue;
+            if (left > 0) to[0] = sum[i].x;
+            if (left > 1) to[1] = sum[i].y;
+            to += decay.token;
+        }
+    }
+    if (!sums.decayed) return;
+    to = begin;
+#pragma unroll 1
+    for (int row = start; row < start + HALF && row < x.rows; row += counts::steps) {
+        if (!known && row % rows.steps != 0) continue;
+        const float2 a = alpha_pair(alpha, row, d);
+        if (left > 0 && a.x == 0) to[0] = 0;
+        if (left > 1 && a.y == 0) to[1] = 0;
+        to += decay.token;
+    }
+}
+
 /* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
  * the border. */
 template <typename T, int form>
@@ -382,60 +432,41 @@ static __device__ inline void rows_far(const dr_cuda_backward_call &call, const 
                                        const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
                                        const channel_results &to) {
     constexpr bool floats = form & FLOATS;
-    constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
+    constexpr int steps = decay_sums<form>::steps; /* rows that have one e */
+    const int start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
+    decay_sums<form> sums;
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll(2 / steps)
+#pragma unroll
     for (int i = HALF - steps; i >= 0; i -= steps) {
         float2 f = make_float2(0, 0);
 #pragma unroll
         for (int step = steps - 1; step >= 0; step--) {
-            const int row = start + i + step;
-            const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i + step)), near = own_pair(own + OWN_BYTES, i + step);
-            const float2 all = make_float2(near.x + far.x, near.y + far.y), write = tile_pair<T>(shared + room.write, row, d);
+            const int n = i + step, row = start + n;
+            const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, n)), near = own_pair(own + OWN_BYTES, n);
+            const float2 all = make_float2(near.x + far.x, near.y + far.y), write = row_pair<T>(shared + room.write, n);
             f = plus(far, write, f);
             if (floats)
                 put_floats(to, to.write, row, all);
             else
-                set_pair<T>(shared + room.write, row, d, all);
+                set_row<T>(shared + room.write, n, all);
             if (floats && to.made) {
                 const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
                 const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
-                if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
+                if (threadIdx.x % 32 == 0) to.write_dot[row] = dot, to.square[row] = square;
             }
         }
         const float2 e = own_pair(own, i);
-        tail = times(tail, alpha_pair(alpha, start + i, d));
+        tail = times(tail, row_pair<float>(alpha, i));
         suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        own_pair(own, i) = suffix;
-        own_pair(own + 2 * OWN_BYTES, i) = f;
+        sums.behind[i / steps] = suffix;
+        sums.written[i / steps] = f;
     }
+    sums.decayed = tail.x == 0 || tail.y == 0;
     put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
     __syncthreads();
-    float2 rest = take_warp_sums(k);
-    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-    if (!decay.gradient) return;
-    float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
-    gradient += row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
-#pragma unroll 2
-    for (int i = 0; i < HALF; i += steps) {
-        const int row = start + i;
-        const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
-        const float2 sum = make_float2(a.x == 0 ? 0 : e.x + rest.x, a.y == 0 ? 0 : e.y + rest.y);
-        rest = make_float2(rest.x + f.x, rest.y + f.y);
-        if (row >= x.rows) break;
-        if (!(form & (PAIRS | SINGLE)) && row % rows.steps != 0) continue;
-        if (to.aligned && to.left > 1) {
-            *(float2 *)gradient = sum;
-        } else {
-            if (to.left > 0) gradient[0] = sum.x;
-            if (to.left > 1) gradient[1] = sum.y;
-        }
-        gradient += decay.token;
-    }
+    give_decays<form>(call.plan.rows, x, alpha, k, first, sums);
 }
 
 /* All of it; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */

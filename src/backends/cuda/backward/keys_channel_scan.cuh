@@ -81,74 +81,40 @@ static __device__ inline void load_made(const dr_cuda_backward_call &call, const
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
  */
 
-/* What rows_far makes, in registers: w's gradients, and of the log decays' what the warp's rows add up to (behind: from each
- * row on, written: of the row). Returns the products of alpha's behind; e, near and far: as rows_far has them in `own`. */
-template <typename T> struct made_rows {
-    float2 d_write[HALF], behind[HALF], written[HALF];
+/* What rows_far makes, in registers: w's gradients, and what the log decays get; w . d_w and w . w of the lane's channels. */
+struct made_rows {
+    float2 d_write[HALF];
     float dot[HALF], square[HALF];
-    bool decayed; /* a lane's alpha may be 0: the products of alpha are */
+    decay_sums<SINGLE> decays;
 };
 
 template <typename T>
 static __device__ inline void made_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
-                                       made_rows<T> &r) {
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
+                                       made_rows &r) {
     float2 alpha[HALF], write[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
         alpha[i] = row_pair<float>(shared + room.alpha, i);
         write[i] = row_pair<T>(shared + room.write, i);
-        r.behind[i] = own_pair(own, i);
+        r.decays.behind[i] = own_pair(own, i);
         r.d_write[i] = own_pair(own + OWN_BYTES, i);
-        r.written[i] = own_pair(own + 2 * OWN_BYTES, i);
+        r.decays.written[i] = own_pair(own + 2 * OWN_BYTES, i);
     }
     float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
-        const float2 far = times(tail, r.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
+        const float2 far = times(tail, r.decays.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
         tail = times(tail, alpha[i]);
-        suffix = make_float2(suffix.x + r.behind[i].x, suffix.y + r.behind[i].y);
+        suffix = make_float2(suffix.x + r.decays.behind[i].x, suffix.y + r.decays.behind[i].y);
         r.d_write[i] = all;
-        r.behind[i] = suffix;
-        r.written[i] = times(far, write[i]);
-        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
+        r.decays.behind[i] = suffix;
+        r.decays.written[i] = times(far, write[i]);
+        prefix = make_float2(prefix.x + r.decays.written[i].x, prefix.y + r.decays.written[i].y);
         r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
         r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
     }
-    r.decayed = __any_sync(0xffffffffu, tail.x == 0 || tail.y == 0);
+    r.decays.decayed = tail.x == 0 || tail.y == 0;
     put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
-}
-
-/* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
-template <typename T>
-static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
-    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, there = x.rows - start;
-    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-    if (!decay.gradient) return;
-    float *const begin = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d, *to = begin;
-    float2 rest = take_warp_sums(k), sum[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
-        sum[i] = make_float2(r.behind[i].x + rest.x, r.behind[i].y + rest.y);
-        rest = make_float2(rest.x + r.written[i].x, rest.y + r.written[i].y);
-    }
-    if (there >= HALF && rows.aligned) {
-#pragma unroll
-        for (int i = 0; i < HALF; i++, to += decay.token) *(float2 *)to = sum[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < HALF; i++, to += decay.token)
-            if (i < there) to[0] = sum[i].x, to[1] = sum[i].y;
-    }
-    if (!r.decayed) return;
-    to = begin;
-#pragma unroll 1
-    for (int i = 0; i < HALF && i < there; i++, to += decay.token) {
-        const float2 a = row_pair<float>(shared + room.alpha, i);
-        if (a.x == 0) to[0] = 0;
-        if (a.y == 0) to[1] = 0;
-    }
 }
 
 /* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
@@ -220,7 +186,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    made_rows<T> r;
+    made_rows r;
     made_far<T>(shared, room, k, own, before_first, r);
     share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
 
@@ -240,7 +206,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
         peeked = dr_chain_peek(rows, call.chain, chain);
         given = chain.behind == 0;
     }
-    give_decays<T>(rows, x, shared, room, k, first, r);
+    give_decays<SINGLE>(rows, x, shared + room.alpha, k, first, r.decays);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll
     for (int i = 0; i < WARPS - 1; i++) {
