@@ -47,45 +47,52 @@ template <typename T, int form> static __device__ inline void make_alphas(char *
     }
 }
 
-/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs), read keys also by what is left of their gains; the factors of blocks and halves. */
-template <typename T, int form>
-static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves, read
+ * keys also by what is left of their gains; the factors of blocks and halves. second: which half the warp has; the first has
+ * writers of such pairs, the second their readers. */
+template <typename T, int form, bool second>
+static __device__ inline void scale_half(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
     constexpr bool reads = form & READS;
     constexpr int steps = form & PAIRS ? 2 : 1, count = HALF / steps; /* rows of one decay, such decays */
     const unsigned thread = dr_forget(threadIdx.x); /* or the places of rows are kept, and spilled, for rows_near */
-    const int warp = (int)(thread / 32), start = warp * HALF, second = warp % 2, d = (int)(thread % 32) * 2;
-    const char *alpha = shared + room.alpha;
+    const int warp = (int)(thread / 32), start = warp * HALF, d = (int)(thread % 32) * 2;
+    const char *alpha = shared + room.alpha, *beside = alpha + (second ? -HALF : HALF) * 256; /* the other half's */
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 a[count], after[count]; /* to the end of the half */
     float2 other = one, product = one;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-        other = times(other, alpha_pair(alpha, (start ^ HALF) + i * steps, d));
-        a[i] = alpha_pair(alpha, start + i * steps, d);
+        other = times(other, row_pair<float>(beside, thread, i * steps));
+        a[i] = row_pair<float>(alpha, thread, i * steps);
     }
     after[count - 1] = one;
 #pragma unroll
     for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
-    const float2 first = second ? other : one, last = second ? one : other;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
-        const int row = start + i;
-        const float2 before = product, w = times(tile_pair<T>(shared + room.write, row, d), after[i / steps]);
+        const float2 before = product, w = times(row_pair<T>(shared + room.write, thread, i), after[i / steps]);
         if (row_decays<form>(i)) product = times(product, a[i / steps]);
-        const float2 q = row_asks<form>(i) ? times(tile_pair<T>(shared + room.query, row, d), product) : none;
-        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
-        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
-        set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
-        set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
+        const float2 q = row_asks<form>(i) ? times(row_pair<T>(shared + room.query, thread, i), product) : none;
+        set_row<T>(shared + room.scaled[0], thread, i, second ? w : times(w, other));
+        set_row<T>(shared + room.scaled[1], thread, i, second ? times(q, other) : q);
+        set_row<T>(shared + room.scaled[second ? 4 : 3], thread, i, second ? q : w);
         if (!reads) continue;
-        const float2 head = row_late<form>(rows, row) ? before : product, rest = make_float2(k.rest[row], k.rest[row]);
-        const float2 r = times(times(tile_pair<T>(shared + room.read, row, d), rest), head);
-        set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
-        set_pair<T>(shared + room.scaled[5], row, d, second ? r : none);
+        const float2 head = row_late<form>(rows, start + i) ? before : product,
+                     rest = make_float2(k.rest[start + i], k.rest[start + i]);
+        const float2 r = times(times(row_pair<T>(shared + room.read, thread, i), rest), head);
+        set_row<T>(shared + room.scaled[2], thread, i, second ? times(r, other) : r);
+        if (second) set_row<T>(shared + room.scaled[5], thread, i, r);
     }
     *(float2 *)(k.half + warp * 64 + d) = product;
     if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
+}
+
+template <typename T, int form>
+static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+    if (threadIdx.x / 32 % 2)
+        scale_half<T, form, true>(rows, shared, room, k);
+    else
+        scale_half<T, form, false>(rows, shared, room, k);
 }
 
 /* ---- products: 32 channels, from `column` on
@@ -170,8 +177,22 @@ static __device__ inline void put_exit(float *parts, const float (&exit)[2][4]) 
     parts[8] = g % 2 ? exit[1][3] : exit[1][2];
 }
 
+/* Which of the sixteen rows that are contracted take part: all, or those of one half, where others are anything. */
+enum { BOTH_HALVES, FIRST_HALF, SECOND_HALF };
+
+template <int half> static __device__ inline void take_half(dr_operand_b<__nv_bfloat16> (&b)[2]) {
+    if (half != BOTH_HALVES) b[0].x[half == FIRST_HALF] = b[1].x[half == FIRST_HALF] = 0;
+}
+
+template <int half> static __device__ inline void take_half(dr_operand_b<float> (&b)[2]) {
+    constexpr int out = half == FIRST_HALF;
+#pragma unroll
+    for (int n = 0; n < 2 && half != BOTH_HALVES; n++)
+        b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
+}
+
 /* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
-template <typename T, bool reads>
+template <typename T, bool reads, int half = BOTH_HALVES>
 static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], unsigned scores, unsigned erases, unsigned keys,
                                           int b, int row, int column) {
     dr_operand_a<T> score, erase;
@@ -181,6 +202,7 @@ static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], un
     for (int n = 0; n < 2; n++) {
         dr_operand_b<T> w[2];
         dr_load_b_straight<T>(w, keys, 64, b * 16, column + n * 16);
+        take_half<half>(w);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             dr_product<T>(q[2 * n + i], score, w[i]);
@@ -190,11 +212,18 @@ static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], un
 }
 
 /* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
-template <typename T>
+template <typename T, int half = BOTH_HALVES>
 static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
     dr_operand_a<T> a;
     dr_load_turned<T>(a, scores, b, row);
-    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        dr_operand_b<T> q[2];
+        dr_load_b_straight<T>(q, keys, 64, b * 16, column + n * 16);
+        take_half<half>(q);
+        dr_product<T>(c[2 * n], a, q[0]);
+        dr_product<T>(c[2 * n + 1], a, q[1]);
+    }
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
@@ -225,7 +254,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     }
     {
         float more_q[4][4] = {}, more_r[4][4] = {};
-        add_writers<T, reads>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
+        add_writers<T, reads, FIRST_HALF>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
         join_halves(q, more_q, half, column, 1);
         if (reads) join_halves(r, more_r, half, column, 1);
     }
@@ -240,8 +269,8 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     {
         float more[4][4] = {};
         join_halves(w, more, half + 64, column, 0);
-        add_readers<T>(more, scores, base + room.scaled[4], block, mine, column);
-        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, mine, column);
+        add_readers<T, SECOND_HALF>(more, scores, base + room.scaled[4], block, mine, column);
+        if (reads) add_readers<T, SECOND_HALF>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;

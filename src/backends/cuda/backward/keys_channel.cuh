@@ -39,20 +39,28 @@ template <int form> static __device__ inline int row_token(const dr_cuda_rows &r
     return form & PAIRS ? row / 2 : form & SINGLE ? row : dr_row_token(rows, row);
 }
 
-/* Where a lane's two channels of the warp's row i lie in a tile of 64 rows: one exclusive-or from row to row, and a constant. */
-template <typename T> static __device__ inline unsigned row_at(int i) {
+/* Where a thread's two channels of its warp's row i lie in a tile of 64 rows: one exclusive-or from row to row, and a constant.
+ */
+template <typename T> static __device__ inline unsigned row_at(unsigned thread, int i) {
     constexpr unsigned width = 64 * sizeof(T);
-    const unsigned thread = threadIdx.x, lane = thread % 32;
-    const unsigned begin = thread / 32 * (HALF * width) + lane * 2 * (unsigned)sizeof(T);
+    const unsigned begin = thread / 32 * (HALF * width) + thread % 32 * 2 * (unsigned)sizeof(T);
     return (begin ^ (unsigned)i * 16) + (unsigned)i * width;
 }
 
+template <typename T> static __device__ inline float2 row_pair(const char *tile, unsigned thread, int i) {
+    return dr_load_pair<T>(tile + row_at<T>(thread, i));
+}
+
+template <typename T> static __device__ inline void set_row(char *tile, unsigned thread, int i, float2 x) {
+    dr_store_pair<T>((T *)(tile + row_at<T>(thread, i)), x.x, x.y);
+}
+
 template <typename T> static __device__ inline float2 row_pair(const char *tile, int i) {
-    return dr_load_pair<T>(tile + row_at<T>(i));
+    return row_pair<T>(tile, threadIdx.x, i);
 }
 
 template <typename T> static __device__ inline void set_row(char *tile, int i, float2 x) {
-    dr_store_pair<T>((T *)(tile + row_at<T>(i)), x.x, x.y);
+    set_row<T>(tile, threadIdx.x, i, x);
 }
 
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
@@ -341,8 +349,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     float2 tail = one;
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
-        const float2 w = row_pair<T>(shared + room.write, i),
-                     got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
+        const float2 w = row_pair<T>(shared + room.write, i), got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
         float2 &all = own_pair(own + OWN_BYTES, i);
         all = make_float2(all.x + got.x, all.y + got.y);
         if (row_asks<form>(i)) e = own_pair(own, i);
@@ -384,8 +391,8 @@ template <int form> struct decay_sums {
 
 /* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
 template <int form>
-static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *alpha, const keys_rows &k,
-                                          int first, const decay_sums<form> &sums) {
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *alpha,
+                                          const keys_rows &k, int first, const decay_sums<form> &sums) {
     typedef decay_sums<form> counts;
     constexpr bool known = form & (PAIRS | SINGLE);
     const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;

@@ -194,7 +194,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     unsigned key[HALF];
     float2 a[HALF];
 #pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(i));
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(threadIdx.x, i));
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];

@@ -62,8 +62,8 @@ static __device__ inline void dr_scan_replay(const unsigned (&key)[count], const
     }
 }
 
-/* The squash with what can be known before: of z = log2(A + eps) - centre and u = 1 / (log2 e + |z|), s = z u, s' = (u log2 e)^2
- * and B = 2^(offset - factor s). */
+/* The squash with what can be known before: of z = log2(A + eps) - centre and u = 1 / (log2 e + |z|), s = z u, s' = (u log2
+ * e)^2 and B = 2^(offset - factor s). */
 typedef struct {
     float eps, centre, offset, factor;
     float slope; /* what the gradient of A has beside B s' / (A + eps) of the powers of two: -factor as the rule has it, and
