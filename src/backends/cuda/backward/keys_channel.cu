@@ -16,6 +16,27 @@
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
+/* Asks for keys and queries where they stand in tensors as they are and all rows are there and aligned (whole), and for those
+ * of the diagonal scan, which always stand there; 128 threads. */
+template <typename T, int form>
+static __device__ inline bool load_straight(const dr_cuda_rows &rows, const dr_row_block &x, char *shared,
+                                            const keys_room &room, int first, bool whole) {
+    constexpr bool made = form & MADE;
+    const dr_source write = made ? dr_source_made(rows, rows.squashed) : dr_write_source(rows), query = dr_query_source(rows);
+    if (!made && (!write.at || !query.at || room.read != room.write)) return false;
+#pragma unroll 1
+    for (int i = 0; i < (made ? 3 : 2); i++) {
+        const dr_source from = i == 0 ? write : i == 1 ? query : dr_source_of(rows.input[DR_INPUT_KEY]);
+        char *tile = shared + (i == 0 ? room.write : i == 1 ? room.query : room.read);
+        const T *at = (const T *)from.at + x.place.first * from.token + x.key_head * from.head + first;
+        if (!made || whole)
+            dr_load_columns<T>(tile, at, (int)from.token, 0);
+        else
+            dr_copy_rows<T>(tile, 64, 1, 64, rows.aligned, 64, 0, 1, {at, from.token, x.place.tokens});
+    }
+    return true;
+}
+
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
  * threads. */
 template <int form>
@@ -124,11 +145,11 @@ static __device__ inline void join_halves(float (&c)[4][4], const float (&more)[
     }
 }
 
-/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages. */
-template <typename T>
+/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages; most often with all of it. */
+template <typename T, bool often>
 static __device__ inline void multiply_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
                                               int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
-#pragma unroll 1
+#pragma unroll(often && sizeof(T) == 2 ? 4 : 1)
     for (int k = 0; k < 4; k++) {
         if (entry) {
             dr_operand_a<T> d_o, d_u;
@@ -349,7 +370,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         if (column >= 0) {
             dr_copy_wait<1>();
             __syncthreads();
-            multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
+            multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
             if (narrow && (entry || beyond))
                 exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
             else
@@ -362,15 +383,16 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
                 if (beyond && half == COPY_SECOND)
                     dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
                 __syncthreads();
-                multiply_states<T>(room, at, reads, entry, beyond, row, side, q, r, w);
+                multiply_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
             }
             __syncthreads(); /* the stage is read */
         }
         if (column >= 0 && next >= V && place == 0 && !asked) {
-            if constexpr (form & MADE)
-                load_made<T>(call, x, shared, room, first, half, whole);
+            const bool straight = half == COPY_SECOND && (form & MADE || (form & SINGLE && whole));
+            if (straight && load_straight<T, form>(plan.rows, x, shared, room, first, whole))
+                dr_copy_commit();
             else
-                load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, half);
+                load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, form & MADE ? COPY_FIRST : half);
             asked = true;
             continue;
         }

@@ -238,18 +238,29 @@ static __device__ inline void store_tiles(const dr_cuda_backward_call &call, con
             store_tile<T, form>(rows, x, shared + tiles[i], k.leads, i, first);
 }
 
-/* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
- * d_near without the decays from or to the border of the half; out, e of each token in its first row (what goes into the suffix
- * sum over rows) and what the write key has got so far, of its read key too where that leads to it. Returns what an undecayed
- * read of the first row adds to the token before. */
+/* What write keys get of readers behind the warp's rows in the chunk, in own without the decays to the border of the half. */
+template <int form> static __device__ inline void take_near(const char *alpha, char *own, float2 (&near)[HALF]) {
+    float2 tail = make_float2(1, 1);
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        near[i] = times(tail, own_pair(own + 2 * OWN_BYTES, i));
+        if (i > 0 && row_decays<form>(i)) tail = times(tail, row_pair<float>(alpha, i));
+    }
+}
+
+/* Readers of the warp's rows, and writers as far as readers of the chunk go. own: twice [16][64]: in, d_query and d_read
+ * without the decays from the border of the half; out, e of each token in its last row (what goes into the suffix sum over rows
+ * but for what writers take) and what the write key has got of its own row, of its read key too where that leads to it. near:
+ * of readers behind the warp's rows, and then of all. Returns what an undecayed read of the first row adds to the token before.
+ */
 template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                          char *own, const channel_results &to) {
+                                          char *own, const channel_results &to, float2 (&near)[HALF]) {
     constexpr bool reads = form & READS, undecayed = form & LATE, gated = form & GATED, floats = form & FLOATS;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
-    float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
+    float2 x[HALF], fade[HALF]; /* of each writer: w times the decay since, that decay */
     float2 head = one, e = none, before_first = none;
     float gains[HALF];
 #pragma unroll
@@ -297,7 +308,6 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         }
         x[i] = w;
         fade[i] = one;
-        near[i] = none;
         float2 all = none;
         if (asks) {
             e = plus(q, d_q, e);
@@ -345,18 +355,6 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
     if (reads && to.gain) {
         dr_warp_sums<HALF>(gains);
         if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
-    }
-    float2 tail = one;
-#pragma unroll
-    for (int i = HALF - 1; i >= 0; i--) {
-        const float2 w = row_pair<T>(shared + room.write, i), got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
-        float2 &all = own_pair(own + OWN_BYTES, i);
-        all = make_float2(all.x + got.x, all.y + got.y);
-        if (row_asks<form>(i)) e = own_pair(own, i);
-        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
-        if (!row_decays<form>(i)) continue;
-        own_pair(own, i) = e;
-        tail = times(tail, row_pair<float>(alpha, i));
     }
     return before_first;
 }
@@ -432,61 +430,85 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
     }
 }
 
-/* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
- * the border. */
+/* What the warp's rows make, in registers: w's gradients, what the log decays get; w . d_w and w . w of the lane's channels. */
+template <int form> struct made_rows {
+    float2 d_write[HALF];
+    float dot[HALF], square[HALF];
+    decay_sums<form> decays;
+};
+
+/* The rest of w's gradients, and what the log decays get. own: e of each token and what w has got of its own row, as rows_near
+ * has them, and d_far without the decays to the border. */
 template <typename T, int form>
-static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                       const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
-                                       const channel_results &to) {
-    constexpr bool floats = form & FLOATS;
-    constexpr int steps = decay_sums<form>::steps; /* rows that have one e */
-    const int start = (int)(threadIdx.x / 32) * HALF;
-    const char *alpha = shared + room.alpha;
-    decay_sums<form> sums;
-    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
+static __device__ inline void rows_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
+                                       const float2 (&near)[HALF], made_rows<form> &r) {
+    constexpr int steps = decay_sums<form>::steps;
+    const float2 none = make_float2(0, 0);
+    float2 suffix = none, prefix = none, tail = make_float2(1, 1), e = none, f = none;
 #pragma unroll
-    for (int i = HALF - steps; i >= 0; i -= steps) {
-        float2 f = make_float2(0, 0);
-#pragma unroll
-        for (int step = steps - 1; step >= 0; step--) {
-            const int n = i + step, row = start + n;
-            const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, n)), near = own_pair(own + OWN_BYTES, n);
-            const float2 all = make_float2(near.x + far.x, near.y + far.y), write = row_pair<T>(shared + room.write, n);
-            f = plus(far, write, f);
-            if (floats)
-                put_floats(to, to.write, row, all);
-            else
-                set_row<T>(shared + room.write, n, all);
-            if (floats && to.made) {
-                const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
-                const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
-                if (threadIdx.x % 32 == 0) to.write_dot[row] = dot, to.square[row] = square;
-            }
-        }
-        const float2 e = own_pair(own, i);
-        tail = times(tail, row_pair<float>(alpha, i));
+    for (int i = HALF - 1; i >= 0; i--) {
+        const float2 w = row_pair<T>(shared + room.write, i), got = near[i], mine = own_pair(own + OWN_BYTES, i);
+        const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i));
+        const float2 all = make_float2(mine.x + got.x + far.x, mine.y + got.y + far.y);
+        if (row_asks<form>(i)) e = own_pair(own, i), f = none;
+        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        f = plus(far, w, f);
+        r.d_write[i] = all;
+        r.dot[i] = fmaf(w.x, all.x, w.y * all.y);
+        r.square[i] = fmaf(w.x, w.x, w.y * w.y);
+        if (!row_decays<form>(i)) continue;
+        tail = times(tail, row_pair<float>(shared + room.alpha, i));
         suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        sums.behind[i / steps] = suffix;
-        sums.written[i / steps] = f;
+        r.decays.behind[i / steps] = suffix;
+        r.decays.written[i / steps] = f;
     }
-    sums.decayed = tail.x == 0 || tail.y == 0;
+    r.decays.decayed = tail.x == 0 || tail.y == 0;
     put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
-    __syncthreads();
-    give_decays<form>(call.plan.rows, x, alpha, k, first, sums);
 }
 
-/* All of it; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+/* w's gradients to where they go. */
+template <typename T, int form>
+static __device__ inline void put_writes(char *shared, const keys_room &room, const channel_results &to, made_rows<form> &r) {
+    const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        if (form & FLOATS)
+            put_floats(to, to.write, start + i, r.d_write[i]);
+        else
+            set_row<T>(shared + room.write, i, r.d_write[i]);
+    }
+    if (!(form & FLOATS) || !to.made) return;
+    dr_warp_sums<HALF>(r.dot);
+    dr_warp_sums<HALF>(r.square);
+    if (lane % 4 == 0) to.write_dot[start + lane / 4] = r.dot[0], to.square[start + lane / 4] = r.square[0];
+}
+
+/* All of it but what the gradients lead to; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+template <typename T, int form>
+static __device__ inline void make_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                        char *own, int column, const float (&w)[4][4], const channel_results &to,
+                                        made_rows<form> &r) {
+    float2 near[HALF];
+    take_near<form>(shared + room.alpha, own, near);
+    meet_block();
+    put_own(own + 2 * OWN_BYTES, column, w);
+    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to, near);
+    meet_block();
+    rows_far<T, form>(shared, room, k, own, before_first, near, r);
+}
+
+/* The same, and the gradients. */
 template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first, int column,
                                           const float (&w)[4][4]) {
     const channel_results to = channel_results_of<T, form>(call, x, first);
-    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
-    meet_block();
-    put_own(own + 2 * OWN_BYTES, column, w);
-    meet_block();
-    rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
+    made_rows<form> r;
+    make_rows<T, form>(call.plan.rows, shared, room, k, own, column, w, to, r);
+    put_writes<T, form>(shared, room, to, r);
+    __syncthreads();
+    give_decays<form>(call.plan.rows, x, shared + room.alpha, k, first, r.decays);
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 

@@ -52,70 +52,8 @@ static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, uns
     return plan.length ? dr_block_in_turn(plan, from_first) : from_first;
 }
 
-/* Asks for G, M, and keys, write keys and queries, which all stand in tensors, as a group. whole: all rows are there, and
- * aligned. */
-template <typename T>
-static __device__ inline void load_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                        const keys_room &room, int first, int parts, bool whole) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    if (parts & COPY_FIRST) {
-        load_scores<T>(call, x, shared, room);
-        dr_copy_commit();
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 3; i++) {
-        const dr_source from = i == 0   ? dr_source_made(rows, rows.squashed)
-                               : i == 1 ? dr_source_of(rows.input[DR_INPUT_KEY])
-                                        : dr_source_of(rows.input[DR_INPUT_QUERY]);
-        const T *at = (const T *)from.at + x.place.first * from.token + x.head * from.head + first;
-        char *tile = shared + (i == 0 ? room.write : i == 1 ? room.read : room.query);
-        if (whole)
-            dr_load_columns<T>(tile, at, (int)from.token, 0);
-        else
-            dr_copy_rows<T>(tile, 64, 1, 64, rows.aligned, 64, 0, 1, {at, from.token, x.place.tokens});
-    }
-    dr_copy_commit();
-}
-
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
  */
-
-/* What rows_far makes, in registers: w's gradients, and what the log decays get; w . d_w and w . w of the lane's channels. */
-struct made_rows {
-    float2 d_write[HALF];
-    float dot[HALF], square[HALF];
-    decay_sums<SINGLE> decays;
-};
-
-template <typename T>
-static __device__ inline void made_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
-                                       made_rows &r) {
-    float2 alpha[HALF], write[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
-        alpha[i] = row_pair<float>(shared + room.alpha, i);
-        write[i] = row_pair<T>(shared + room.write, i);
-        r.decays.behind[i] = own_pair(own, i);
-        r.d_write[i] = own_pair(own + OWN_BYTES, i);
-        r.decays.written[i] = own_pair(own + 2 * OWN_BYTES, i);
-    }
-    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll
-    for (int i = HALF - 1; i >= 0; i--) {
-        const float2 far = times(tail, r.decays.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
-        tail = times(tail, alpha[i]);
-        suffix = make_float2(suffix.x + r.decays.behind[i].x, suffix.y + r.decays.behind[i].y);
-        r.d_write[i] = all;
-        r.decays.behind[i] = suffix;
-        r.decays.written[i] = times(far, write[i]);
-        prefix = make_float2(prefix.x + r.decays.written[i].x, prefix.y + r.decays.written[i].y);
-        r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
-        r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
-    }
-    r.decays.decayed = tail.x == 0 || tail.y == 0;
-    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
-}
 
 /* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
 template <int blocks>
@@ -177,17 +115,13 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const dr_scan_number *number = scan_numbers(k) + start;
     scan_share &share = scan_share_of(shared, room, warp), &last = scan_share_of(shared, room, WARPS - 1);
     const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
-    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, channel_results_of<T, form>(call, x, first));
-    meet_block();
-    put_own(own + 2 * OWN_BYTES, column, w);
-    meet_block();
+    made_rows<form> r;
+    make_rows<T, form>(rows, shared, room, k, own, column, w, channel_results_of<T, form>(call, x, first), r);
 
     /* asked for long before they are needed */
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    made_rows r;
-    made_far<T>(shared, room, k, own, before_first, r);
     share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
 
     /* A */
@@ -206,7 +140,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
         peeked = dr_chain_peek(rows, call.chain, chain);
         given = chain.behind == 0;
     }
-    give_decays<SINGLE>(rows, x, shared + room.alpha, k, first, r.decays);
+    give_decays<form>(rows, x, shared + room.alpha, k, first, r.decays);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll
     for (int i = 0; i < WARPS - 1; i++) {
