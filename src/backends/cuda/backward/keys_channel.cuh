@@ -198,6 +198,7 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
         const lead all = leads[2 * index];
         if (!all.at) return;
         T *at = (T *)all.at + begin * all.stride + within;
+        __builtin_assume(__isGlobal(at)); /* or what is in shared memory might be meant */
 #pragma unroll
         for (int i = 0; i < HALF; i += step, at += step * all.stride)
             *(uint4 *)at = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, begin + i, within));

@@ -133,6 +133,12 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++) {
+        const float factor = scan_factor(k, i);
+        const float2 end = scan_share_of(shared, room, i).end[lane];
+        if (i < warp) entry = plus(factor, entry, end);
+    }
     float2 peeked = make_float2(0, 0);
     bool given = false; /* by the call */
     if (tells) {
@@ -142,12 +148,6 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     }
     give_decays<form>(rows, x, shared + room.alpha, k, first, r.decays);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
-#pragma unroll
-    for (int i = 0; i < WARPS - 1; i++) {
-        const float factor = scan_factor(k, i);
-        const float2 end = scan_share_of(shared, room, i).end[lane];
-        if (i < warp) entry = plus(factor, entry, end);
-    }
 
     /* its gradient from zero */
     float2 d_key[HALF];
