@@ -306,11 +306,46 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
-/* What follows from a call's rule alone. */
+/* What all chunks of a call have in common. */
 typedef struct {
     unsigned char input[LEADS]; /* lead_input */
     bool tied;
+    bool plain; /* where all rows of a chunk are there, tiles of one row a token are copied as they lie */
+    dr_divider heads, group, chunks, chains; /* value heads, those of a key head; of equal sequences, chunks, and how many begin
+                                              * with a chunk of each head */
 } keys_rule;
+
+/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_in_turn). */
+static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &call, const keys_rule &rule, unsigned index,
+                                                bool in_turn) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    unsigned slot, head, sequence, before;
+    if (in_turn) {
+        before = dr_divide(index, rule.chains);
+        const unsigned chain = index - before * rule.chains.by;
+        sequence = dr_divide(chain, rule.heads);
+        head = chain - sequence * rule.heads.by;
+        slot = sequence * rule.chunks.by + before;
+    } else {
+        slot = dr_divide(index, rule.heads);
+        head = index - slot * rule.heads.by;
+        sequence = dr_divide(slot, rule.chunks);
+        before = slot - sequence * rule.chunks.by;
+    }
+    dr_row_block x;
+    x.block = slot * rule.heads.by + head;
+    x.head = (int)head;
+    x.key_head = (int)dr_divide(head, rule.group);
+    if (plan.length) {
+        const int behind = (int)before * plan.chunk, left = (int)plan.length - behind;
+        x.place = {sequence, (int)(sequence * (unsigned)plan.length) + behind, left < plan.chunk ? left : plan.chunk,
+                   left <= plan.chunk};
+    } else {
+        x.place = dr_find_chunk(plan, call.chunk.cu, slot);
+    }
+    x.rows = x.place.tokens * plan.rows.steps;
+    return x;
+}
 
 /* 64 channels of a chunk, from `first` on. */
 template <typename T, int form, int blocks>
@@ -349,8 +384,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
-    const bool whole = form & SINGLE && x.rows == 64 && plan.rows.aligned && plan.rows.key_size == plan.key_width &&
-                       plan.rows.value_size == V; /* most often */
+    const bool whole = form & SINGLE && rule.plain && x.rows == 64; /* most often */
     bool asked = false;
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
@@ -419,18 +453,18 @@ template <typename T, int form>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
     const unsigned parts = (unsigned)call.plan.key_width / 64; /* 1, 2 or 4 */
-    const dr_row_block x = dr_row_block_of(call.plan, call.chunk.cu, blockIdx.x >> parts / 2);
+    const dr_row_block x = find_rows(call, rule, blockIdx.x >> parts / 2, false);
     if (x.rows > 0) make_keys<T, form, 1>(call, rule, x, (int)(blockIdx.x & (parts - 1)) * 64);
 }
 
-/* With the backward of the diagonal scan, chunks in its order. */
+/* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. */
 template <typename T, int blocks>
 static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const dr_cuda_chunk_plan &plan = call.plan;
     const int block = (int)(blockIdx.x % blocks);
-    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, scan_block(plan, blockIdx.x / blocks));
+    const dr_row_block x = find_rows(call, rule, (unsigned)plan.blocks - 1 - blockIdx.x / blocks, plan.length > 0);
     if (x.rows > 0)
         make_keys<T, READS | SINGLE | MADE, blocks>(call, rule, x, block * 64);
     else if (threadIdx.x == 0)
@@ -442,9 +476,14 @@ typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
 static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
+    const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
-    rule.tied = dr_rows_tied(call->plan.rows);
-    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
+    rule.tied = dr_rows_tied(plan.rows);
+    rule.plain = plan.rows.aligned && plan.rows.key_size == plan.key_width && plan.rows.value_size == plan.value_width;
+    rule.heads = dr_divider_of(plan.value_heads), rule.group = dr_divider_of(plan.rows.group);
+    rule.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
+    rule.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
                           lay_room(element, true).bytes + more, stream, *call, rule);
 }

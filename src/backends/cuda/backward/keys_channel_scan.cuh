@@ -46,12 +46,6 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
     return *(scan_dots *)(shared + room.bytes);
 }
 
-/* The chunk and head that come n-th: chunks from the last on, of equal sequences all in turn. */
-static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, unsigned n) {
-    const unsigned from_first = (unsigned)plan.blocks - 1 - n;
-    return plan.length ? dr_block_in_turn(plan, from_first) : from_first;
-}
-
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
  */
 
