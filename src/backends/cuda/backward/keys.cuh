@@ -108,21 +108,14 @@ static __device__ inline void exit_part(const dr_cuda_rows &rows, const char *sh
 /* Copies are asked for by 128 threads, all of them, or one of two halves. */
 enum { COPY_FIRST = 1, COPY_SECOND = 2, COPY_ALL = COPY_FIRST | COPY_SECOND };
 
-/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. whole: dO has all 64 rows, one a token, and
- * columns. */
+/* Asks for dO, dY, U of 64 columns of V, and S, dS' of them and 64 channels. */
 template <typename T>
 static __device__ inline void load_states(const dr_cuda_backward_call &call, const dr_row_block &x, char *stage,
-                                          const keys_room &room, int first, int column, int parts, bool whole = false) {
+                                          const keys_room &room, int first, int column, int parts) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const int64_t rows_at = x.block * 64 * plan.value_width, states_at = (x.block * plan.value_width + column) * plan.key_width;
     if (parts & COPY_FIRST) {
-        if (whole) {
-            const int width = plan.rows.value_heads * plan.rows.value_size;
-            const T *d_o = (const T *)call.d_o + x.place.first * width + x.head * plan.rows.value_size;
-            dr_load_columns<T>(stage + room.stage[0], d_o, width, column);
-        } else {
-            dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
-        }
+        dr_load_output_rows<T>(stage + room.stage[0], plan.rows, x, call.d_o, column);
         if (plan.reads)
             dr_load_columns<T>(stage + room.stage[1], (const T *)call.back.d_update + rows_at, plan.value_width, column);
         dr_load_columns<T>(stage + room.stage[3], (const T *)call.saved + states_at, plan.key_width, first);

@@ -16,6 +16,53 @@
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
 
+/* What a thread copies of the states' stages: 16 bytes of every so many rows of dY and S, in the first half of the threads,
+ * which have dO as well, and of U and dS'; of the columns of V that come next. */
+template <typename T> struct stage_copy {
+    const T *rows, *state, *d_o;
+    unsigned to; /* in the first stage, of dY or U */
+};
+
+template <typename T>
+static __device__ inline stage_copy<T> stage_copy_of(const dr_cuda_backward_call &call, const dr_row_block &x,
+                                                     const char *shared, const keys_room &room, int first, int half) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int thread = dr_copy_thread(), row = thread / units, within = thread % units * unit, V = plan.value_width;
+    const bool one = half == COPY_FIRST;
+    const int64_t d_o_width = plan.rows.value_heads * plan.rows.value_size;
+    stage_copy<T> copy;
+    copy.rows = (const T *)(one ? call.back.d_update : call.back.update) + x.block * 64 * V + (row * V + within);
+    copy.state = (const T *)(one ? call.saved : call.back.d_exit) + x.block * V * plan.key_width +
+                 (row * plan.key_width + first + within);
+    copy.d_o =
+        (const T *)call.d_o + x.place.first * d_o_width + (x.head * plan.rows.value_size + row * (int)d_o_width + within);
+    copy.to = dr_tile_at<T>(dr_shared_address(shared + (one ? room.stage[1] : room.stage[2])), 64, row, within);
+    return copy;
+}
+
+/* Asks for the stage at `place`, columns of V from `column` on. whole: all 64 rows of dO are there, a token each, and columns.
+ */
+template <typename T>
+static __device__ inline void load_stage(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, int place, int column, int half, bool whole,
+                                         stage_copy<T> &copy) {
+    constexpr int units = 64 * (int)sizeof(T) / 16, step = DR_COPY_THREADS / units, bytes = step * 64 * (int)sizeof(T);
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int K = plan.key_width, V = plan.value_width, tile = room.stage[1] - room.stage[0];
+    const int d_o_step = plan.rows.value_heads * plan.rows.value_size * step;
+    const unsigned to = copy.to + (unsigned)place;
+    const bool one = half == COPY_FIRST;
+    if (one && !whole) dr_load_output_rows<T>(shared + place + room.stage[0], plan.rows, x, call.d_o, column);
+#pragma unroll
+    for (int j = 0; j < 64 / step; j++) {
+        if (one && whole) dr_copy_whole(to + (unsigned)(j * bytes - tile), copy.d_o + j * d_o_step);
+        if (plan.reads || !one) dr_copy_whole(to + (unsigned)(j * bytes), copy.rows + j * step * V);
+        dr_copy_whole(to + (unsigned)(j * bytes + 2 * tile), copy.state + j * step * K);
+    }
+    copy.d_o += 64, copy.rows += 64, copy.state += 64 * K;
+}
+
 /* Asks for keys and queries where they stand in tensors as they are and all rows are there and aligned (whole), and for those
  * of the diagonal scan, which always stand there; 128 threads. */
 template <typename T, int form>
@@ -386,6 +433,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     const int V = plan.value_width;
     const bool whole = form & SINGLE && rule.plain && x.rows == 64; /* most often */
     bool asked = false;
+    stage_copy<T> copy = stage_copy_of<T>(call, x, shared, room, first, half);
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
@@ -430,7 +478,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             asked = true;
             continue;
         }
-        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half, whole);
+        if (next < V) load_stage<T>(call, x, shared, room, place, next, half, whole, copy);
         if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha, whole);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
