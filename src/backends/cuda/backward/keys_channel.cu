@@ -12,6 +12,7 @@
  * gradient of the log decays (decay.cu says which). */
 #include "backends/cuda/backward/keys_channel_scan.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/launch.cuh"
 
 /* ---- decays -------------------------------------------------------------------------------------------------------------- */
