@@ -395,6 +395,13 @@ static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &cal
     return x;
 }
 
+/* dr_given_state where it is asked for so late that nothing is kept for it. */
+static __device__ inline const float *given_state(const dr_cuda_backward_call &call, dr_row_block x, bool exit) {
+    const int64_t end = dr_sequence_begin(call.plan, call.chunk.cu, x.place.sequence + 1);
+    x.place.last = end - x.place.first <= call.plan.chunk;
+    return dr_given_state(call, x, exit);
+}
+
 /* 64 channels of a chunk, from `first` on. */
 template <typename T, int form, int blocks>
 static __device__ inline void make_keys(const dr_cuda_backward_call &call, const keys_rule &rule, const dr_row_block &x,
@@ -409,31 +416,25 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         const scan_dots &dots = scan_dots_of(shared, room);
         dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
     }
-    const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
-    float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
-    if (thread < 64) {
-        gain = call.chunk.factors[x.block * 64 + thread].gain;
-        keep = call.chunk.keep[x.block * plan.key_width + first + thread];
+    const unsigned thread = threadIdx.x;
+    const int row = (int)(thread / 64 * 16), side = (int)(thread / 32 % 2 * 32);
+    if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
+        dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block * 64 + thread].gain, true);
+        dr_copy_word(dr_shared_address(k.exit + thread), call.chunk.keep + (x.block * plan.key_width + first + thread), true);
     }
-    float scan_decay = 0, scan_gain = 0; /* of the diagonal scan, a warp's eight rows in turn */
-    const int scanned = thread / 32 * HALF + thread % HALF;
-    if (form & MADE && scanned < x.rows) {
-        scan_decay = dr_diagonal_decay(plan.rows, x.place.first + scanned, x.head);
-        scan_gain = dr_diagonal_gain(plan.rows, x.place.first + scanned, x.head);
-    }
+    if constexpr (form & MADE) load_numbers(plan.rows, x, k);
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
-    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
+    const bool given = narrow && (call.initial || call.d_final);
     float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
     float exit[2][4] = {};
     float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
     const bool whole = form & SINGLE && rule.plain && x.rows == 64; /* most often */
-    bool asked = false;
     stage_copy<T> copy = stage_copy_of<T>(call, x, shared, room, first, half);
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
@@ -441,24 +442,26 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
             if constexpr (blocks > 1) dr_cluster_join();
-            if (thread < 64) {
-                put_gain(k, thread, gain);
-                k.exit[thread] = keep;
-            } else if (thread < 64 + LEADS) {
-                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
+            if (thread / LEADS == 64 / LEADS + 1) {
+                const int i = (int)(thread % LEADS);
+                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[i], k.leads + i);
             }
-            if constexpr (form & MADE)
-                dr_scan_put_numbers<HALF>(expf(scan_decay), scan_gain, scan_numbers(k) + thread / 32 * HALF);
         }
         if (column >= 0) {
             dr_copy_wait<1>();
             __syncthreads();
             multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
+            const float *entry = given ? given_state(call, x, false) : NULL,
+                        *beyond = given ? given_state(call, x, true) : NULL;
             if (narrow && (entry || beyond))
                 exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
             else
                 multiply_exit<T>(room, at, exit);
-            if (column == 0) make_alphas<T, form>(shared + room.alpha);
+            if (column == 0) {
+                make_alphas<T, form>(shared + room.alpha);
+                if (thread < 64) put_gain(k, (int)thread, k.gain[thread]);
+                if constexpr (form & MADE) put_numbers(k);
+            }
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
@@ -470,13 +473,12 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             }
             __syncthreads(); /* the stage is read */
         }
-        if (column >= 0 && next >= V && place == 0 && !asked) {
+        if (column >= 0 && next >= V && place == 0) { /* once */
             const bool straight = half == COPY_SECOND && (form & MADE || (form & SINGLE && whole));
             if (straight && load_straight<T, form>(plan.rows, x, shared, room, first, whole))
                 dr_copy_commit();
             else
                 load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, form & MADE ? COPY_FIRST : half);
-            asked = true;
             continue;
         }
         if (next < V) load_stage<T>(call, x, shared, room, place, next, half, whole, copy);

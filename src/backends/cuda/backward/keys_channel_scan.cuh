@@ -30,6 +30,27 @@ static __device__ inline dr_scan_number *scan_numbers(const keys_rows &k) {
     return (dr_scan_number *)k.head_query;
 }
 
+/* Asks for the log decays and gains of a warp's rows; 0 where there are none. */
+static __device__ inline void load_numbers(const dr_cuda_rows &rows, const dr_row_block &x, const keys_rows &k) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * HALF + lane;
+    if (lane >= HALF) return;
+    const dr_cuda_input &decay = rows.input[dr_diagonal_decay_input(rows)], &gain = rows.input[dr_diagonal_gain_input(rows)];
+    dr_scan_number *number = scan_numbers(k) + row;
+    const int64_t token = x.place.first + row;
+    dr_copy_word(dr_shared_address(&number->alpha), (const float *)decay.at + dr_input_index(decay, token, 0, x.head),
+                 decay.at && row < x.rows);
+    dr_copy_word(dr_shared_address(&number->gain), (const float *)gain.at + dr_input_index(gain, token, 0, x.head),
+                 gain.at && row < x.rows);
+}
+
+/* When they have come. */
+static __device__ inline void put_numbers(const keys_rows &k) {
+    dr_scan_number *number = scan_numbers(k) + threadIdx.x / 32 * HALF;
+    const dr_scan_number mine = number[threadIdx.x % HALF];
+    __syncwarp();
+    dr_scan_put_numbers<HALF>(expf(mine.alpha), mine.gain, number);
+}
+
 /* The factor of a state over a warp's rows. */
 static __device__ inline float scan_factor(const keys_rows &k, int warp) {
     return scan_numbers(k)[warp * HALF + HALF - 1].head;

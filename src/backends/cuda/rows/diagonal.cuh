@@ -24,12 +24,8 @@ static __device__ inline dr_input dr_diagonal_gain_input(const dr_cuda_rows &row
     return rows.tied_scan ? DR_INPUT_BETA : DR_INPUT_SCAN_GAIN;
 }
 
-static __device__ inline float dr_diagonal_decay(const dr_cuda_rows &rows, int64_t token, int head) {
-    return dr_input_scalar(rows, dr_diagonal_decay_input(rows), token, 0, head);
-}
-
 static __device__ inline float dr_diagonal_alpha(const dr_cuda_rows &rows, int64_t token, int head) {
-    return expf(dr_diagonal_decay(rows, token, head));
+    return expf(dr_input_scalar(rows, dr_diagonal_decay_input(rows), token, 0, head));
 }
 
 static __device__ inline float dr_diagonal_gain(const dr_cuda_rows &rows, int64_t token, int head) {
