@@ -15,7 +15,7 @@
 #include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-/* ---- decays -------------------------------------------------------------------------------------------------------------- */
+/* ---- loads, decays ------------------------------------------------------------------------------------------------------ */
 
 /* What a thread copies of the states' stages: 16 bytes of every so many rows of dY and S, in the first half of the threads,
  * which have dO as well, and of U and dS'; of the columns of V that come next. */
