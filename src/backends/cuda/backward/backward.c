@@ -51,7 +51,8 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
 }
 
 dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    if (dr_cuda_diagonal_inside_back(&call->plan))
+    const bool rows_back = dr_cuda_diagonal_rows_back(&call->plan);
+    if (dr_cuda_diagonal_inside_back(&call->plan) || rows_back)
         DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));
     DR_TRY(dr_cuda_backward_reverse(call, stream));
     if (dr_cuda_backward_fuses(&call->plan)) {
@@ -61,5 +62,6 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t s
         DR_TRY(dr_cuda_backward_keys(call, stream));
         DR_TRY(dr_cuda_backward_decay(call, stream));
     }
-    return dr_cuda_backward_rows(call, stream);
+    DR_TRY(dr_cuda_backward_rows(call, stream));
+    return rows_back ? dr_cuda_backward_key_scan(call, stream) : DR_OK;
 }

@@ -78,6 +78,8 @@ dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaS
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream); /* gradients calls it */
+/* The diagonal scan's backward behind gradients (dr_cuda_diagonal_rows_back). */
+dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
 

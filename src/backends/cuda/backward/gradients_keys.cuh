@@ -116,6 +116,16 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
     }
 }
 
+/* Likewise where key_scan.cu takes them, [64][128] in its order: a thread's 16 bytes are two pairs of channels, eight apart. */
+static __device__ inline void put_pairs(const worker &w, float *to, const float (&c)[8][4]) {
+    float4 *at = (float4 *)(to + (w.rows.x.block * 64 + w.row) * 128 + w.group * 64) + w.t;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < 8; n += 2)
+            at[h * (8 * 128 / 4) + 2 * n] = make_float4(c[n][2 * h], c[n][2 * h + 1], c[n + 1][2 * h], c[n + 1][2 * h + 1]);
+}
+
 /* Sums of the squares of a box, of the thread's two rows. */
 template <typename T> static __device__ inline float2 squares_of(unsigned box) {
     unsigned x[8][2];
@@ -172,6 +182,11 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
             else
                 r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
+    if (made && !call.diagonal.key) {
+        put_input<T>(w, read, DR_INPUT_KEY, r);
+        put_pairs(w, call.diagonal.squashed, k);
+        return;
+    }
     if (made) {
         put_scan(w, call.diagonal.key, r);
         put_scan(w, call.diagonal.squashed, k);

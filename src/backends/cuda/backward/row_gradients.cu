@@ -275,8 +275,14 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
             dot += call.back.write_part[part + p * 64];
             square += call.back.square_part[part + p * 64];
         }
-        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] =
-            dr_settle_by(call.back.write_dot[at], dot, square);
+        const float settle = dr_settle_by(call.back.write_dot[at], dot, square);
+        if (call.diagonal.key) {
+            call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = settle;
+        } else { /* key_scan.cu takes them together */
+            const int64_t token = x.place.first + i;
+            const float alpha = dr_diagonal_alpha(rows, token, x.key_head), gain = dr_diagonal_gain(rows, token, x.key_head);
+            ((float4 *)call.diagonal.settle)[at] = make_float4(alpha, gain, settle, 0);
+        }
     }
     const dr_input gained = dr_row_gained(&spec);
     if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);

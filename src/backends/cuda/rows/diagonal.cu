@@ -21,6 +21,11 @@ bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
     return plan->scan_inside && plan->rows.channel_decay && !squash.tanh && squash.eps >= 1e-15f; /* one division for two */
 }
 
+bool dr_cuda_diagonal_rows_back(const dr_cuda_chunk_plan *plan) {
+    const dr_map_squash &squash = plan->rows.squash;
+    return plan->scan_inside && !plan->rows.channel_decay && plan->key_width == 128 && !squash.tanh && squash.eps >= 1e-15f;
+}
+
 void dr_cuda_diagonal_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_chain *chain) {
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
     *chain = dr_cuda_diagonal_chain{};

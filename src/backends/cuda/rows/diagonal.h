@@ -37,6 +37,8 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
 /* Whether the backward's stages do. */
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);
+/* Whether it is a kernel of its own that takes gradients as they are in the accumulators of gradients.cu (key_scan.cu). */
+bool dr_cuda_diagonal_rows_back(const dr_cuda_chunk_plan *plan);
 /* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
  * saves them. */
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);

@@ -16,6 +16,12 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
         gradients->centre = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
         return;
     }
+    if (dr_cuda_diagonal_rows_back(plan)) {
+        gradients->settle = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 4 * sizeof(float));
+        gradients->squashed = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 128 * sizeof(float));
+        gradients->centre = (float *)dr_arena_take(arena, chunks * sizeof(float));
+        return;
+    }
     gradients->key = (float *)dr_arena_take(arena, bytes);
     if (dr_rows_made(&plan->rows))
         gradients->settle = (float *)dr_arena_take(arena, tokens * sizeof(float));
@@ -303,11 +309,11 @@ static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *c
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
                                     cudaStream_t stream) {
-    const bool inside = dr_cuda_diagonal_inside_back(plan); /* then it is made */
+    const bool inside = dr_cuda_diagonal_inside_back(plan), made = inside || dr_cuda_diagonal_rows_back(plan);
     const bool squashes_only = gradients->squashed && !gradients->morrison && !gradients->read_query;
-    if (squashes_only)
+    if (squashes_only && !made)
         DR_TRY(dr_cuda_diagonal_chain_backward(plan, cu, chain, gradients, d_final, d_initial, stream));
-    else if (!inside)
+    else if (!made)
         DR_TRY(in_three_steps(plan, cu, chain, gradients, d_final, d_initial, stream));
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;

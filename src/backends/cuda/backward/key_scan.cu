@@ -1,0 +1,317 @@
+/* The diagonal scan's backward behind gradients.cu, where it makes the write keys B * key of the keys that are read and a decay
+ * is that of a head: from what write keys get, and what keys get beside the scan,
+ *
+ *     A           of every row, from A before the chunk
+ *     B, slope    s_t = slope key d_write / (A_t + eps)          d_key += B d_write
+ *     chain       the gradient of A from the chunks behind       d_t = s_t + alpha_{t+1} d_{t+1}
+ *     gradients   d_key += 2 b key d_t       d_b = sum key^2 d_t       d_alpha = sum A_{t-1} d_t
+ *
+ * A thread block takes a chunk of a head, a warp eight rows of it and all 128 channels, a lane four of these: so a row's
+ * numbers, its sums over channels and the addresses cost a quarter of an instruction a channel. Keys, sources and gradients of
+ * keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for another, and A before the
+ * rows passes through a place of shared memory that only its thread knows. d_write comes as gradients.cu has it in its
+ * accumulators: a lane's four channels are two pairs, eight channels apart (scan_place).
+ *
+ * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
+ * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
+#include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/divide.cuh"
+#include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/rows/diagonal_rows_back.cuh"
+
+enum { WARPS = 8, ROWS = 8, WIDTH = 128, BOXES = WIDTH / 64 };
+
+typedef __nv_bfloat16 T;
+
+typedef struct {
+    float4 before[ROWS][32 * WARPS]; /* A before a thread's rows */
+    float4 end[WARPS][32];           /* what a warp's rows make of A = 0 */
+    float begin[WARPS][WIDTH];       /* of d = 0; channels in the order of scan_place */
+    float exit[WIDTH];               /* d behind the chunk */
+    dr_scan_number number[WARPS * ROWS];
+    float settle[WARPS * ROWS];
+    float factor[WARPS]; /* product of the alphas of a warp's rows */
+    float centre[WARPS];
+    bool known[BOXES]; /* whether what comes from behind a box of 64 channels was there before it was waited for */
+} scan_room;
+
+/* Four channels that are two pairs. */
+typedef struct {
+    float2 low, high;
+} four;
+
+static __device__ inline four plus(float factor, const four &x, const float *to) {
+    const float4 y = *(const float4 *)to;
+    return {make_float2(fmaf(factor, x.low.x, y.x), fmaf(factor, x.low.y, y.y)),
+            make_float2(fmaf(factor, x.high.x, y.z), fmaf(factor, x.high.y, y.w))};
+}
+
+/* Where the pair of channels from an even one on lies among a row's 128: of 16 channels lane t of four has 2 t, 2 t + 1 and
+ * those eight behind. */
+static __device__ inline int scan_place(int channel) {
+    return channel / 16 * 16 + channel % 8 * 2 + channel % 16 / 8 * 2;
+}
+
+/* Rows of 16 bits: where the thread's first pair of its warp's first row lies, bytes from one row to the next, and rows that are
+ * there. */
+typedef struct {
+    int64_t at;
+    unsigned stride;
+    int alive;
+    bool plain; /* all of the warp's are, and lie at four bytes: nothing to ask of a row */
+} scan_rows;
+
+static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, unsigned (&to)[ROWS][2]) {
+    const char *from = (const char *)tensor + rows.at;
+    if (rows.plain) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const unsigned *pair = (const unsigned *)(from + (uint64_t)rows.stride * i);
+            to[i][0] = pair[0], to[i][1] = pair[4];
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        to[i][0] = to[i][1] = 0;
+        if (i >= rows.alive) continue;
+        const unsigned short *x = (const unsigned short *)(from + (uint64_t)rows.stride * i);
+        to[i][0] = x[0] | (unsigned)x[1] << 16, to[i][1] = x[8] | (unsigned)x[9] << 16;
+    }
+}
+
+static __device__ inline void store_rows(const scan_rows &rows, void *tensor, const four (&x)[ROWS]) {
+    char *to = (char *)tensor + rows.at;
+    unsigned pairs[ROWS][2];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        pairs[i][0] = dr_pack(T(), x[i].low.x, x[i].low.y), pairs[i][1] = dr_pack(T(), x[i].high.x, x[i].high.y);
+    if (rows.plain) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            unsigned *pair = (unsigned *)(to + (uint64_t)rows.stride * i);
+            pair[0] = pairs[i][0], pair[4] = pairs[i][1];
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (i >= rows.alive) break;
+        unsigned short *pair = (unsigned short *)(to + (uint64_t)rows.stride * i);
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            pair[8 * e] = (unsigned short)pairs[i][e], pair[8 * e + 1] = (unsigned short)(pairs[i][e] >> 16);
+    }
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------------------------------- */
+
+/* A call, and what divides the numbers of its blocks: heads, chains (of a sequence and head each) and, of equal sequences, the
+ * chunks of one. */
+struct key_scan_call : dr_cuda_backward_call {
+    dr_divider heads, chains, chunks;
+};
+
+typedef struct {
+    dr_chunk_place place;
+    unsigned block, slot;
+    int head, before, behind; /* chunks of the sequence before this one and behind it */
+} scan_chunk;
+
+/* The n-th on the way: chunks from the last on, of equal sequences all in turn. */
+static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsigned n) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int64_t *cu = call.chunk.cu;
+    scan_chunk x;
+    if (plan.length) {
+        const unsigned turn = dr_divide(n, call.chains), chain = n - turn * call.chains.by;
+        const unsigned sequence = dr_divide(chain, call.heads);
+        x.head = (int)(chain - sequence * call.heads.by);
+        x.behind = (int)turn;
+        x.before = (int)(call.chunks.by - 1 - turn);
+        x.slot = sequence * call.chunks.by + (unsigned)x.before;
+        const int64_t left = plan.length - x.before * plan.chunk;
+        x.place = {sequence, sequence * plan.length + x.before * plan.chunk, left < plan.chunk ? (int)left : plan.chunk,
+                   turn == 0};
+    } else {
+        const unsigned block = (unsigned)plan.blocks - 1 - n;
+        x.slot = dr_divide(block, call.heads);
+        x.head = (int)(block - x.slot * call.heads.by);
+        x.place = dr_find_chunk(plan, cu, x.slot);
+        x.before = (int)(x.slot - dr_sequence_slot(plan, cu, x.place.sequence));
+        x.behind = (int)dr_sequence_chunks(plan, cu, x.place.sequence) - 1 - x.before;
+    }
+    x.block = x.slot * call.heads.by + (unsigned)x.head;
+    return x;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+
+/* The rows' A from zero, behind the last of them. */
+static __device__ inline float4 end_of(const dr_scan_number *number, const unsigned (&key)[ROWS][2]) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const float2 low = dr_unpack(T(), key[i][0]), high = dr_unpack(T(), key[i][1]);
+        const float weight = number[i].gain * number[i].tail;
+        sum.x = fmaf(weight, low.x * low.x, sum.x);
+        sum.y = fmaf(weight, low.y * low.y, sum.y);
+        sum.z = fmaf(weight, high.x * high.x, sum.z);
+        sum.w = fmaf(weight, high.y * high.y, sum.w);
+    }
+    return sum;
+}
+
+/* A pair of row i: A before it comes back, a is stepped over it, d_write becomes s, which is added to what the rows make of
+ * d = 0. Returns what the centre gets, over -slope. */
+static __device__ inline float take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
+                                         float2 &a, float2 &d, float2 &d_key, float2 &begin) {
+    a.x = dr_map_scan_step(a.x, row.alpha, row.gain, k.x);
+    a.y = dr_map_scan_step(a.y, row.alpha, row.gain, k.y);
+    const float sum = dr_scan_source(squash, a.x, k.x, settle, d.x, d_key.x);
+    const float all = sum + dr_scan_source(squash, a.y, k.y, settle, d.y, d_key.y);
+    begin.x = fmaf(row.head, d.x, begin.x);
+    begin.y = fmaf(row.head, d.y, begin.y);
+    return all;
+}
+
+/* A pair of a row, d: what comes from behind, and then the row's; d_key becomes whole. */
+static __device__ inline void give_pair(float alpha_behind, float twice, float2 k, float2 before, float2 source, float2 &d,
+                                        float2 &d_key, float &d_gain, float &d_alpha) {
+    d = make_float2(fmaf(alpha_behind, d.x, source.x), fmaf(alpha_behind, d.y, source.y));
+    const float2 of_key = make_float2(k.x * d.x, k.y * d.y);
+    d_gain = fmaf(k.x, of_key.x, fmaf(k.y, of_key.y, d_gain));
+    d_alpha = fmaf(before.x, d.x, fmaf(before.y, d.y, d_alpha));
+    d_key = make_float2(fmaf(twice, of_key.x, d_key.x), fmaf(twice, of_key.y, d_key.y));
+}
+
+static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_constant__ key_scan_call call) {
+    __shared__ scan_room room;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const scan_chunk x = find_chunk(call, blockIdx.x);
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * ROWS;
+    const int channel = lane / 4 * 16 + lane % 4 * 2, alive = x.place.tokens - start;
+    if (x.place.tokens <= 0) {
+        if (threadIdx.x == 0) call.diagonal.centre[x.block] = 0;
+        return;
+    }
+
+    /* asked for before anything waits */
+    const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
+    const scan_rows keys = {(dr_input_index(input, x.place.first + start, 0, x.head) + channel) * (int)sizeof(T),
+                            (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
+    unsigned key[ROWS][2], beside[ROWS][2] = {};
+    load_rows(keys, input.at, key);
+    const float4 told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS]; /* of row lane % ROWS */
+    const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
+    four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)}, d[ROWS];
+    const float4 *d_write = (const float4 *)(call.diagonal.squashed + ((int64_t)x.block * 64 + start) * WIDTH) + lane;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const float4 y = keys.plain || i < alive ? d_write[i * (WIDTH / 4)] : make_float4(0, 0, 0, 0);
+        d[i] = {make_float2(y.x, y.y), make_float2(y.z, y.w)};
+    }
+    if (input.gradient) load_rows(keys, input.gradient, beside);
+    const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
+
+    /* A before the warp's rows */
+    const dr_scan_number *of_row = room.number + start;
+    const bool there = lane % ROWS < alive;
+    const float product = dr_scan_put_numbers<ROWS>(there ? told.x : 1, there ? told.y : 0, room.number + start);
+    if (lane < ROWS) room.settle[start + lane] = there ? told.z : 0;
+    if (lane == 0) room.factor[warp] = product;
+    __syncwarp();
+    room.end[warp][lane] = end_of(of_row, key);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++)
+        if (i < warp) a = plus(room.factor[i], a, (const float *)&room.end[i][lane]);
+
+    /* its gradient from zero; what comes from behind is asked for as late as it can come meanwhile */
+    const bool tells = warp < BOXES;
+    dr_chain_back chain;
+    float2 peeked;
+    four d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
+    float centre = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (i == ROWS / 2 && tells) {
+            chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
+            peeked = dr_chain_peek(rows, call.chain, chain);
+        }
+        const dr_scan_number row = of_row[i];
+        const float settle = room.settle[start + i];
+        room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
+        d_key[i] = {dr_unpack(T(), beside[i][0]), dr_unpack(T(), beside[i][1])};
+        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][0]), a.low, d[i].low, d_key[i].low, begin.low);
+        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][1]), a.high, d[i].high, d_key[i].high, begin.high);
+    }
+    *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
+    centre = dr_warp_sum(-squash.slope * centre);
+    if (lane == 0) room.centre[warp] = centre;
+    const int at = scan_place(warp % BOXES * 64 + 2 * lane);
+    if (tells) {
+        const bool come = x.behind == 0 || __all_sync(0xffffffffu, dr_is_told(peeked.x) && dr_is_told(peeked.y));
+        room.known[warp] = come;
+        *(float2 *)&room.exit[at] = peeked;
+    }
+    __syncthreads();
+
+    /* and from behind */
+    bool known = true;
+#pragma unroll
+    for (int i = 0; i < BOXES; i++) known &= room.known[i];
+    if (tells) {
+        float2 end = make_float2(0, 0);
+        float all = 1;
+#pragma unroll
+        for (int i = WARPS - 1; i >= 0; i--) {
+            const float factor = room.factor[i];
+            const float2 y = *(const float2 *)&room.begin[i][at];
+            end = make_float2(fmaf(factor, end.x, y.x), fmaf(factor, end.y, y.y));
+            all *= factor;
+        }
+        dr_chain_tell(call.chain, chain, all, end);
+        if (!room.known[warp]) *(float2 *)&room.exit[at] = peeked = dr_chain_await(call.chain, chain);
+        dr_chain_leave(rows, call.chain, chain, all, end, peeked);
+    }
+    if (!known) __syncthreads();
+    const float4 exit = *(const float4 *)&room.exit[4 * lane];
+    four behind = {make_float2(exit.x, exit.y), make_float2(exit.z, exit.w)};
+#pragma unroll
+    for (int i = WARPS - 1; i > 0; i--)
+        if (i > warp) behind = plus(room.factor[i], behind, &room.begin[i][4 * lane]);
+
+    float d_gain[ROWS], d_alpha[ROWS];
+#pragma unroll
+    for (int i = ROWS - 1; i >= 0; i--) {
+        const float4 before = room.before[i][threadIdx.x];
+        const float alpha = i + 1 < ROWS ? of_row[i + 1].alpha : 1, twice = 2 * of_row[i].gain;
+        d_gain[i] = d_alpha[i] = 0;
+        give_pair(alpha, twice, dr_unpack(T(), key[i][0]), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
+                  d_gain[i], d_alpha[i]);
+        give_pair(alpha, twice, dr_unpack(T(), key[i][1]), make_float2(before.z, before.w), d[i].high, behind.high,
+                  d_key[i].high, d_gain[i], d_alpha[i]);
+    }
+    if (input.gradient) store_rows(keys, input.gradient, d_key);
+    dr_warp_sums<ROWS>(d_gain);
+    dr_warp_sums<ROWS>(d_alpha);
+    if (lane % 4 == 0 && lane / 4 < alive)
+        dr_diagonal_put_scalars(rows, x.place.first + start + lane / 4, x.head, of_row[lane / 4].alpha, d_gain[0], d_alpha[0]);
+    if (threadIdx.x == 0) {
+        float sum = 0;
+        for (int i = 0; i < WARPS; i++) sum += room.centre[i];
+        call.diagonal.centre[x.block] = sum;
+    }
+}
+
+dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->blocks == 0) return DR_OK;
+    const int64_t chunks = plan->length ? (plan->length + plan->chunk - 1) / plan->chunk : 1;
+    const key_scan_call own = {*call, dr_divider_of(plan->key_heads), dr_divider_of(plan->sequences * plan->key_heads),
+                               dr_divider_of(chunks)};
+    return dr_cuda_launch("key_scan", key_scan, {plan->blocks}, 32 * WARPS, 0, stream, own);
+}
