@@ -126,14 +126,19 @@ static __device__ inline void load_states(const dr_cuda_backward_call &call, con
     }
 }
 
+/* Asks for G and M. */
+template <typename T>
+static __device__ inline void load_scores(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room) {
+    dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
+    if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
+}
+
 /* Asks for G, M, and the keys of 64 channels, as a group. */
 template <typename T, int steps = 1>
 static __device__ inline void load_pairs(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int first, int parts) {
-    if (parts & COPY_FIRST) {
-        dr_load_columns<T>(shared + room.score, (const T *)call.back.d_score + x.block * 64 * 64, 64, 0);
-        if (call.plan.reads) dr_load_columns<T>(shared + room.erase, (const T *)call.back.d_erase + x.block * 64 * 64, 64, 0);
-    }
+    if (parts & COPY_FIRST) load_scores<T>(call, x, shared, room);
     if (parts & COPY_SECOND)
         dr_load_row_keys<T, steps>(call.plan, x, first, room.read == room.write ? NULL : shared + room.read,
                                    shared + room.write, shared + room.query); /* ends the group */

@@ -12,18 +12,91 @@
  * gradient of the log decays (decay.cu says which). */
 #include "backends/cuda/backward/keys_channel_scan.cuh"
 #include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-/* ---- decays -------------------------------------------------------------------------------------------------------------- */
+/* ---- loads, decays ------------------------------------------------------------------------------------------------------ */
+
+/* What a thread copies of the states' stages: 16 bytes of every so many rows of dY and S, in the first half of the threads,
+ * which have dO as well, and of U and dS'; of the columns of V that come next. */
+template <typename T> struct stage_copy {
+    const T *rows, *state, *d_o;
+    unsigned to; /* in the first stage, of dY or U */
+};
+
+template <typename T>
+static __device__ inline stage_copy<T> stage_copy_of(const dr_cuda_backward_call &call, const dr_row_block &x,
+                                                     const char *shared, const keys_room &room, int first, int half) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int thread = dr_copy_thread(), row = thread / units, within = thread % units * unit, V = plan.value_width;
+    const bool one = half == COPY_FIRST;
+    const int64_t d_o_width = plan.rows.value_heads * plan.rows.value_size;
+    stage_copy<T> copy;
+    copy.rows = (const T *)(one ? call.back.d_update : call.back.update) + x.block * 64 * V + (row * V + within);
+    copy.state = (const T *)(one ? call.saved : call.back.d_exit) + x.block * V * plan.key_width +
+                 (row * plan.key_width + first + within);
+    copy.d_o =
+        (const T *)call.d_o + x.place.first * d_o_width + (x.head * plan.rows.value_size + row * (int)d_o_width + within);
+    copy.to = dr_tile_at<T>(dr_shared_address(shared + (one ? room.stage[1] : room.stage[2])), 64, row, within);
+    return copy;
+}
+
+/* Asks for the stage at `place`, columns of V from `column` on. whole: all 64 rows of dO are there, a token each, and columns.
+ */
+template <typename T>
+static __device__ inline void load_stage(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, int place, int column, int half, bool whole,
+                                         stage_copy<T> &copy) {
+    constexpr int units = 64 * (int)sizeof(T) / 16, step = DR_COPY_THREADS / units, bytes = step * 64 * (int)sizeof(T);
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const int K = plan.key_width, V = plan.value_width, tile = room.stage[1] - room.stage[0];
+    const int d_o_step = plan.rows.value_heads * plan.rows.value_size * step;
+    const unsigned to = copy.to + (unsigned)place;
+    const bool one = half == COPY_FIRST;
+    if (one && !whole) dr_load_output_rows<T>(shared + place + room.stage[0], plan.rows, x, call.d_o, column);
+#pragma unroll
+    for (int j = 0; j < 64 / step; j++) {
+        if (one && whole) dr_copy_whole(to + (unsigned)(j * bytes - tile), copy.d_o + j * d_o_step);
+        if (plan.reads || !one) dr_copy_whole(to + (unsigned)(j * bytes), copy.rows + j * step * V);
+        dr_copy_whole(to + (unsigned)(j * bytes + 2 * tile), copy.state + j * step * K);
+    }
+    copy.d_o += 64, copy.rows += 64, copy.state += 64 * K;
+}
+
+/* Asks for keys and queries where they stand in tensors as they are and all rows are there and aligned (whole), and for those
+ * of the diagonal scan, which always stand there; 128 threads. */
+template <typename T, int form>
+static __device__ inline bool load_straight(const dr_cuda_rows &rows, const dr_row_block &x, char *shared,
+                                            const keys_room &room, int first, bool whole) {
+    constexpr bool made = form & MADE;
+    const dr_source write = made ? dr_source_made(rows, rows.squashed) : dr_write_source(rows), query = dr_query_source(rows);
+    if (!made && (!write.at || !query.at || room.read != room.write)) return false;
+#pragma unroll 1
+    for (int i = 0; i < (made ? 3 : 2); i++) {
+        const dr_source from = i == 0 ? write : i == 1 ? query : dr_source_of(rows.input[DR_INPUT_KEY]);
+        char *tile = shared + (i == 0 ? room.write : i == 1 ? room.query : room.read);
+        const T *at = (const T *)from.at + x.place.first * from.token + x.key_head * from.head + first;
+        if (!made || whole)
+            dr_load_columns<T>(tile, at, (int)from.token, 0);
+        else
+            dr_copy_rows<T>(tile, 64, 1, 64, rows.aligned, 64, 0, 1, {at, from.token, x.place.tokens});
+    }
+    return true;
+}
 
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
  * threads. */
 template <int form>
-static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha) {
+static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row_block &x, int first, char *alpha, bool whole) {
     const int decays = dr_whole_tokens(rows), spacing = rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
+    if (whole) {
+        dr_load_columns<float>(alpha, from.at, (int)from.stride, 0);
+        return;
+    }
     if (!(form & (SINGLE | PAIRS))) dr_clear_rows<float>(alpha, 64, 1, 0, spacing);
     if (decays * spacing < 64) { /* the rows behind the last whole token */
         for (int i = dr_copy_thread(); i < 16; i += DR_COPY_THREADS)
@@ -43,45 +116,52 @@ template <typename T, int form> static __device__ inline void make_alphas(char *
     }
 }
 
-/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves (zero in
- * the half that has no such pairs), read keys also by what is left of their gains; the factors of blocks and halves. */
-template <typename T, int form>
-static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+/* Keys scaled to the borders of their blocks, and for pairs between the halves of a block to the border of the halves, read
+ * keys also by what is left of their gains; the factors of blocks and halves. second: which half the warp has; the first has
+ * writers of such pairs, the second their readers. */
+template <typename T, int form, bool second>
+static __device__ inline void scale_half(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
     constexpr bool reads = form & READS;
     constexpr int steps = form & PAIRS ? 2 : 1, count = HALF / steps; /* rows of one decay, such decays */
     const unsigned thread = dr_forget(threadIdx.x); /* or the places of rows are kept, and spilled, for rows_near */
-    const int warp = (int)(thread / 32), start = warp * HALF, second = warp % 2, d = (int)(thread % 32) * 2;
-    const char *alpha = shared + room.alpha;
+    const int warp = (int)(thread / 32), start = warp * HALF, d = (int)(thread % 32) * 2;
+    const char *alpha = shared + room.alpha, *beside = alpha + (second ? -HALF : HALF) * 256; /* the other half's */
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 a[count], after[count]; /* to the end of the half */
     float2 other = one, product = one;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-        other = times(other, alpha_pair(alpha, (start ^ HALF) + i * steps, d));
-        a[i] = alpha_pair(alpha, start + i * steps, d);
+        other = times(other, row_pair<float>(beside, thread, i * steps));
+        a[i] = row_pair<float>(alpha, thread, i * steps);
     }
     after[count - 1] = one;
 #pragma unroll
     for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
-    const float2 first = second ? other : one, last = second ? one : other;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
-        const int row = start + i;
-        const float2 before = product, w = times(tile_pair<T>(shared + room.write, row, d), after[i / steps]);
+        const float2 before = product, w = times(row_pair<T>(shared + room.write, thread, i), after[i / steps]);
         if (row_decays<form>(i)) product = times(product, a[i / steps]);
-        const float2 q = row_asks<form>(i) ? times(tile_pair<T>(shared + room.query, row, d), product) : none;
-        set_pair<T>(shared + room.scaled[0], row, d, times(w, last));
-        set_pair<T>(shared + room.scaled[3], row, d, second ? none : w);
-        set_pair<T>(shared + room.scaled[1], row, d, times(q, first));
-        set_pair<T>(shared + room.scaled[4], row, d, second ? q : none);
+        const float2 q = row_asks<form>(i) ? times(row_pair<T>(shared + room.query, thread, i), product) : none;
+        set_row<T>(shared + room.scaled[0], thread, i, second ? w : times(w, other));
+        set_row<T>(shared + room.scaled[1], thread, i, second ? times(q, other) : q);
+        set_row<T>(shared + room.scaled[second ? 4 : 3], thread, i, second ? q : w);
         if (!reads) continue;
-        const float2 head = row_late<form>(rows, row) ? before : product, rest = make_float2(k.rest[row], k.rest[row]);
-        const float2 r = times(times(tile_pair<T>(shared + room.read, row, d), rest), head);
-        set_pair<T>(shared + room.scaled[2], row, d, times(r, first));
-        set_pair<T>(shared + room.scaled[5], row, d, second ? r : none);
+        const float2 head = row_late<form>(rows, start + i) ? before : product,
+                     rest = make_float2(k.rest[start + i], k.rest[start + i]);
+        const float2 r = times(times(row_pair<T>(shared + room.read, thread, i), rest), head);
+        set_row<T>(shared + room.scaled[2], thread, i, second ? times(r, other) : r);
+        if (second) set_row<T>(shared + room.scaled[5], thread, i, r);
     }
     *(float2 *)(k.half + warp * 64 + d) = product;
     if (!second) *(float2 *)(k.total + warp / 2 * 64 + d) = times(product, other);
+}
+
+template <typename T, int form>
+static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k) {
+    if (threadIdx.x / 32 % 2)
+        scale_half<T, form, true>(rows, shared, room, k);
+    else
+        scale_half<T, form, false>(rows, shared, room, k);
 }
 
 /* ---- products: 32 channels, from `column` on
@@ -113,11 +193,11 @@ static __device__ inline void join_halves(float (&c)[4][4], const float (&more)[
     }
 }
 
-/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages. */
-template <typename T>
+/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages; most often with all of it. */
+template <typename T, bool often>
 static __device__ inline void multiply_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
                                               int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
-#pragma unroll 1
+#pragma unroll(often && sizeof(T) == 2 ? 4 : 1)
     for (int k = 0; k < 4; k++) {
         if (entry) {
             dr_operand_a<T> d_o, d_u;
@@ -166,8 +246,22 @@ static __device__ inline void put_exit(float *parts, const float (&exit)[2][4]) 
     parts[8] = g % 2 ? exit[1][3] : exit[1][2];
 }
 
+/* Which of the sixteen rows that are contracted take part: all, or those of one half, where others are anything. */
+enum { BOTH_HALVES, FIRST_HALF, SECOND_HALF };
+
+template <int half> static __device__ inline void take_half(dr_operand_b<__nv_bfloat16> (&b)[2]) {
+    if (half != BOTH_HALVES) b[0].x[half == FIRST_HALF] = b[1].x[half == FIRST_HALF] = 0;
+}
+
+template <int half> static __device__ inline void take_half(dr_operand_b<float> (&b)[2]) {
+    constexpr int out = half == FIRST_HALF;
+#pragma unroll
+    for (int n = 0; n < 2 && half != BOTH_HALVES; n++)
+        b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
+}
+
 /* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
-template <typename T, bool reads>
+template <typename T, bool reads, int half = BOTH_HALVES>
 static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], unsigned scores, unsigned erases, unsigned keys,
                                           int b, int row, int column) {
     dr_operand_a<T> score, erase;
@@ -177,6 +271,7 @@ static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], un
     for (int n = 0; n < 2; n++) {
         dr_operand_b<T> w[2];
         dr_load_b_straight<T>(w, keys, 64, b * 16, column + n * 16);
+        take_half<half>(w);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             dr_product<T>(q[2 * n + i], score, w[i]);
@@ -186,11 +281,18 @@ static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], un
 }
 
 /* C += the transpose of 16 rows of G or M, those of block b, times rows of keys, in this warp's columns. */
-template <typename T>
+template <typename T, int half = BOTH_HALVES>
 static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
     dr_operand_a<T> a;
     dr_load_turned<T>(a, scores, b, row);
-    dr_multiply_row<T, false, 2>(c, a, keys, 64, b * 16, column);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        dr_operand_b<T> q[2];
+        dr_load_b_straight<T>(q, keys, 64, b * 16, column + n * 16);
+        take_half<half>(q);
+        dr_product<T>(c[2 * n], a, q[0]);
+        dr_product<T>(c[2 * n + 1], a, q[1]);
+    }
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
@@ -221,7 +323,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     }
     {
         float more_q[4][4] = {}, more_r[4][4] = {};
-        add_writers<T, reads>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
+        add_writers<T, reads, FIRST_HALF>(more_q, more_r, scores, erases, base + room.scaled[3], block, mine, column);
         join_halves(q, more_q, half, column, 1);
         if (reads) join_halves(r, more_r, half, column, 1);
     }
@@ -236,8 +338,8 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     {
         float more[4][4] = {};
         join_halves(w, more, half + 64, column, 0);
-        add_readers<T>(more, scores, base + room.scaled[4], block, mine, column);
-        if (reads) add_readers<T>(more, erases, base + room.scaled[5], block, mine, column);
+        add_readers<T, SECOND_HALF>(more, scores, base + room.scaled[4], block, mine, column);
+        if (reads) add_readers<T, SECOND_HALF>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
     char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
@@ -252,11 +354,53 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
 }
 
-/* What follows from a call's rule alone. */
+/* What all chunks of a call have in common. */
 typedef struct {
     unsigned char input[LEADS]; /* lead_input */
     bool tied;
+    bool plain; /* where all rows of a chunk are there, tiles of one row a token are copied as they lie */
+    dr_divider heads, group, chunks, chains; /* value heads, those of a key head; of equal sequences, chunks, and how many begin
+                                              * with a chunk of each head */
 } keys_rule;
+
+/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_in_turn). */
+static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &call, const keys_rule &rule, unsigned index,
+                                                bool in_turn) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    unsigned slot, head, sequence, before;
+    if (in_turn) {
+        before = dr_divide(index, rule.chains);
+        const unsigned chain = index - before * rule.chains.by;
+        sequence = dr_divide(chain, rule.heads);
+        head = chain - sequence * rule.heads.by;
+        slot = sequence * rule.chunks.by + before;
+    } else {
+        slot = dr_divide(index, rule.heads);
+        head = index - slot * rule.heads.by;
+        sequence = dr_divide(slot, rule.chunks);
+        before = slot - sequence * rule.chunks.by;
+    }
+    dr_row_block x;
+    x.block = slot * rule.heads.by + head;
+    x.head = (int)head;
+    x.key_head = (int)dr_divide(head, rule.group);
+    if (plan.length) {
+        const int behind = (int)before * plan.chunk, left = (int)plan.length - behind;
+        x.place = {sequence, (int)(sequence * (unsigned)plan.length) + behind, left < plan.chunk ? left : plan.chunk,
+                   left <= plan.chunk};
+    } else {
+        x.place = dr_find_chunk(plan, call.chunk.cu, slot);
+    }
+    x.rows = x.place.tokens * plan.rows.steps;
+    return x;
+}
+
+/* dr_given_state where it is asked for so late that nothing is kept for it. */
+static __device__ inline const float *given_state(const dr_cuda_backward_call &call, dr_row_block x, bool exit) {
+    const int64_t end = dr_sequence_begin(call.plan, call.chunk.cu, x.place.sequence + 1);
+    x.place.last = end - x.place.first <= call.plan.chunk;
+    return dr_given_state(call, x, exit);
+}
 
 /* 64 channels of a chunk, from `first` on. */
 template <typename T, int form, int blocks>
@@ -266,59 +410,58 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
     keys_room room = lay_room(sizeof(T), true);
-    if (!reads || rule.tied) room.read = room.write;
+    if (!reads || (!(form & MADE) && rule.tied)) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     if constexpr (blocks > 1) {
         const scan_dots &dots = scan_dots_of(shared, room);
         dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
     }
-    const int thread = (int)threadIdx.x, row = thread / 64 * 16, side = thread / 32 % 2 * 32;
-    float gain = 0, keep = 0; /* asked for before all else: they are waited for while the tiles are under way */
-    if (thread < 64) {
-        gain = call.chunk.factors[x.block * 64 + thread].gain;
-        keep = call.chunk.keep[x.block * plan.key_width + first + thread];
+    const unsigned thread = threadIdx.x;
+    const int row = (int)(thread / 64 * 16), side = (int)(thread / 32 % 2 * 32);
+    if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
+        dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block * 64 + thread].gain, true);
+        dr_copy_word(dr_shared_address(k.exit + thread), call.chunk.keep + (x.block * plan.key_width + first + thread), true);
     }
-    float alpha = 1, scan_gain = 0; /* of the diagonal scan, a warp's eight rows in turn */
-    const int scanned = thread / 32 * HALF + thread % HALF;
-    if (form & MADE && scanned < x.rows) {
-        alpha = dr_diagonal_alpha(plan.rows, x.place.first + scanned, x.head);
-        scan_gain = dr_diagonal_gain(plan.rows, x.place.first + scanned, x.head);
-    }
+    if constexpr (form & MADE) load_numbers(plan.rows, x, k);
     const int half = thread < DR_COPY_THREADS ? COPY_FIRST : COPY_SECOND; /* of the threads: what they copy */
     const unsigned base = dr_shared_address(shared);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
     constexpr bool narrow = sizeof(T) == 2;
-    const float *entry = dr_given_state(call, x, false), *beyond = dr_given_state(call, x, true);
+    const bool given = narrow && (call.initial || call.d_final);
     float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
     float exit[2][4] = {};
     float2 given_exit = make_float2(0, 0);
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
-    bool asked = false;
+    const bool whole = form & SINGLE && rule.plain && x.rows == 64; /* most often */
+    stage_copy<T> copy = stage_copy_of<T>(call, x, shared, room, first, half);
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
             if constexpr (blocks > 1) dr_cluster_join();
-            if (thread < 64) {
-                put_gain(k, thread, gain);
-                k.exit[thread] = keep;
-            } else if (thread < 64 + LEADS) {
-                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[thread - 64], k.leads + thread - 64);
+            if (thread / LEADS == 64 / LEADS + 1) {
+                const int i = (int)(thread % LEADS);
+                put_lead<T>(plan.rows, x, first, (dr_input)rule.input[i], k.leads + i);
             }
-            if constexpr (form & MADE) dr_scan_put_numbers<HALF>(alpha, scan_gain, scan_numbers(k) + thread / 32 * HALF);
         }
         if (column >= 0) {
             dr_copy_wait<1>();
             __syncthreads();
-            multiply_states<T>(room, at, reads, true, true, row, side, q, r, w);
+            multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
+            const float *entry = given ? given_state(call, x, false) : NULL,
+                        *beyond = given ? given_state(call, x, true) : NULL;
             if (narrow && (entry || beyond))
                 exit_part<T, 64 / WARPS>(plan.rows, shared + place, room, entry, beyond, first, column, given_exit);
             else
                 multiply_exit<T>(room, at, exit);
-            if (column == 0) make_alphas<T, form>(shared + room.alpha);
+            if (column == 0) {
+                make_alphas<T, form>(shared + room.alpha);
+                if (thread < 64) put_gain(k, (int)thread, k.gain[thread]);
+                if constexpr (form & MADE) put_numbers(k);
+            }
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
@@ -326,17 +469,20 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
                 if (beyond && half == COPY_SECOND)
                     dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
                 __syncthreads();
-                multiply_states<T>(room, at, reads, entry, beyond, row, side, q, r, w);
+                multiply_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
             }
             __syncthreads(); /* the stage is read */
         }
-        if (column >= 0 && next >= V && place == 0 && !asked) {
-            load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, half);
-            asked = true;
+        if (column >= 0 && next >= V && place == 0) { /* once */
+            const bool straight = half == COPY_SECOND && (form & MADE || (form & SINGLE && whole));
+            if (straight && load_straight<T, form>(plan.rows, x, shared, room, first, whole))
+                dr_copy_commit();
+            else
+                load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, form & MADE ? COPY_FIRST : half);
             continue;
         }
-        if (next < V) load_states<T>(call, x, shared + place, room, first, next, half);
-        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha);
+        if (next < V) load_stage<T>(call, x, shared, room, place, next, half, whole, copy);
+        if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha, whole);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
     *(float2 *)(k.half + thread / 32 * 64 + thread % 32 * 2) = given_exit;
@@ -358,18 +504,18 @@ template <typename T, int form>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     keys_channel(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
     const unsigned parts = (unsigned)call.plan.key_width / 64; /* 1, 2 or 4 */
-    const dr_row_block x = dr_row_block_of(call.plan, call.chunk.cu, blockIdx.x >> parts / 2);
+    const dr_row_block x = find_rows(call, rule, blockIdx.x >> parts / 2, false);
     if (x.rows > 0) make_keys<T, form, 1>(call, rule, x, (int)(blockIdx.x & (parts - 1)) * 64);
 }
 
-/* With the backward of the diagonal scan, chunks in its order. */
+/* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. */
 template <typename T, int blocks>
 static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const dr_cuda_chunk_plan &plan = call.plan;
     const int block = (int)(blockIdx.x % blocks);
-    const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, scan_block(plan, blockIdx.x / blocks));
+    const dr_row_block x = find_rows(call, rule, (unsigned)plan.blocks - 1 - blockIdx.x / blocks, plan.length > 0);
     if (x.rows > 0)
         make_keys<T, READS | SINGLE | MADE, blocks>(call, rule, x, block * 64);
     else if (threadIdx.x == 0)
@@ -381,9 +527,14 @@ typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
 static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
+    const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
-    rule.tied = dr_rows_tied(call->plan.rows);
-    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(call->plan.rows, i);
+    rule.tied = dr_rows_tied(plan.rows);
+    rule.plain = plan.rows.aligned && plan.rows.key_size == plan.key_width && plan.rows.value_size == plan.value_width;
+    rule.heads = dr_divider_of(plan.value_heads), rule.group = dr_divider_of(plan.rows.group);
+    rule.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
+    rule.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
                           lay_room(element, true).bytes + more, stream, *call, rule);
 }

@@ -39,6 +39,30 @@ template <int form> static __device__ inline int row_token(const dr_cuda_rows &r
     return form & PAIRS ? row / 2 : form & SINGLE ? row : dr_row_token(rows, row);
 }
 
+/* Where a thread's two channels of its warp's row i lie in a tile of 64 rows: one exclusive-or from row to row, and a constant.
+ */
+template <typename T> static __device__ inline unsigned row_at(unsigned thread, int i) {
+    constexpr unsigned width = 64 * sizeof(T);
+    const unsigned begin = thread / 32 * (HALF * width) + thread % 32 * 2 * (unsigned)sizeof(T);
+    return (begin ^ (unsigned)i * 16) + (unsigned)i * width;
+}
+
+template <typename T> static __device__ inline float2 row_pair(const char *tile, unsigned thread, int i) {
+    return dr_load_pair<T>(tile + row_at<T>(thread, i));
+}
+
+template <typename T> static __device__ inline void set_row(char *tile, unsigned thread, int i, float2 x) {
+    dr_store_pair<T>((T *)(tile + row_at<T>(thread, i)), x.x, x.y);
+}
+
+template <typename T> static __device__ inline float2 row_pair(const char *tile, int i) {
+    return row_pair<T>(tile, threadIdx.x, i);
+}
+
+template <typename T> static __device__ inline void set_row(char *tile, int i, float2 x) {
+    set_row<T>(tile, threadIdx.x, i, x);
+}
+
 static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
     return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
 }
@@ -81,7 +105,8 @@ static __device__ inline void put_own(char *own, int column, const float (&c)[4]
 
 /* Of the warp's row i. */
 static __device__ inline float2 &own_pair(char *own, int i) {
-    return own_at(own, (int)(threadIdx.x / 32 % 2) * HALF + i, (int)(threadIdx.x % 32) * 2);
+    const unsigned begin = threadIdx.x / 32 % 2 * (HALF * 256) + threadIdx.x % 32 * 8;
+    return *(float2 *)(own + ((begin ^ (unsigned)i * 32) + (unsigned)i * 256));
 }
 
 /* What the key of a row gets beside the scan, which makes its gradient whole: in the place of the row's scores. */
@@ -169,6 +194,16 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
     constexpr bool known = form & (SINGLE | PAIRS);
     constexpr int steps = form & PAIRS ? 2 : 1;
     const int begin = mine + lane / units;
+    if (form & SINGLE && x.rows == 64 && rows.aligned && left > 0) { /* most often */
+        const lead all = leads[2 * index];
+        if (!all.at) return;
+        T *at = (T *)all.at + begin * all.stride + within;
+        __builtin_assume(__isGlobal(at)); /* or what is in shared memory might be meant */
+#pragma unroll
+        for (int i = 0; i < HALF; i += step, at += step * all.stride)
+            *(uint4 *)at = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, begin + i, within));
+        return;
+    }
     T *to = lead_of<T>(rows, x, leads, index, begin, row_token<form>(rows, begin));
     int64_t stride = 0;
     if (known) {
@@ -204,18 +239,29 @@ static __device__ inline void store_tiles(const dr_cuda_backward_call &call, con
             store_tile<T, form>(rows, x, shared + tiles[i], k.leads, i, first);
 }
 
-/* Readers of the warp's rows, and writers as far as readers of the chunk go. own: three times [16][64]: in, d_query, d_read and
- * d_near without the decays from or to the border of the half; out, e of each token in its first row (what goes into the suffix
- * sum over rows) and what the write key has got so far, of its read key too where that leads to it. Returns what an undecayed
- * read of the first row adds to the token before. */
+/* What write keys get of readers behind the warp's rows in the chunk, in own without the decays to the border of the half. */
+template <int form> static __device__ inline void take_near(const char *alpha, char *own, float2 (&near)[HALF]) {
+    float2 tail = make_float2(1, 1);
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        near[i] = times(tail, own_pair(own + 2 * OWN_BYTES, i));
+        if (i > 0 && row_decays<form>(i)) tail = times(tail, row_pair<float>(alpha, i));
+    }
+}
+
+/* Readers of the warp's rows, and writers as far as readers of the chunk go. own: twice [16][64]: in, d_query and d_read
+ * without the decays from the border of the half; out, e of each token in its last row (what goes into the suffix sum over rows
+ * but for what writers take) and what the write key has got of its own row, of its read key too where that leads to it. near:
+ * of readers behind the warp's rows, and then of all. Returns what an undecayed read of the first row adds to the token before.
+ */
 template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                          char *own, const channel_results &to) {
+                                          char *own, const channel_results &to, float2 (&near)[HALF]) {
     constexpr bool reads = form & READS, undecayed = form & LATE, gated = form & GATED, floats = form & FLOATS;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
-    float2 x[HALF], fade[HALF], near[HALF]; /* of each writer: w times the decay since, that decay, its gradient */
+    float2 x[HALF], fade[HALF]; /* of each writer: w times the decay since, that decay */
     float2 head = one, e = none, before_first = none;
     float gains[HALF];
 #pragma unroll
@@ -223,20 +269,20 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         const int row = start + i;
         const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
         const bool late = decays && row_late<form>(rows, row);
-        const float2 a = decays ? alpha_pair(alpha, row, d) : one, before = head;
-        const float2 w = tile_pair<T>(shared + room.write, row, d);
+        const float2 a = decays ? row_pair<float>(alpha, i) : one, before = head;
+        const float2 w = row_pair<T>(shared + room.write, i);
         float2 q = none, d_q = none, r = none, d_r = none, rest = none;
         const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
         float score[HALF] = {}, erase[HALF];
         if (decays) head = times(head, a), e = none;
         if (asks) {
-            q = tile_pair<T>(shared + room.query, row, d);
+            q = row_pair<T>(shared + room.query, i);
             dr_take_eight<T>(shared + room.score, 64, row, start, score);
             d_q = times(own_pair(own, i), head);
         }
         if (reads) {
             dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
-            r = tile_pair<T>(shared + room.read, row, d);
+            r = row_pair<T>(shared + room.read, i);
             rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
@@ -263,7 +309,6 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         }
         x[i] = w;
         fade[i] = one;
-        near[i] = none;
         float2 all = none;
         if (asks) {
             e = plus(q, d_q, e);
@@ -291,9 +336,9 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
                 float gate[2] = {};
                 if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
                 all = plus(make_float2(gate[0], gate[1]), erased, all);
-                set_pair<T>(shared + room.read, row, d, times(w, erased));
+                set_row<T>(shared + room.read, i, times(w, erased));
             } else if (sign != 0) {
-                set_pair<T>(shared + room.read, row, d, make_float2(sign * erased.x, sign * erased.y));
+                set_row<T>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
             } else {
                 all = make_float2(all.x + erased.x, all.y + erased.y);
             }
@@ -306,124 +351,165 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
-            set_pair<T>(shared + room.query, row, d, d_q);
+            set_row<T>(shared + room.query, i, d_q);
     }
     if (reads && to.gain) {
         dr_warp_sums<HALF>(gains);
         if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
     }
-    float2 tail = one;
-#pragma unroll
-    for (int i = HALF - 1; i >= 0; i--) {
-        const float2 w = tile_pair<T>(shared + room.write, start + i, d),
-                     got = plus(tail, own_pair(own + 2 * OWN_BYTES, i), near[i]);
-        float2 &all = own_pair(own + OWN_BYTES, i);
-        all = make_float2(all.x + got.x, all.y + got.y);
-        if (row_asks<form>(i)) e = own_pair(own, i);
-        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
-        if (!row_decays<form>(i)) continue;
-        own_pair(own, i) = e;
-        tail = times(tail, alpha_pair(alpha, start + i, d));
-    }
     return before_first;
 }
 
-/* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix). The factors of halves are
- * read: their place is free for these sums. */
+/* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix): what a warp needs of the
+ * others lies side by side. The factors of halves are read: their place is free for these sums. */
 static __device__ inline void put_warp_sums(const keys_rows &k, float2 suffix, float2 prefix) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
     *(float2 *)(k.half + warp * 64 + d) = suffix;
     *(float2 *)(k.half + (WARPS + warp) * 64 + d) = prefix;
 }
 
-/* What the warp's log decays get of the warps behind it, and of those before it and of the exit; behind a barrier. */
-static __device__ inline void take_warp_sums(const keys_rows &k, float2 &suffix, float2 &prefix) {
+/* What the warp's log decays get of the other warps and of the exit; behind a barrier. */
+static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
-    suffix = make_float2(0, 0), prefix = *(const float2 *)(k.exit + d);
+    const float *from = k.half + (warp + 1) * 64 + d;
+    float2 sum = *(const float2 *)(k.exit + d);
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float2 sum = w == warp ? make_float2(0, 0) : *(const float2 *)(k.half + (w < warp ? WARPS + w : w) * 64 + d);
-        if (w < warp)
-            prefix = make_float2(prefix.x + sum.x, prefix.y + sum.y);
-        else
-            suffix = make_float2(suffix.x + sum.x, suffix.y + sum.y);
+    for (int i = 0; i < WARPS - 1; i++) {
+        const float2 more = *(const float2 *)(from + i * 64);
+        sum = make_float2(sum.x + more.x, sum.y + more.y);
     }
+    return sum;
 }
 
-/* The rest of w's gradients, and those of the log decays. own: e of each token, what w has got, and d_far without the decays to
- * the border. */
-template <typename T, int form>
-static __device__ inline void rows_far(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                       const keys_room &room, const keys_rows &k, char *own, int first, float2 before_first,
-                                       const channel_results &to) {
-    constexpr bool floats = form & FLOATS;
-    constexpr int steps = form & PAIRS ? 2 : 1; /* rows that have one e */
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
-    const char *alpha = shared + room.alpha;
-    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll(2 / steps)
-    for (int i = HALF - steps; i >= 0; i -= steps) {
-        float2 f = make_float2(0, 0);
-#pragma unroll
-        for (int step = steps - 1; step >= 0; step--) {
-            const int row = start + i + step;
-            const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i + step)), near = own_pair(own + OWN_BYTES, i + step);
-            const float2 all = make_float2(near.x + far.x, near.y + far.y), write = tile_pair<T>(shared + room.write, row, d);
-            f = plus(far, write, f);
-            if (floats)
-                put_floats(to, to.write, row, all);
-            else
-                set_pair<T>(shared + room.write, row, d, all);
-            if (floats && to.made) {
-                const float dot = dr_warp_sum(fmaf(write.x, all.x, write.y * all.y));
-                const float square = dr_warp_sum(fmaf(write.x, write.x, write.y * write.y));
-                if (lane == 0) to.write_dot[row] = dot, to.square[row] = square;
-            }
-        }
-        const float2 e = own_pair(own, i);
-        tail = times(tail, alpha_pair(alpha, start + i, d));
-        suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
-        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        own_pair(own, i) = suffix;
-        own_pair(own + 2 * OWN_BYTES, i) = f;
-    }
-    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
-    __syncthreads();
-    take_warp_sums(k, suffix, prefix);
+/* What the warp's rows give the log decays, of every token: from it on (behind), and as it was written. */
+template <int form> struct decay_sums {
+    enum { steps = form & PAIRS ? 2 : 1, tokens = HALF / steps };
+    float2 behind[tokens], written[tokens];
+    bool decayed; /* an alpha may be 0: a lane's product of them is */
+};
+
+/* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
+template <int form>
+static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *alpha,
+                                          const keys_rows &k, int first, const decay_sums<form> &sums) {
+    typedef decay_sums<form> counts;
+    constexpr bool known = form & (PAIRS | SINGLE);
+    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
-    float *gradient = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d;
-    gradient += row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
-#pragma unroll 2
-    for (int i = 0; i < HALF; i += steps) {
-        const int row = start + i;
-        const float2 a = alpha_pair(alpha, row, d), e = own_pair(own, i), f = own_pair(own + 2 * OWN_BYTES, i);
-        const float2 sum = make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y);
-        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        if (row >= x.rows) break;
-        if (!(form & (PAIRS | SINGLE)) && row % rows.steps != 0) continue;
-        if (to.aligned && to.left > 1) {
-            *(float2 *)gradient = sum;
-        } else {
-            if (to.left > 0) gradient[0] = sum.x;
-            if (to.left > 1) gradient[1] = sum.y;
+    float *const begin = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d +
+                         row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
+    float *to = begin;
+    float2 rest = take_warp_sums(k), sum[counts::tokens];
+#pragma unroll
+    for (int i = 0; i < counts::tokens; i++) {
+        sum[i] = make_float2(sums.behind[i].x + rest.x, sums.behind[i].y + rest.y);
+        rest = make_float2(rest.x + sums.written[i].x, rest.y + sums.written[i].y);
+    }
+    if (known && x.rows == 64 && rows.aligned && left > 1) { /* most often */
+#pragma unroll
+        for (int i = 0; i < counts::tokens; i++, to += decay.token) *(float2 *)to = sum[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < counts::tokens; i++) {
+            const int row = start + i * counts::steps;
+            if (row >= x.rows || (!known && row % rows.steps != 0)) continue;
+            if (left > 0) to[0] = sum[i].x;
+            if (left > 1) to[1] = sum[i].y;
+            to += decay.token;
         }
-        gradient += decay.token;
+    }
+    if (!sums.decayed) return;
+    to = begin;
+#pragma unroll 1
+    for (int row = start; row < start + HALF && row < x.rows; row += counts::steps) {
+        if (!known && row % rows.steps != 0) continue;
+        const float2 a = alpha_pair(alpha, row, d);
+        if (left > 0 && a.x == 0) to[0] = 0;
+        if (left > 1 && a.y == 0) to[1] = 0;
+        to += decay.token;
     }
 }
 
-/* All of it; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+/* What the warp's rows make, in registers: w's gradients, what the log decays get; w . d_w and w . w of the lane's channels. */
+template <int form> struct made_rows {
+    float2 d_write[HALF];
+    float dot[HALF], square[HALF];
+    decay_sums<form> decays;
+};
+
+/* The rest of w's gradients, and what the log decays get. own: e of each token and what w has got of its own row, as rows_near
+ * has them, and d_far without the decays to the border. */
+template <typename T, int form>
+static __device__ inline void rows_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
+                                       const float2 (&near)[HALF], made_rows<form> &r) {
+    constexpr int steps = decay_sums<form>::steps;
+    const float2 none = make_float2(0, 0);
+    float2 suffix = none, prefix = none, tail = make_float2(1, 1), e = none, f = none;
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        const float2 w = row_pair<T>(shared + room.write, i), got = near[i], mine = own_pair(own + OWN_BYTES, i);
+        const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i));
+        const float2 all = make_float2(mine.x + got.x + far.x, mine.y + got.y + far.y);
+        if (row_asks<form>(i)) e = own_pair(own, i), f = none;
+        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        f = plus(far, w, f);
+        r.d_write[i] = all;
+        r.dot[i] = fmaf(w.x, all.x, w.y * all.y);
+        r.square[i] = fmaf(w.x, w.x, w.y * w.y);
+        if (!row_decays<form>(i)) continue;
+        tail = times(tail, row_pair<float>(shared + room.alpha, i));
+        suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
+        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
+        r.decays.behind[i / steps] = suffix;
+        r.decays.written[i / steps] = f;
+    }
+    r.decays.decayed = tail.x == 0 || tail.y == 0;
+    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
+}
+
+/* w's gradients to where they go. */
+template <typename T, int form>
+static __device__ inline void put_writes(char *shared, const keys_room &room, const channel_results &to, made_rows<form> &r) {
+    const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        if (form & FLOATS)
+            put_floats(to, to.write, start + i, r.d_write[i]);
+        else
+            set_row<T>(shared + room.write, i, r.d_write[i]);
+    }
+    if (!(form & FLOATS) || !to.made) return;
+    dr_warp_sums<HALF>(r.dot);
+    dr_warp_sums<HALF>(r.square);
+    if (lane % 4 == 0) to.write_dot[start + lane / 4] = r.dot[0], to.square[start + lane / 4] = r.square[0];
+}
+
+/* All of it but what the gradients lead to; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+template <typename T, int form>
+static __device__ inline void make_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                        char *own, int column, const float (&w)[4][4], const channel_results &to,
+                                        made_rows<form> &r) {
+    float2 near[HALF];
+    take_near<form>(shared + room.alpha, own, near);
+    meet_block();
+    put_own(own + 2 * OWN_BYTES, column, w);
+    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to, near);
+    meet_block();
+    rows_far<T, form>(shared, room, k, own, before_first, near, r);
+}
+
+/* The same, and the gradients. */
 template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first, int column,
                                           const float (&w)[4][4]) {
     const channel_results to = channel_results_of<T, form>(call, x, first);
-    const float2 before_first = rows_near<T, form>(call.plan.rows, shared, room, k, own, to);
-    meet_block();
-    put_own(own + 2 * OWN_BYTES, column, w);
-    meet_block();
-    rows_far<T, form>(call, x, shared, room, k, own, first, before_first, to);
+    made_rows<form> r;
+    make_rows<T, form>(call.plan.rows, shared, room, k, own, column, w, to, r);
+    put_writes<T, form>(shared, room, to, r);
+    __syncthreads();
+    give_decays<form>(call.plan.rows, x, shared + room.alpha, k, first, r.decays);
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 

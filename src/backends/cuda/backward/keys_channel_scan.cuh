@@ -30,6 +30,27 @@ static __device__ inline dr_scan_number *scan_numbers(const keys_rows &k) {
     return (dr_scan_number *)k.head_query;
 }
 
+/* Asks for the log decays and gains of a warp's rows; 0 where there are none. */
+static __device__ inline void load_numbers(const dr_cuda_rows &rows, const dr_row_block &x, const keys_rows &k) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * HALF + lane;
+    if (lane >= HALF) return;
+    const dr_cuda_input &decay = rows.input[dr_diagonal_decay_input(rows)], &gain = rows.input[dr_diagonal_gain_input(rows)];
+    dr_scan_number *number = scan_numbers(k) + row;
+    const int64_t token = x.place.first + row;
+    dr_copy_word(dr_shared_address(&number->alpha), (const float *)decay.at + dr_input_index(decay, token, 0, x.head),
+                 decay.at && row < x.rows);
+    dr_copy_word(dr_shared_address(&number->gain), (const float *)gain.at + dr_input_index(gain, token, 0, x.head),
+                 gain.at && row < x.rows);
+}
+
+/* When they have come. */
+static __device__ inline void put_numbers(const keys_rows &k) {
+    dr_scan_number *number = scan_numbers(k) + threadIdx.x / 32 * HALF;
+    const dr_scan_number mine = number[threadIdx.x % HALF];
+    __syncwarp();
+    dr_scan_put_numbers<HALF>(expf(mine.alpha), mine.gain, number);
+}
+
 /* The factor of a state over a warp's rows. */
 static __device__ inline float scan_factor(const keys_rows &k, int warp) {
     return scan_numbers(k)[warp * HALF + HALF - 1].head;
@@ -46,70 +67,8 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
     return *(scan_dots *)(shared + room.bytes);
 }
 
-/* The chunk and head that come n-th: chunks from the last on, of equal sequences all in turn. */
-static __device__ inline unsigned scan_block(const dr_cuda_chunk_plan &plan, unsigned n) {
-    const unsigned from_first = (unsigned)plan.blocks - 1 - n;
-    return plan.length ? dr_block_in_turn(plan, from_first) : from_first;
-}
-
 /* ---- w's gradients ---------------------------------------------------------------------------------------------------------
  */
-
-/* What rows_far makes, in registers: w's gradients, and of the log decays' what the warp's rows add up to (behind: from each
- * row on, written: of the row). Returns the products of alpha's behind; e, near and far: as rows_far has them in `own`. */
-template <typename T> struct made_rows {
-    float2 d_write[HALF], behind[HALF], written[HALF];
-    float dot[HALF], square[HALF];
-};
-
-template <typename T>
-static __device__ inline void made_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
-                                       made_rows<T> &r) {
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
-    float2 alpha[HALF], write[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) { /* all is loaded before anything is stored */
-        alpha[i] = alpha_pair(shared + room.alpha, start + i, d);
-        write[i] = tile_pair<T>(shared + room.write, start + i, d);
-        r.behind[i] = own_pair(own, i);
-        r.d_write[i] = own_pair(own + OWN_BYTES, i);
-        r.written[i] = own_pair(own + 2 * OWN_BYTES, i);
-    }
-    float2 suffix = make_float2(0, 0), prefix = suffix, tail = make_float2(1, 1);
-#pragma unroll
-    for (int i = HALF - 1; i >= 0; i--) {
-        const float2 far = times(tail, r.written[i]), all = make_float2(r.d_write[i].x + far.x, r.d_write[i].y + far.y);
-        tail = times(tail, alpha[i]);
-        suffix = make_float2(suffix.x + r.behind[i].x, suffix.y + r.behind[i].y);
-        r.d_write[i] = all;
-        r.behind[i] = suffix;
-        r.written[i] = times(far, write[i]);
-        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
-        r.dot[i] = fmaf(write[i].x, all.x, write[i].y * all.y);
-        r.square[i] = fmaf(write[i].x, write[i].x, write[i].y * write[i].y);
-    }
-    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
-}
-
-/* The gradients of the log decays, when all warps' sums are there. */
-template <typename T>
-static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row_block &x, const char *shared,
-                                          const keys_room &room, const keys_rows &k, int first, const made_rows<T> &r) {
-    const int warp = (int)(threadIdx.x / 32), start = warp * HALF, d = (int)(threadIdx.x % 32) * 2;
-    float2 suffix, prefix;
-    take_warp_sums(k, suffix, prefix);
-    const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-    if (!decay.gradient) return;
-    float *to = (float *)decay.gradient + dr_input_index(decay, x.place.first + start, 0, x.head) + first + d;
-#pragma unroll
-    for (int i = 0; i < HALF; i++, to += decay.token) {
-        const float2 a = alpha_pair(shared + room.alpha, start + i, d), e = r.behind[i];
-        if (start + i < x.rows)
-            chain_store(rows, to, 2,
-                        make_float2(a.x == 0 ? 0 : e.x + suffix.x + prefix.x, a.y == 0 ? 0 : e.y + suffix.y + prefix.y));
-        prefix = make_float2(prefix.x + r.written[i].x, prefix.y + r.written[i].y);
-    }
-}
 
 /* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
 template <int blocks>
@@ -171,39 +130,39 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const dr_scan_number *number = scan_numbers(k) + start;
     scan_share &share = scan_share_of(shared, room, warp), &last = scan_share_of(shared, room, WARPS - 1);
     const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
-    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, channel_results_of<T, form>(call, x, first));
-    meet_block();
-    put_own(own + 2 * OWN_BYTES, column, w);
-    meet_block();
+    made_rows<form> r;
+    make_rows<T, form>(rows, shared, room, k, own, column, w, channel_results_of<T, form>(call, x, first), r);
 
     /* asked for long before they are needed */
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    made_rows<T> r;
-    made_far<T>(shared, room, k, own, before_first, r);
     share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
 
     /* A */
     unsigned key[HALF];
     float2 a[HALF];
 #pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + dr_tile_at<T>(0, 64, start + i, d));
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(threadIdx.x, i));
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
-    const dr_chain_back chain = scan_chain(call, x, first);
-    float2 peeked = make_float2(0, 0);
-    if (tells) peeked = dr_chain_peek(rows, call.chain, chain);
-    give_decays<T>(rows, x, shared, room, k, first, r);
-    store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 #pragma unroll
     for (int i = 0; i < WARPS - 1; i++) {
         const float factor = scan_factor(k, i);
         const float2 end = scan_share_of(shared, room, i).end[lane];
         if (i < warp) entry = plus(factor, entry, end);
     }
+    float2 peeked = make_float2(0, 0);
+    bool given = false; /* by the call */
+    if (tells) {
+        const dr_chain_back chain = scan_chain(call, x, first);
+        peeked = dr_chain_peek(rows, call.chain, chain);
+        given = chain.behind == 0;
+    }
+    give_decays<form>(rows, x, shared + room.alpha, k, first, r.decays);
+    store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 
     /* its gradient from zero */
     float2 d_key[HALF];
@@ -218,7 +177,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     centre = dr_warp_sum(centre);
     if (lane == 0) share.centre = centre;
     if (tells) {
-        last.known = dr_chain_known(chain, peeked);
+        last.known = given || dr_chain_known(peeked);
         last.exit[lane] = peeked;
     }
     __syncthreads();
@@ -226,6 +185,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     /* and from behind */
     const bool known = last.known;
     if (tells) {
+        const dr_chain_back chain = scan_chain(call, x, first);
         const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
         float product = 1;
 #pragma unroll
@@ -240,7 +200,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float d_gain[HALF], d_alpha[HALF];
     dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
 #pragma unroll
-    for (int i = 0; i < HALF; i++) set_pair<T>(shared + room.read, start + i, d, d_key[i]);
+    for (int i = 0; i < HALF; i++) set_row<T>(shared + room.read, i, d_key[i]);
     dr_warp_sums<HALF>(d_gain);
     dr_warp_sums<HALF>(d_alpha);
     const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;

@@ -285,10 +285,11 @@ template <typename T, int boxes> static dr_status launch_reverse(const reverse_c
 typedef void (*group_reverse_kernel)(group_reverse_call);
 
 template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
-    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_BLIND>;
-    if (plan->reader_sum) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_SUMS>;
-    return plan->query_rows == 64 ? reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS>
-                                  : reverse_warpgroups<T, boxes, groups, 2, DR_SCAN_READS>;
+    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_BLIND, true>;
+    if (plan->reader_sum) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_SUMS, false>;
+    if (plan->query_rows != 64) return reverse_warpgroups<T, boxes, groups, 2, DR_SCAN_READS, true>;
+    return plan->rows.channel_decay ? reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, true>
+                                    : reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, false>;
 }
 
 /* Chunks of other lengths than the rules' own are for the other form. */

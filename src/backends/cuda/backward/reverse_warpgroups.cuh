@@ -16,45 +16,52 @@ typedef struct {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* columns: of V that the computing groups have. */
-template <typename T, int width>
+/* groups: that compute, of 64 columns of V from place.columns on. */
+template <typename T, int boxes, int queries, int reading>
 static __device__ inline void reverse_copy(const group_reverse_call &group_call, char *shared, const dr_scan_place &place,
                                            int groups) {
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_call &call = scan.call;
     const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
+    const int key_head = place.head / rows.group, columns[2] = {place.columns, groups > 1 ? place.columns + 64 : -1};
+    const dr_source outputs = {call.o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
     dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.end - 1);
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
+    const int cut = now.tokens < plan.chunk; /* whole chunks begin with the one before */
+    dr_group_tiles tiles =
+        dr_group_open_tiles<T, boxes, queries, reading>(scan, place, key_head, block - cut * (int64_t)plan.value_heads,
+                                                        now.first - cut * plan.chunk, columns, outputs, queries, 0, -1);
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int left = place.end - place.begin; left > 0; left--) {
         dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, place.head / plan.rows.group, 0,
-                           false};
-        load_exit<T, width>(x, block);
-        load_scores<T>(x, block);
+        if (tiles.whole && now.tokens == plan.chunk) {
+            dr_group_fill_tiles<boxes, queries, reading, queries>(scan, tiles, gates + (unsigned)(at.stage * call.room.bytes));
+        } else {
+            dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0, false};
+            dr_scan_load_writers<T, boxes * 64>(x, block);
 #pragma unroll 1
-        for (int g = 0; g < groups; g++) {
-            x.columns = place.columns + g * 64;
-            load_outputs<T>(x, now, call.room.value + g * 64 * 64 * 2);
+            for (int g = 0; g < groups; g++) {
+                x.columns = place.columns + g * 64;
+                load_outputs<T>(x, now, call.room.value + g * 64 * 64 * 2);
+            }
+            dr_scan_load_factors(x, block);
+            dr_scan_load_readers<T, boxes * 64>(x, now, block);
+            if (reading == DR_SCAN_SUMS) dr_group_load_lambda(scan, x.shared, now, place.head);
         }
-        dr_scan_load_factors(x, block);
-        dr_scan_load_readers<T, width>(x, now, block);
-        if (plan.reader_sum) dr_group_load_lambda(scan, x.shared, now, place.head);
         dr_copy_commit();
-        if (scan.stages == 2) {
-            dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
-            dr_group_next(told, scan.stages);
-        } else if (left < place.end - place.begin) {
-            dr_group_tell<1>(dr_group_filled(scan, gates, told.stage));
-            dr_group_next(told, scan.stages);
-        }
+        if (scan.stages == 2)
+            dr_group_tell<0>(scan, gates, told);
+        else if (left < place.end - place.begin)
+            dr_group_tell<1>(scan, gates, told);
         dr_group_next(at, scan.stages);
         now.first -= plan.chunk;
         now.tokens = plan.chunk;
         block -= plan.value_heads;
     }
-    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(scan, gates, told.stage));
+    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(scan, gates, told);
 }
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
@@ -81,18 +88,23 @@ static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors
     }
 }
 
-/* -(diag(c) dY)^T times the factors of R~, as operands A. */
-template <typename T>
-static __device__ inline void reverse_erasures(const dr_cuda_row_factors *factors, const float (&u)[8][4],
-                                               unsigned (&y)[4][4]) {
+/* Minus the factors of R~, c among them. */
+static __device__ inline void reverse_factors(const dr_cuda_row_factors *factors, float (&erase)[8][2]) {
     factors += threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        dr_operand_a<T> a;
-        reverse_erased<T>(a, factors + k * 16, u[2 * k], u[2 * k + 1]);
+    for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) y[k][i] = a.x[i];
-    }
+        for (int i = 0; i < 2; i++) erase[n][i] = -factors[n * 8 + i].gain * factors[n * 8 + i].reader;
+}
+
+/* dY^T times these, as operands A. */
+template <typename T>
+static __device__ inline void reverse_erasures(const float (&erase)[8][2], const float (&u)[8][4], unsigned (&y)[4][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            y[n / 2][n % 2 * 2 + i] = dr_pack(T(), erase[n][0] * u[n][2 * i], erase[n][1] * u[n][2 * i + 1]);
 }
 
 /* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
@@ -154,7 +166,7 @@ static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned 
 }
 
 /* steps: queries a chunk, in 16. */
-template <typename T, int boxes, int steps, int reading>
+template <typename T, int boxes, int steps, int reading, bool channel>
 static __device__ inline void reverse_compute(const group_reverse_call &group_call, char *shared, int group, unsigned columns,
                                               unsigned rest) {
     constexpr int tiles = boxes * 8;
@@ -163,6 +175,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_room &room = scan.call.room;
     const dr_cuda_chunk_plan &plan = scan.call.plan;
+    shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(scan.call, columns, rest);
     const dr_scan_block x = {scan.call, shared, room, place.head, place.head / plan.rows.group, place.columns, false};
@@ -177,7 +190,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         const unsigned outputs = tile + (unsigned)(room.value + group * 64 * 64 * 2);
         const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + room.factors);
         unsigned a[tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
-        float u[8][4];
+        float u[8][4], erase[8][2];
         dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);
         if (given) {
             reverse_rest<T, tiles>(s, a);
@@ -186,21 +199,28 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             dr_group_commit();
             dr_group_wait<0>();
         }
-        dr_group_leave<T, tiles>((const float *)(stage + room.keep), s, a);
-        reverse_outputs<T, steps>(factors, outputs, plan.query_rows, plain, scaled);
+        dr_group_state<T, tiles>(s, a);
+        dr_group_settle(s);
         dr_group_begin();
         dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
+        dr_group_commit();
+        dr_group_settle(s);
+        dr_group_decay<tiles, channel>((const float *)(stage + room.keep), s);
+        reverse_outputs<T, steps>(factors, outputs, plan.query_rows, plain, scaled);
+        dr_group_settle(s), dr_group_settle(plain), dr_group_settle(scaled);
+        dr_group_begin();
         dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
         dr_group_commit();
         if (!sums)
             dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
         if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
+        if (reading == DR_SCAN_READS) reverse_factors(factors, erase);
         dr_group_wait<sums ? 0 : 1>();
         if (reading != DR_SCAN_BLIND) {
             if constexpr (sums)
                 reverse_sums<T>(factors, (const float *)(stage + scan.lambda), plain, u, scaled, y);
             else
-                reverse_erasures<T>(factors, u, y);
+                reverse_erasures<T>(erase, u, y);
             dr_group_begin();
             if (sums) dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
             dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
@@ -221,7 +241,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
 
 #endif
 
-template <typename T, int boxes, int groups, int steps, int reading>
+template <typename T, int boxes, int groups, int steps, int reading, bool channel>
 static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     reverse_warpgroups(const __grid_constant__ group_reverse_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -234,12 +254,12 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (reverse_idle(group_call.call, place)) return;
     dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<40>();
-        reverse_copy<T, boxes * 64>(group_call, shared, place, busy);
+        if (groups == 2) dr_registers_give<56>();
+        reverse_copy<T, boxes, steps * 16, reading>(group_call, shared, place, busy);
     } else {
-        if (groups == 2) dr_registers_take<232>();
+        if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (g < busy) reverse_compute<T, boxes, steps, reading>(group_call, shared, (int)g, first + g, rest);
+        if (g < busy) reverse_compute<T, boxes, steps, reading, channel>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }

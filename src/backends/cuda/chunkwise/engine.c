@@ -28,8 +28,6 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     const bool fused = dr_cuda_backward_fuses(plan);
     e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
-    /* four groups that wait for one another's chunks are slower than thread blocks that come and go (docs/cuda.md) */
-    if (plan->scan_inside && !plan->rows.channel_decay) e->call.plan.beside = (dr_cuda_beside){0};
     return DR_OK;
 }
 

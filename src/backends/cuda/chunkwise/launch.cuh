@@ -10,17 +10,16 @@
 
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
-/* Prepare before the scan, or beside it; there the diagonal scan is made with a decay of each channel alone. */
+/* Prepare before the scan, or beside it. */
 template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
     if constexpr (sizeof(T) == 2)
         if (beside) {
-            if constexpr (!scans) {
-                if (!channel) return prepare_beside<T, 4, false, false, false>;
+            if (!channel) return prepare_beside<T, 4, false, false, scans>;
+            if constexpr (!scans)
                 if (pairs)
                     return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, false>
                                                    : prepare_beside<T, 3, true, true, false>;
-            }
             return prepare_beside<T, 2, true, false, scans>;
         }
     if (!channel) return prepare<T, scans>;
@@ -31,7 +30,9 @@ template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(con
 
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    const dr_prepare_call call = {*plan, *tensors};
+    const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
+    const dr_prepare_call call = {*plan, *tensors,
+                                  dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
     const bool beside = tensors->made != NULL;
     dr_prepare_kernel kernel = dr_choose_prepare<T, false>(*plan, beside);
     if constexpr (sizeof(T) == 2)
@@ -42,10 +43,8 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
                                    {plan->beside.rounds ? plan->processors : plan->beside.processors}, groups * PREPARE_THREADS,
                                    groups * dr_beside_bytes(call), stream, call);
     }
-    const int bytes =
-        plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)).bytes : dr_prepare_lay(*plan, sizeof(T)).bytes;
-    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS, bytes,
-                               stream, call);
+    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS,
+                               room.bytes, stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {
@@ -59,20 +58,23 @@ template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call 
 
 typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
+template <typename T, int boxes, int reading, bool channel>
+static dr_group_scan_kernel dr_group_scan_choose_rows(const dr_scan_call *call, int groups) {
+    if (call->summary) return scan_warpgroups<T, boxes, 2, 0, reading, channel>;
+    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, reading, channel>
+                       : scan_warpgroups<T, boxes, 2, 64, reading, channel>;
+}
+
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1> : scan_linear<T, boxes, 2>;
-    if (call->summary)
-        return !plan->reads       ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_BLIND>
-               : plan->reader_sum ? scan_warpgroups<T, boxes, 2, 0, DR_SCAN_SUMS>
-                                  : scan_warpgroups<T, boxes, 2, 0, DR_SCAN_READS>;
-    if (!plan->reads)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_BLIND> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_BLIND>;
-    if (plan->reader_sum)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_SUMS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_SUMS>;
-    if (plan->query_rows <= 32)
-        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS>;
-    return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, DR_SCAN_READS> : scan_warpgroups<T, boxes, 2, 64, DR_SCAN_READS>;
+    if (plan->reader_sum) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_SUMS, false>(call, groups);
+    if (!plan->reads) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_BLIND, true>(call, groups);
+    if (!call->summary && plan->query_rows <= 32)
+        return groups == 1 ? scan_warpgroups<T, boxes, 1, 32, DR_SCAN_READS, true>
+                           : scan_warpgroups<T, boxes, 2, 32, DR_SCAN_READS, true>;
+    return plan->rows.channel_decay ? dr_group_scan_choose_rows<T, boxes, DR_SCAN_READS, true>(call, groups)
+                                    : dr_group_scan_choose_rows<T, boxes, DR_SCAN_READS, false>(call, groups);
 }
 
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {

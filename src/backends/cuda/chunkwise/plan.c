@@ -104,6 +104,13 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         return dr_fail(DR_ERROR_UNSUPPORTED, "a chunk of %lld tokens is too long: the kernels take up to %lld here",
                        (long long)recurrence->chunk, (long long)most);
     const dr_layout *layout = &recurrence->layout;
+    const int64_t widest = recurrence->key_size > recurrence->value_size ? recurrence->key_size : recurrence->value_size;
+    if (layout->rows > INT32_MAX / (steps * recurrence->value_heads) ||
+        widest > INT32_MAX / (4 * DR_CUDA_CHUNK_ROWS * recurrence->value_heads))
+        return dr_fail(
+            DR_ERROR_UNSUPPORTED,
+            "%lld tokens of %lld heads are too many: the chunkwise kernels count gains, and the bytes of a chunk, in 31 bits",
+            (long long)layout->rows, (long long)recurrence->value_heads);
     *plan = (dr_cuda_chunk_plan){
         .storage = storage,
         .chunk = (int32_t)(recurrence->chunk ? recurrence->chunk : most),

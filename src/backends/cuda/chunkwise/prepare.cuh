@@ -18,10 +18,6 @@
 #include "backends/cuda/chunkwise/triangle.cuh"
 #include "backends/cuda/rows/diagonal_rows.cuh"
 
-typedef struct {
-    int writer, reader, query, matrix, halves, small, scan, bytes;
-} dr_prepare_room;
-
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
     float dot[64], gain[64], lambda[64];
@@ -37,19 +33,18 @@ typedef struct {
     float2 upper, lower, before;
 } dr_prepare_near;
 
-static __host__ __device__ inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
-    dr_prepare_room room;
+static inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
+    dr_prepare_room room = {};
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
     const bool reader = plan.reads && !plan.reader_sum && !dr_rows_tied(plan.rows); /* of a sum the scores are made */
-    room.writer = 0;
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
-    room.matrix = room.query;           /* once the products are made */
-    room.halves = room.matrix + matrix; /* a multiple of 1024 */
+    room.made = room.query;           /* once the products are made */
+    room.halves = room.made + matrix; /* a multiple of 1024 */
     const int behind = room.halves + (element == 2 ? DR_HALVES_BYTES : 0);
     int end = room.query + tile + (reader ? tile : 0);
     if (end < behind) end = behind;
-    room.small = end;
+    room.rows = end;
     room.scan = end + (int)sizeof(dr_prepare_small);
     room.bytes = room.scan + (plan.scan_inside ? (int)sizeof(dr_inside_room) : 0);
     return room;
@@ -104,10 +99,11 @@ static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
-/* The decay of row 16 warp + lane % 16: 1 but at the first row of a token. Asked for long before it is needed. */
-static __device__ inline float dr_prepare_alpha(const dr_cuda_rows &rows, const dr_prepare_block &x) {
+/* The log decay of row 16 warp + lane % 16: 0 but at the first row of a token. Asked for long before it is needed. */
+static __device__ inline float dr_prepare_log_decay(const dr_cuda_rows &rows, const dr_prepare_block &x) {
     const int i = dr_prepare_warp() * 16 + (int)(threadIdx.x % 16), token = dr_row_token(rows, i);
-    return i < x.alive && i == token * rows.steps ? dr_row_alpha(rows, x.place.first + token, x.head) : 1.0f;
+    if (!rows.scalar_decay || i >= x.alive || i != token * rows.steps) return 0.0f;
+    return dr_chunk_scalar(rows, DR_INPUT_LOG_DECAY, x, token, 0, x.head);
 }
 
 /* Decays of the warp's 16 rows, by lane % 16, and their products within each half of them. */
@@ -137,12 +133,18 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     const bool undecayed = read && rows.row[0].undecayed;
     const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
     const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
-    float upper = 1, lower = 1; /* from after column 2t + 1 */
+    /* from after column 2t + 1, which is the first of two neighbours: two of them at once, and the last row where it has none
+     */
+    const float both = half.alpha * __shfl_xor_sync(0xffffffffu, half.alpha, 1);
+    float upper = __shfl_sync(0xffffffffu, half.alpha, upper_last & 7);
+    float lower = __shfl_sync(0xffffffffu, half.alpha, (lower_last & 7) + 8);
+    upper = upper_last % 2 == 0 && upper_last > 2 * t ? upper : 1.0f;
+    lower = lower_last % 2 == 0 && lower_last > 2 * t ? lower : 1.0f;
 #pragma unroll
-    for (int m = 2; m < 8; m++) {
-        const float first = __shfl_sync(0xffffffffu, half.alpha, m), second = __shfl_sync(0xffffffffu, half.alpha, m + 8);
-        upper *= m > 2 * t + 1 && m <= upper_last ? first : 1.0f;
-        lower *= m > 2 * t + 1 && m <= lower_last ? second : 1.0f;
+    for (int m = 2; m < 8; m += 2) {
+        const float first = __shfl_sync(0xffffffffu, both, m), second = __shfl_sync(0xffffffffu, both, m + 8);
+        upper *= m > 2 * t && m < upper_last ? first : 1.0f;
+        lower *= m > 2 * t && m < lower_last ? second : 1.0f;
     }
     const float first = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 1);
     const float second = __shfl_sync(0xffffffffu, half.alpha, 2 * t + 9);
@@ -173,14 +175,18 @@ static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const 
  * to the end of the chunk. */
 static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
                                                dr_cuda_row_factors &factors) {
-    float before = 1, after = 1;
-    for (int b = 0; b < i / 16; b++) before *= small.total[b];
-    for (int b = i / 16 + 1; b < 4; b++) after *= small.total[b];
+    const float4 total = *(const float4 *)small.total;
+    const int block = i / 16;
+    const float before = (block > 0 ? total.x : 1.0f) * (block > 1 ? total.y : 1.0f) * (block > 2 ? total.z : 1.0f);
+    const float after = (block < 1 ? total.y : 1.0f) * (block < 2 ? total.z : 1.0f) * (block < 3 ? total.w : 1.0f);
     factors.reader = before * small.read[i];
     if (i < tokens) {
         const int last = (i + 1) * rows.steps - 1;
         factors.query = rows.scale * small.head[last];
-        for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
+        if (rows.steps == 1)
+            factors.query *= before;
+        else
+            for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];
     }
     return small.tail[i] * after;
 }
@@ -258,6 +264,10 @@ static __device__ inline void dr_prepare_combine(const float *matrix, int warp, 
                 dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
             }
         }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[n][e] *= precise ? 1.0f : DR_CUT_LIFT;
 }
 
 /* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
@@ -273,6 +283,7 @@ static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &pla
 #pragma unroll
         for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
     }
+#pragma unroll 1
     for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
         to[i] = dr_from_float<T>(0.0f);
 }
@@ -352,6 +363,7 @@ static __device__ inline void dr_prepare_put_inverse(const dr_cuda_chunk_tensors
                                                      const float *matrix) {
     float *to = (float *)tensors.inverse + x.block * 64 * 64;
     if (!tensors.inverse) return;
+#pragma unroll 4
     for (int e = dr_copy_thread(); e < 64 * 64; e += PREPARE_THREADS) to[e] = matrix[e / 64 * DR_MATRIX_PITCH + e % 64];
 }
 
@@ -382,62 +394,65 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_prepare_room room = dr_prepare_lay(plan, sizeof(T));
-    dr_prepare_small &small = *(dr_prepare_small *)(shared + room.small);
-    float *matrix = (float *)(shared + room.matrix);
-    char *reader = room.reader ? shared + room.reader : NULL;
-    const int64_t tile = x.block * 64 * plan.key_width;
+    const dr_prepare_room &room = call.facts.room;
+    dr_prepare_small &small = *(dr_prepare_small *)(shared + room.rows);
+    float *matrix = (float *)(shared + room.made);
+    char *reader = shared + room.reader;
+    const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
 
-    if constexpr (scans)
-        dr_load_keys<T>(plan, x, reader, shared + room.query);
-    else
-        dr_load_rows<T>(plan, x, shared + room.writer, reader, shared + room.query);
+    dr_prepare_load<T, 0, scans>(call, x, shared);
     const int i = dr_copy_thread();
     dr_inside_early early;
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    const bool mixed = plan.reader_sum && i < x.alive;
-    const float lambda = mixed ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head) : 0;
-    const dr_prepare_half half = dr_prepare_halve(dr_prepare_alpha(rows, x));
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
+    const float lambda = !scans && plan.reader_sum && i < x.alive ? dr_chunk_scalar(rows, DR_INPUT_LAMBDA, x, i, 0, x.head) : 0;
+    const float log_decay = dr_prepare_log_decay(rows, x);
+    if constexpr (scans) {
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
+        dr_inside_put_rows(plan, early, scan);
+        dr_copy_wait<1>();
+        dr_meet<groups>();
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
+    }
+    const dr_prepare_half half = dr_prepare_halve(expf(log_decay));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
     const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
-    if (i < 64) small.lambda[i] = lambda;
-    if constexpr (scans) {
-        dr_inside_room &scan = *(dr_inside_room *)(shared + room.scan);
-        dr_inside_put_rows(early.alpha, early.gain, scan);
-        dr_copy_wait<1>();
-        dr_meet<groups>();
-        dr_inside_make<T, groups, true>(plan, tensors, x, early, scan, reader, shared + room.writer);
-    }
+    if (!scans && plan.reader_sum && i < 64) small.lambda[i] = lambda;
     dr_copy_wait<0>();
     dr_shared_fence();
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, shared + room.writer);
-    else
+    else if (call.facts.late)
         dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
-    float l[8][4] = {}, p[8][4] = {};
+    float l[8][4], p[8][4];
     const unsigned writer_at = dr_shared_address(shared + room.writer), query_at = dr_shared_address(shared + room.query);
-    const unsigned reader_at = dr_shared_address(shared + (reader ? room.reader : room.writer));
+    const unsigned reader_at = dr_shared_address(reader);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_group_scores<T>(writer_at, reader_at, query_at, plan.key_width / 64, plan.reads, l, p);
+        dr_group_scores<T>(writer_at, reader_at, query_at, x.boxes, l, p);
     } else
 #endif
+    {
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) l[n][e] = p[n][e] = 0;
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
+    }
     if (plan.reader_sum) dr_prepare_sum(small, l, p);
-    dr_prepare_dots(l, small.dot);
-    if (tensors.reader)
-        dr_put_tile<T>(plan, reader ? shared + room.reader : shared + room.writer, (T *)tensors.reader + tile, 64, 0, 1);
+    if (call.facts.dots) dr_prepare_dots(l, small.dot);
+    if (tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
     if (tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     dr_meet<groups>();
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, small.dot[i]));
+        const float dot = call.facts.dots ? small.dot[i] : 0.0f;
+        factors = dr_prepare_factors<scans>(rows, x, i, dr_prepare_gain<scans>(rows, x, i, gain_inputs, dot));
         small.gain[i] = factors.gain;
     }
     dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */
@@ -447,7 +462,9 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         tensors.factors[x.block * 64 + i] = factors;
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
-    for (int k = i; k < plan.key_width; k += PREPARE_THREADS) tensors.keep[x.block * plan.key_width + k] = kept;
+    float *keep = tensors.keep + x.block * plan.key_width;
+#pragma unroll 1
+    for (int k = i; k < plan.key_width; k += PREPARE_THREADS) keep[k] = kept;
     dr_prepare_mask(rows, small, near, near_read, plan.reads, matrix, l, p);
     dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
@@ -484,8 +501,7 @@ template <typename T, bool scans>
 static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
     prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
-    const dr_prepare_block x = dr_prepare_find(call, block);
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
         dr_prepare_chunk<T, 1, scans>(call, x, shared);
     else if constexpr (scans)

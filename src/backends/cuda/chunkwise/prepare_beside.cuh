@@ -14,9 +14,7 @@
 
 /* Bytes of a group; tiles begin at multiples of 1024. */
 static __host__ __device__ inline int dr_beside_bytes(const dr_prepare_call &call) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const int bytes = plan.rows.channel_decay ? dr_channel_lay(plan, 2).bytes : dr_prepare_lay(plan, 2).bytes;
-    return (bytes + 1023) / 1024 * 1024;
+    return (call.facts.room.bytes + 1023) / 1024 * 1024;
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -64,16 +62,15 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         if (index >= blocks) break;
         unsigned next = blocks;
         if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
-        const unsigned block = dr_block_in_turn(call.plan, index);
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
-        const dr_prepare_block x = dr_prepare_find(call, block);
+        const dr_prepare_block x = dr_prepare_find(call, index, true);
         if constexpr (channel)
             dr_channel_chunk<T, pairs, scans, groups>(call, x, own);
         else
             dr_prepare_chunk<T, groups, scans>(call, x, own);
         if (scans && first) taken[group] = next;
         dr_meet<groups>(); /* everything is written, and the tiles are read */
-        if (first) dr_flag_raise(call.tensors.made + block);
+        if (first) dr_flag_raise(call.tensors.made + x.block);
     }
 #endif
 }

@@ -38,37 +38,32 @@ typedef struct {
         near_query[64][4]; /* [i][d]: the scores of row i and row i - d of the same quarter, without gains */
 } dr_slice_results;
 
-typedef struct {
-    int writer, reader, query, leaving, tables, halves, gain, bytes;
-} dr_channel_room;
-
-static __host__ __device__ inline dr_channel_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
-    dr_channel_room room;
+static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
+    dr_prepare_room room = {};
     const int tile = 64 * plan.key_width * element;
     const bool reader = plan.reads && !dr_rows_tied(plan.rows);
-    room.writer = 0;
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
-    const bool groups = element == 2 && plan.hopper; /* then halves of W~ take the places of write keys and queries */
-    room.leaving = 0;                                /* float: in the place of the write keys */
+    /* leaving: float: in the place of the write keys; for warp groups its halves take the places of write keys and queries */
+    const bool groups = element == 2 && plan.hopper;
     if (element == 2 && !groups) {
         room.leaving = end;
         end += 64 * plan.key_width * 4;
     }
-    room.tables = end;
-    room.halves = room.tables + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
+    room.made = end;
+    room.halves = room.made + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
     end += (int)sizeof(dr_slice_tables);
     if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
-    room.gain = end;
-    room.bytes = room.gain + 64 * (int)sizeof(float);
+    room.rows = end;
+    room.bytes = room.rows + 64 * (int)sizeof(float);
     return room;
 }
 
 /* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
 typedef struct {
     int block, quarter, row, channel; /* row: the first; channel: within the slice */
-    int64_t decay[4];                 /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
+    int decay[4];                     /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
     int query[4];                     /* where its query goes, among those of the chunk; -1: it has none */
     bool undecayed[4];                /* it reads before its decay */
 } dr_quarter_place;
@@ -84,10 +79,13 @@ static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_pl
     const dr_cuda_rows &rows = plan.rows;
     const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
+    const int stride = (int)rows.input[DR_INPUT_LOG_DECAY].token;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = at.row + i, token = dr_row_token(rows, row), step = row - token * rows.steps;
-        at.decay[i] = row < x.alive && step == 0 ? token * rows.input[DR_INPUT_LOG_DECAY].token : -1;
+        int token = at.row + i, step = 0;
+        const bool alive = token < x.alive;
+        if (rows.steps > 1) step = token % rows.steps, token /= rows.steps;
+        at.decay[i] = alive && step == 0 ? token * stride : -1;
         at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
         at.undecayed[i] = rows.row[0].undecayed && step == 0;
     }
@@ -224,56 +222,37 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
 
 /* ---- products --------------------------------------------------------------------------------------------------------- */
 
-template <bool precise> static __device__ inline void dr_slice_cut(float x, unsigned &high, unsigned &low) {
-    if (precise) {
-        dr_split(x, high, low);
-    } else {
-        high = __float_as_uint(x);
-        low = 0;
-    }
-}
-
-/* 16 rows and 8 channels of a table, as an operand A without a type. */
-static __device__ inline void dr_slice_load_a(float (&a)[4], const float *rows) {
-    const int lane = (int)(threadIdx.x % 32);
-    unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(rows + lane % 16 * SLICE_PITCH + lane / 16 * 4));
+/* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. row: each lane's. */
+static __device__ inline void dr_slice_load(float (&x)[4], const float *row) {
+    unsigned word[4];
+    dr_load_matrices(word, dr_shared_address(row));
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __uint_as_float(x[i]);
-}
-
-/* Two operands B, 8 columns each: lanes 0..15 name the rows of the first, 16..31 those of the second. b[n][channel half] */
-static __device__ inline void dr_slice_load_b(float (&b)[2][2], const float *row) {
-    const int lane = (int)(threadIdx.x % 32);
-    unsigned x[4];
-    dr_load_matrices(x, dr_shared_address(row + lane / 8 % 2 * 4));
-#pragma unroll
-    for (int i = 0; i < 4; i++) b[i / 2][i % 2] = __uint_as_float(x[i]);
+    for (int i = 0; i < 4; i++) x[i] = __uint_as_float(word[i]);
 }
 
 /* Scores of 16 readers or queries and eight writers, over eight channels. */
 template <bool precise>
-static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float (&writers)[2]) {
+static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float *writers) {
     dr_eight_a<precise> a;
     dr_eight_b<precise> w;
 #pragma unroll
-    for (int i = 0; i < 4; i++) dr_slice_cut<precise>(rows[i], a.high[i], a.low[i]);
+    for (int i = 0; i < 4; i++) dr_cut<precise>(rows[i], a.high[i], a.low[i]);
 #pragma unroll
-    for (int i = 0; i < 2; i++) dr_slice_cut<precise>(writers[i], w.high[i], w.low[i]);
+    for (int i = 0; i < 2; i++) dr_cut<precise>(writers[i], w.high[i], w.low[i]);
     dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
 }
 
 /* Scores of twice eight writers and eight queries, transposed. */
 template <bool precise>
-static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float (&upper)[2], const float (&lower)[2],
+static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float *upper, const float *lower,
                                                        const float (&queries)[4]) {
     dr_eight_a<precise> w;
     dr_eight_b<precise> b;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        dr_slice_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
-        dr_slice_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
-        dr_slice_cut<precise>(queries[i], b.high[i], b.low[i]);
+        dr_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
+        dr_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
+        dr_cut<precise>(queries[i], b.high[i], b.low[i]);
     }
     dr_product_rounded<precise>(c, w.high, w.low, b.high, b.low);
 }
@@ -289,26 +268,31 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
     const bool second = g >= 4;
     const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
+    /* places in the tables, found once: only k moves */
+    const unsigned row = dr_forget((block * 16 + lane % 16) * SLICE_PITCH + lane / 16 * 4),
+                   own = dr_forget(own_row * SLICE_PITCH + lane / 8 % 2 * 4), quarter = dr_forget(block * 4 * SLICE + t),
+                   writer = dr_forget((lane / 16 * 8 + r) * SLICE_PITCH + lane / 8 % 2 * 4),
+                   rest = dr_forget(g / 4 * SLICE + t);
 #pragma unroll 1
     for (int k = 0; k < SLICE; k += 8) {
         float reader[4] = {}, query[4];
-        if (reads) dr_slice_load_a(reader, &tables.reader[block * 16][k]);
+        if (reads) dr_slice_load(reader, &tables.reader[0][k] + row);
         if constexpr (pairs) {
 #pragma unroll
             for (int i = 0; i < 2; i++) query[i] = tables.query[block * 8 + g][k + i * 4 + t];
         } else {
-            dr_slice_load_a(query, &tables.query[block * 16][k]);
+            dr_slice_load(query, &tables.query[0][k] + row);
         }
-        float decay[3][2], w[2][2], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
+        float decay[3][2], w[4], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
 #pragma unroll
         for (int q = 0; q < 3; q++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) decay[q][i] = tables.quarter[block * 4 + q][k + i * 4 + t];
-        dr_slice_load_b(w, &tables.writer[own_row][k]);
-        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w[1]);
-        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w[1]);
+            for (int i = 0; i < 2; i++) decay[q][i] = (&tables.quarter[q][k + i * 4])[quarter];
+        dr_slice_load(w, &tables.writer[0][k] + own);
+        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w + 2);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w + 2);
 #pragma unroll
-        for (int i = 0; i < 2; i++) near[i] = second ? w[0][i] : w[0][i] * decay[1][i];
+        for (int i = 0; i < 2; i++) near[i] = second ? w[i] : w[i] * decay[1][i];
         if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
         if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
 #pragma unroll
@@ -317,7 +301,7 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         if constexpr (pairs) {
             const float none[2] = {};
             dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
-            dr_slice_multiply_turned<precise>(own_p[1], w[1], none, query);
+            dr_slice_multiply_turned<precise>(own_p[1], w + 2, none, query);
         } else {
             dr_slice_multiply<precise>(own_p[1], query, far);
         }
@@ -337,15 +321,15 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 #pragma unroll
         for (int b = 2; b >= 0; b--)
             if (b < block) {
-                dr_slice_load_b(w, &tables.writer[b * 16 + lane / 16 * 8 + r][k]);
+                dr_slice_load(w, &tables.writer[b * 16][k] + writer);
 #pragma unroll
                 for (int n = 0; n < 2; n++) {
 #pragma unroll
-                    for (int i = 0; i < 2; i++) w[n][i] *= tables.rest[b * 4 + n * 2 + g / 4][k + i * 4 + t];
-                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w[n]);
-                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w[n]);
+                    for (int i = 0; i < 2; i++) w[2 * n + i] *= (&tables.rest[b * 4 + n * 2][k + i * 4])[rest];
+                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w + 2 * n);
+                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w + 2 * n);
                 }
-                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w[0], w[1], query);
+                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w, w + 2, query);
                 if (b > 0)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
@@ -507,29 +491,49 @@ static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const d
         }
 }
 
-/* Masks, gains and scale; what is within a quarter comes from its table. */
+/* Masks, gains and scale; what is within a quarter comes from its table. Only columns of the warp's own block ask for it. */
 template <bool pairs>
 static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
                                               float (&l)[8][4], float (&p)[8][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const float gain[2] = {gains[warp * 16 + g], gains[warp * 16 + g + 8]};
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int i = warp * 16 + g + 8 * h, asker = pairs ? warp * 16 + 2 * g + 1 : i;
-        const float gain = gains[i];
+    for (int b = 0; b < 4; b++) {
+        if (b < warp) {
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+            for (int n = 2 * b; n < 2 * b + 2; n++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int j = n * 8 + 2 * t + e;
-                float &score = p[n][2 * h + e], &lower = l[n][2 * h + e];
-                if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
-                lower = j < i ? gain * lower : 0.0f;
-                if (pairs && h > 0) continue;
-                if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
-                score = j <= asker ? rows.scale * score : 0.0f;
-            }
-            *(float2 *)&results.matrix[i][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
+                for (int e = 0; e < 4; e++) {
+                    l[n][e] *= gain[e / 2];
+                    if (!pairs || e < 2) p[n][e] *= rows.scale;
+                }
+        } else if (b > warp) {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    l[n][e] = 0;
+                    if (!pairs || e < 2) p[n][e] = 0;
+                }
+        } else {
+#pragma unroll
+            for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int i = b * 16 + g + e / 2 * 8, asker = pairs ? b * 16 + 2 * g + 1 : i, j = n * 8 + 2 * t + e % 2;
+                    float &score = p[n][e], &lower = l[n][e];
+                    if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
+                    lower = j < i ? gain[e / 2] * lower : 0.0f;
+                    if (pairs && e >= 2) continue;
+                    if (asker / 4 == j / 4 && j <= asker) score = results.near_query[asker][asker - j];
+                    score = j <= asker ? rows.scale * score : 0.0f;
+                }
         }
+#pragma unroll
+        for (int n = 2 * b; n < 2 * b + 2; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)&results.matrix[warp * 16 + g + 8 * h][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
@@ -540,13 +544,13 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_channel_room room = dr_channel_lay(plan, sizeof(T));
-    dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.tables);
-    dr_slice_results &results = *(dr_slice_results *)(shared + room.tables);
-    float *gain = (float *)(shared + room.gain);
+    const dr_prepare_room &room = call.facts.room;
+    dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.made);
+    dr_slice_results &results = *(dr_slice_results *)(shared + room.made);
+    float *gain = (float *)(shared + room.rows);
     char *writer = shared + room.writer, *query = shared + room.query;
-    char *reader = room.reader ? shared + room.reader : writer, *leaving = shared + room.leaving;
-    const int64_t tile = x.block * 64 * plan.key_width;
+    char *reader = shared + room.reader, *leaving = shared + room.leaving;
+    const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
     const int i = dr_copy_thread();
 
     const dr_quarter_place at = dr_quarter_find(plan, x);
@@ -555,26 +559,23 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
+    dr_prepare_load<T, pairs ? 2 : 0, scans>(call, x, shared);
+    if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
-        dr_load_keys<T>(plan, x, reader, query);
-        early = dr_inside_ask(plan, tensors, x);
-    } else {
-        dr_load_rows<T, pairs ? 2 : 1>(plan, x, writer, room.reader ? reader : NULL, query);
-    }
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs(rows, x, i < 64 ? i : x.alive);
-    if constexpr (scans) {
-        dr_inside_room &scan = *(dr_inside_room *)(shared + room.tables);
-        dr_inside_put_rows(early.alpha, early.gain, scan);
+        dr_inside_room &scan = *(dr_inside_room *)(shared + room.made);
+        dr_inside_put_rows(plan, early, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups, false>(plan, tensors, x, early, scan, reader, writer);
+        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
     }
+    if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, writer);
-    else
-        dr_finish_rows<T, groups>(plan, x, writer, room.reader ? reader : NULL, query);
+    else if (call.facts.late)
+        dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
     dr_quarter_sums sums = {};
@@ -602,7 +603,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if (i < 64) {
         dr_cuda_row_factors factors =
-            dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, gain_inputs, results.near_read[i][0]));
+            dr_prepare_factors<scans>(rows, x, i, dr_prepare_gain<scans>(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
@@ -645,8 +646,7 @@ template <typename T, bool pairs, bool scans>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    const unsigned block = scans && call.plan.length ? dr_block_in_turn(call.plan, blockIdx.x) : blockIdx.x;
-    const dr_prepare_block x = dr_prepare_find(call, block);
+    const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
         dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
     else if constexpr (scans)

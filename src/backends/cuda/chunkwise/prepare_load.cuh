@@ -9,15 +9,47 @@
 
 #include "backends/cuda/chunkwise/chunkwise.h"
 #include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/device/bulk.cuh"
+#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/tiles.cuh"
 #include "backends/cuda/device/warpgroup.cuh"
 #include "backends/cuda/rows/rows.cuh"
 
 enum { PREPARE_THREADS = 128 };
 
+/* Vectors that fill rows of a tile as they are. Strides in bytes. */
+typedef struct {
+    const char *at;
+    uint32_t token, head;
+} dr_plain_rows;
+
+/* Where everything of a chunk lies in shared memory. */
+typedef struct {
+    int writer, reader, query; /* tiles; reader: that of the writers, where these serve or nothing reads */
+    int leaving;               /* the tile of decayed write keys (prepare_channel.cuh) */
+    int made;                  /* the matrix, with a decay of each channel tables before it */
+    int halves, rows, scan;    /* of the inverse; numbers of rows; what the diagonal scan needs */
+    int bytes;
+} dr_prepare_room;
+
+/* What all chunks of a launch have in common and no thread need find out. */
+typedef struct {
+    dr_prepare_room room;
+    dr_divider heads, group; /* value heads, and those of a key head */
+    dr_divider chunks;       /* of a sequence, and of these so many chains: sequences and heads; where all are equally long */
+    dr_divider chains;
+    bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
+    dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
+    unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
+                                 share of a chunk's tokens */
+    bool late;                /* dr_finish_rows has something to do */
+    bool dots;                /* a gain is made of r . w */
+} dr_prepare_facts;
+
 typedef struct {
     dr_cuda_chunk_plan plan;
     dr_cuda_chunk_tensors tensors;
+    dr_prepare_facts facts;
 } dr_prepare_call;
 
 /* What 128 threads work on: one chunk of one value head. */
@@ -25,21 +57,58 @@ typedef struct {
     int64_t block;
     dr_chunk_place place;
     int head, key_head;
-    int alive;          /* rows that are there */
-    int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
+    int alive;           /* rows that are there */
+    int channel, boxes;  /* the tiles' first channel, and how many times 64 of them */
+    unsigned slot = 0;   /* in prepare: of the chunk */
+    unsigned before = 0; /* in prepare: chunks of the sequence before it */
 } dr_prepare_block;
 
-static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned block) {
+/* index: of the block or, in_turn, as dr_block_in_turn has it. equal: all sequences are equally long, which is known. */
+template <bool equal = false>
+static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned index, bool in_turn) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_prepare_facts &facts = call.facts;
+    const unsigned heads = facts.heads.by, chunks = facts.chunks.by;
     dr_prepare_block x;
-    const unsigned heads = (unsigned)call.plan.value_heads, slot = block / heads;
-    x.block = block;
-    x.place = dr_find_chunk(call.plan, call.tensors.cu, slot);
-    x.head = (int)(block - slot * heads);
-    x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
-    x.alive = x.place.tokens * call.plan.rows.steps;
+    unsigned sequence, head;
+    if (in_turn) {
+        x.before = dr_divide(index, facts.chains);
+        const unsigned chain = index - x.before * facts.chains.by;
+        sequence = dr_divide(chain, facts.heads);
+        head = chain - sequence * heads;
+        x.slot = sequence * chunks + x.before;
+    } else {
+        x.slot = dr_divide(index, facts.heads);
+        head = index - x.slot * heads;
+        sequence = dr_divide(x.slot, facts.chunks);
+        x.before = x.slot - sequence * chunks;
+    }
+    x.block = x.slot * heads + head;
+    x.head = (int)head;
+    x.key_head = (int)dr_divide(head, facts.group);
+    if (equal || plan.length) {
+        const int behind = (int)x.before * plan.chunk, left = (int)plan.length - behind;
+        x.place.sequence = sequence;
+        x.place.first = (int)(sequence * (unsigned)plan.length) + behind;
+        x.place.tokens = left < plan.chunk ? left : plan.chunk;
+        x.place.last = left <= plan.chunk;
+    } else {
+        x.place = dr_find_chunk(plan, call.tensors.cu, x.slot);
+        x.before = x.slot - (unsigned)dr_sequence_slot(plan, call.tensors.cu, x.place.sequence);
+    }
+    x.alive = x.place.tokens * plan.rows.steps;
     x.channel = 0;
-    x.boxes = call.plan.key_width / 64;
+    x.boxes = (int)((unsigned)plan.key_width / 64);
     return x;
+}
+
+/* One of the float inputs at a token of the chunk; 0 where the rule does not read it. Their elements are counted in 32 bits
+ * (dr_cuda_chunk_make_plan). */
+static __device__ inline float dr_chunk_scalar(const dr_cuda_rows &rows, dr_input which, const dr_prepare_block &x, int token,
+                                               int step, int head) {
+    const dr_cuda_input &input = rows.input[which];
+    const int at = ((int)x.place.first + token) * (int)input.token + step * (int)input.step + head * (int)input.head;
+    return input.at ? ((const float *)input.at)[at] : 0.0f;
 }
 
 /* Row i of a chunk as token and step of it. */
@@ -203,7 +272,7 @@ static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_pl
 }
 
 /* Where write keys of a token's row, and queries, stand in a tensor as they are; else NULL at `at`. */
-static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int row = 0) {
+static __host__ __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int row = 0) {
     const dr_source none = {NULL, 0, 0, 0};
     switch (rows.row[row].write) {
     case DR_WRITE_KEY:
@@ -221,7 +290,7 @@ static __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int
     }
 }
 
-static __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
+static __host__ __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
     const dr_source none = {NULL, 0, 0, 0};
     if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
     if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
@@ -249,6 +318,43 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
     }
 }
 
+/* Boxes of a tile of 64 rows side by side: their addresses differ by constants. */
+template <typename T, int boxes> static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), step = PREPARE_THREADS * 16 / row_bytes;
+#pragma unroll
+    for (int j = 0; j < 64; j += step) {
+#pragma unroll
+        for (int box = 0; box < boxes; box++) dr_copy_whole(to + (box * 64 + j) * row_bytes, from + box * row_bytes);
+        from += (uint64_t)token * step;
+    }
+}
+
+/* Tiles of 64 rows of a token each, of keys and of queries. apart: each a group of copies. */
+template <typename T>
+static __device__ inline void dr_load_plain(unsigned keys, unsigned queries, const dr_prepare_block &x,
+                                            const dr_plain_rows &key, const dr_plain_rows &query, bool apart) {
+    constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16;
+    const unsigned thread = (unsigned)dr_copy_thread(), row = thread / units, within = thread % units;
+    const unsigned first = (unsigned)x.place.first + row, place = thread * 16 ^ row % 8 * 16;
+    const char *key_at = key.at + ((uint64_t)first * key.token + ((unsigned)x.key_head * key.head + within * 16));
+    const char *query_at = query.at + ((uint64_t)first * query.token + ((unsigned)x.key_head * query.head + within * 16));
+    keys += place, queries += place;
+    if (x.boxes == 2) { /* most often */
+        dr_load_boxes<T, 2>(keys, key_at, key.token);
+        if (apart) dr_copy_commit();
+        dr_load_boxes<T, 2>(queries, query_at, query.token);
+    } else {
+#pragma unroll 1
+        for (int box = 0; box < x.boxes; box++)
+            dr_load_boxes<T, 1>(keys + box * 64 * row_bytes, key_at + box * row_bytes, key.token);
+        if (apart) dr_copy_commit();
+#pragma unroll 1
+        for (int box = 0; box < x.boxes; box++)
+            dr_load_boxes<T, 1>(queries + box * 64 * row_bytes, query_at + box * row_bytes, query.token);
+    }
+    dr_copy_commit();
+}
+
 /* Both tiles of a chunk of so many rows a token, if all of its rows are there and stand in tensors as they are. */
 template <typename T, int steps>
 static __device__ inline bool dr_load_rows_whole(const dr_cuda_rows &rows, const dr_prepare_block &x, char *writer,
@@ -268,15 +374,16 @@ static __device__ inline bool dr_load_rows_whole(const dr_cuda_rows &rows, const
 }
 
 /* All three tiles of a chunk; the copies are one group. reader NULL: the write keys serve, or nothing reads. steps: rows a
- * token that are provided for, as the caller's rules mostly have them. */
+ * token that are provided for, as the caller's rules mostly have them; 0: the caller has seen to it. */
 template <typename T, int steps = 1>
 static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                            char *reader, char *query) {
     const dr_cuda_rows &rows = plan.rows;
-    if (!reader && dr_load_rows_whole<T, steps>(rows, x, writer, query)) { /* most often */
-        dr_copy_commit();
-        return;
-    }
+    if constexpr (steps > 0)
+        if (!reader && dr_load_rows_whole<T, steps>(rows, x, writer, query)) { /* most often */
+            dr_copy_commit();
+            return;
+        }
     const int parts = rows.step_axis ? 1 : rows.steps;
     const int count = rows.step_axis ? 64 : dr_whole_tokens(rows);
     for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), count, i, parts);
@@ -290,17 +397,45 @@ template <typename T>
 static __device__ inline void dr_load_keys(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *keys,
                                            char *queries) {
     const dr_cuda_rows &rows = plan.rows;
-    const bool whole = x.alive == 64 && rows.aligned; /* most often; K is all of the tile's width */
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
-        const dr_cuda_input &input = rows.input[i ? DR_INPUT_QUERY : DR_INPUT_KEY];
-        char *tile = i ? queries : keys;
-        if (whole)
-            dr_load_whole<T, 1>(tile, x, dr_source_of(input), 0);
-        else
-            dr_copy_rows<T>(tile, 64, x.boxes, rows.key_size, rows.aligned, 64, 0, 1, dr_rows_at<T>(x, input, false, false));
+        dr_copy_rows<T>(i ? queries : keys, 64, x.boxes, rows.key_size, rows.aligned, 64, 0, 1,
+                        dr_rows_at<T>(x, rows.input[i ? DR_INPUT_QUERY : DR_INPUT_KEY], false, false));
         dr_copy_commit();
     }
+}
+
+/* The tiles that prepare begins with. steps: of dr_load_rows. scans: keys are in the tile of the readers, and their copies a
+ * group of their own before that of the queries. */
+template <typename T, int steps, bool scans>
+static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
+    const dr_prepare_room &room = call.facts.room;
+    char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
+    if (call.facts.plain && x.alive == 64) { /* most often */
+        dr_load_plain<T>(dr_shared_address(scans ? reader : writer), dr_shared_address(query), x, call.facts.key,
+                         call.facts.query, scans);
+    } else if constexpr (scans) {
+        dr_load_keys<T>(call.plan, x, reader, query);
+    } else {
+        dr_load_rows<T, steps>(call.plan, x, writer, room.reader ? reader : NULL, query);
+    }
+}
+
+/* Asks the second-level cache for keys and queries of the chunk that begins when this one ends: of its tokens, which lie one
+ * behind the other, each head for as many. index: as dr_prepare_find has it. */
+template <typename T>
+static __device__ inline void dr_prepare_expect(const dr_prepare_call &call, unsigned index, bool in_turn) {
+#ifdef DR_CUDA_WARPGROUPS
+    const dr_prepare_facts &facts = call.facts;
+    index += facts.ahead;
+    if (facts.ahead == 0 || index >= (unsigned)call.plan.blocks || dr_copy_thread() != 0) return;
+    const dr_prepare_block x = dr_prepare_find<true>(call, index, in_turn);
+    if (x.alive < 64) return;
+    const unsigned first = (unsigned)x.place.first + (unsigned)x.head * facts.share;
+    const dr_plain_rows &key = facts.key, &query = facts.query;
+    dr_bulk_prefetch(key.at + (uint64_t)first * key.token, facts.share * key.token);
+    dr_bulk_prefetch(query.at + (uint64_t)first * query.token, facts.share * query.token);
+#endif
 }
 
 /* What dr_load_rows left to do, after the barrier behind its copies; a barrier follows if there is any. All threads of the
@@ -350,28 +485,83 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* What the gain of row i is made of, a thread each: asked for long before it is needed. */
-static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
-    dr_map_gain_inputs none = {};
-    if (i >= x.alive) return none;
-    const int token = dr_row_token(rows, i);
-    return dr_row_gain_inputs(rows, x.place.first + token, i - token * rows.steps, x.key_head, x.head, 0);
+/* Whether the gain of any row is made of r . w, which is 0 where no row reads. */
+static inline bool dr_rows_need_dots(const dr_cuda_rows &rows) {
+    const int parts = rows.step_axis ? 1 : rows.steps;
+    for (int i = 0; i < parts; i++) {
+        const dr_gain gain = rows.row[i].gain;
+        if (gain == DR_GAIN_IMPLICIT || gain == DR_GAIN_NORMALIZED || gain == DR_GAIN_EXPONENTIAL) return true;
+    }
+    return false;
 }
 
+static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int element) {
+    const dr_plain_rows rows = {(const char *)source.at, (uint32_t)(source.token * element), (uint32_t)(source.head * element)};
+    return rows;
+}
+
+/* blocks: thread blocks of a multiprocessor that ask for tiles ahead, or 0. */
+static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, const dr_prepare_room &room, int element,
+                                                   int blocks) {
+    const dr_cuda_rows &rows = plan.rows;
+    const bool scans = plan.scan_inside;
+    const dr_source key = scans ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
+    const dr_source query = scans ? dr_source_of(rows.input[DR_INPUT_QUERY]) : dr_query_source(rows);
+    dr_prepare_facts facts = {};
+    facts.room = room;
+    facts.heads = dr_divider_of(plan.value_heads), facts.group = dr_divider_of(rows.group);
+    facts.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
+    facts.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    facts.plain =
+        rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
+    if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
+    if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
+        query.token == key.token)
+        facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
+    facts.late = !scans && room.reader && dr_rows_late(rows);
+    facts.dots = plan.reads && dr_rows_need_dots(rows);
+    return facts;
+}
+
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. scans: plan.scan_inside, which says
+ * one row a token and no normalizer. */
+template <bool scans = false>
+static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
+    dr_map_gain_inputs inputs = {};
+    if (i >= x.alive) return inputs;
+    if (scans) { /* one of the two is made use of */
+        const dr_input which = rows.row[0].gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
+        inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, i, 0, x.head);
+        return inputs;
+    }
+    const int token = dr_row_token(rows, i), step = i - token * rows.steps;
+    inputs.beta = dr_chunk_scalar(rows, DR_INPUT_BETA, x, token, dr_step_index(rows, step), x.head);
+    inputs.erase_gain = dr_chunk_scalar(rows, DR_INPUT_ERASE_GAIN, x, token, 0, x.head);
+    if (rows.normalizer == DR_NORMALIZER_NONE) return inputs;
+    if (rows.normalizer == DR_NORMALIZER_DISCOUNTED) inputs.alpha = dr_row_alpha(rows, x.place.first + token, x.head);
+    inputs.key_dot = rows.key_dot[(x.place.first + token) * rows.key_heads + x.key_head];
+    return inputs;
+}
+
+template <bool scans = false>
 static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                       dr_map_gain_inputs inputs, float dot) {
-    const dr_row_gains none = {0, 0, 0};
-    if (i >= x.alive) return none;
+    dr_row_gains gains = {0, 0, 0};
+    if (i >= x.alive) return gains;
     inputs.dot = dot;
-    return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
+    if (!scans) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
+    gains.gain = gains.base = dr_map_base_gain(rows.row[0].gain, rows.gain_eps, &inputs);
+    gains.factor = 1;
+    return gains;
 }
 
 /* gain and value of row i's factors. */
+template <bool scans = false>
 static __device__ inline dr_cuda_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                                 const dr_row_gains &gains) {
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
-    const dr_row &row = dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
+    const dr_row &row = scans ? rows.row[0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
     factors.gain = row.read == DR_READ_NONE ? 0.0f : gains.gain;
     factors.value = row.value == DR_VALUE_NONE ? 0.0f : row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
     return factors;

@@ -22,43 +22,48 @@ template <typename T> static __device__ inline void dr_halve(float x, float y, u
     low = dr_pack(T(), x - rounded.x, y - rounded.y);
 }
 
-/* R W^T, if rows read, and Q W^T of tiles of `boxes` boxes. */
-template <typename T>
-static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, bool reads,
-                                              float (&l)[8][4], float (&p)[8][4]) {
-#pragma unroll 1
-    for (int box = 0; box < boxes; box++) {
-        const unsigned on = (unsigned)box * 8192;
-        const uint64_t w = dr_group_operand(writer + on, 16), r = dr_group_operand(reader + on, 16),
-                       q = dr_group_operand(query + on, 16);
-        if (reads) {
-            dr_group_begin();
+/* R W^T and Q W^T of 64 columns of their tiles, begun; C begins with them, or they are added. */
+template <typename T, bool add>
+static __device__ inline void dr_group_scores_box(unsigned writer, unsigned reader, unsigned query, float (&l)[8][4],
+                                                  float (&p)[8][4]) {
+    const uint64_t w = dr_group_operand(writer, 16), r = dr_group_operand(reader, 16), q = dr_group_operand(query, 16);
+    dr_group_begin();
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), 1);
-            dr_group_commit();
-        }
-        dr_group_begin();
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), 1);
-        dr_group_commit();
-        dr_group_wait<0>();
+    for (int k = 0; k < 4; k++) {
+        dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), add || k > 0);
+        dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), add || k > 0);
     }
+    dr_group_commit();
 }
 
-/* The halves of the matrix as tiles, the low one behind the high one. */
+/* R W^T and Q W^T of tiles of `boxes` boxes. */
+template <typename T>
+static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, unsigned query, int boxes, float (&l)[8][4],
+                                              float (&p)[8][4]) {
+    dr_group_scores_box<T, false>(writer, reader, query, l, p);
+#pragma unroll 1
+    for (int box = 1; box < boxes; box++) {
+        writer += 8192, reader += 8192, query += 8192;
+        dr_group_scores_box<T, true>(writer, reader, query, l, p);
+    }
+    dr_group_wait<0>();
+}
+
+/* The halves of the matrix as tiles, the low one behind the high one; a warp of the four has nothing but zeros. */
 template <typename T> static __device__ inline void dr_halves_put(const float *matrix, char *halves) {
     const int row = dr_copy_thread() % 64, column = dr_copy_thread() / 64 * 32;
+    const bool zeros = dr_copy_thread() / 32 == 2; /* rows 0 .. 31, columns 32 .. 63 */
 #pragma unroll
     for (int i = 0; i < 32; i += 8) {
-        const float *from = matrix + row * DR_MATRIX_PITCH + column + i;
-        const float4 left = *(const float4 *)from, right = *(const float4 *)(from + 4);
-        uint4 high, low;
-        dr_halve<T>(left.x, left.y, high.x, low.x);
-        dr_halve<T>(left.z, left.w, high.y, low.y);
-        dr_halve<T>(right.x, right.y, high.z, low.z);
-        dr_halve<T>(right.z, right.w, high.w, low.w);
+        uint4 high = make_uint4(0, 0, 0, 0), low = high;
+        if (!zeros) {
+            const float *from = matrix + row * DR_MATRIX_PITCH + column + i;
+            const float4 left = *(const float4 *)from, right = *(const float4 *)(from + 4);
+            dr_halve<T>(left.x, left.y, high.x, low.x);
+            dr_halve<T>(left.z, left.w, high.y, low.y);
+            dr_halve<T>(right.x, right.y, high.z, low.z);
+            dr_halve<T>(right.z, right.w, high.w, low.w);
+        }
         char *to = halves + dr_tile_at<T>(0, 64, row, column + i);
         *(uint4 *)to = high;
         *(uint4 *)(to + DR_HALVES_BYTES / 2) = low;
@@ -74,8 +79,8 @@ static __device__ inline void dr_halves_save(char *to, const char *halves) {
     }
 }
 
-/* A^T as operands, rows of the warp; scaled: A^T diag(leave). */
-template <typename T, bool scaled>
+/* A^T diag(leave) as operands, rows of the warp. */
+template <typename T>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
                                              unsigned (&low)[4][4]) {
     const int warp = dr_copy_thread() / 32, g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
@@ -87,22 +92,24 @@ static __device__ inline void dr_halves_turn(const float *matrix, const float *l
             float x = 0, y = 0;
             if (k >= warp) { /* A^T is zero left of its diagonal */
                 x = matrix[row * DR_MATRIX_PITCH + column], y = matrix[(row + 1) * DR_MATRIX_PITCH + column];
-                if (scaled) x *= leave[row], y *= leave[row + 1];
+                x *= leave[row], y *= leave[row + 1];
             }
             dr_halve<T>(x, y, high[k][i], low[k][i]);
         }
 }
 
-/* C = P A, P from accumulators. */
+/* C = P A, P from accumulators, zero behind its block of rows. */
 template <typename T>
-static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&p)[8][4], unsigned halves) {
+static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&p)[8][4], int block, unsigned halves) {
     const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
     unsigned a[4][4], rest[4][4];
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], a[k][i], rest[k][i]);
+        for (int i = 0; i < 4; i++) {
+            a[k][i] = rest[k][i] = 0;
+            if (k <= block) dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], a[k][i], rest[k][i]);
+        }
     dr_group_begin();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -140,15 +147,19 @@ template <typename T, typename F> static __device__ inline void dr_group_put_row
     }
 }
 
-/* X = A^T diag(leave) W; W a tile of T and, with rest, behind it the tile of what rounding W to T left. */
-template <typename T, bool rest>
+/* 64 columns of X, rows of the warp, through `stage` to memory. */
+template <typename T> static __device__ inline void dr_halves_leave(const float (&x)[8][4], int width, char *stage, T *to) {
+    to += dr_copy_thread() / 32 * 16 * width;
+    dr_group_put_rows<T>(stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + unit * 8) = eight; });
+}
+
+/* X = A^T diag(leave) W, A^T diag(leave) as operands. */
+template <typename T>
 static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
                                              int width, char *stage, T *to) {
-    to += dr_copy_thread() / 32 * 16 * width;
 #pragma unroll 1
-    for (int box = 0; box < width / 64; box++) {
-        const uint64_t w = dr_group_operand(writer + (unsigned)box * 8192, 16);
-        const uint64_t v = dr_group_operand(writer + (unsigned)(width * 128 + box * 8192), 16);
+    for (int column = 0; column < width; column += 64) {
+        const uint64_t w = dr_group_operand(writer + (unsigned)column * 128, 16);
         float x[8][4];
         dr_group_begin();
 #pragma unroll
@@ -156,13 +167,34 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
             dr_group_multiply<false>(T(), x, high[k], dr_group_forward(w, k * 2048), k > 0);
             dr_group_multiply<false>(T(), x, low[k], dr_group_forward(w, k * 2048), 1);
         }
-        if (rest)
-#pragma unroll
-            for (int k = 0; k < 4; k++) dr_group_multiply<false>(T(), x, high[k], dr_group_forward(v, k * 2048), 1);
         dr_group_commit();
         dr_group_wait<0>();
-        dr_group_put_rows<T>(
-            stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + box * 64 + unit * 8) = eight; });
+        dr_halves_leave<T>(x, width, stage, to + column);
+    }
+}
+
+/* X = A^T W, A in its tiles, W as a tile of T and one of what rounding to T left. */
+template <typename T>
+static __device__ inline void dr_halves_exit_tiles(unsigned halves, unsigned writer, int width, char *stage, T *to) {
+    const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
+#pragma unroll 1
+    for (int column = 0; column < width; column += 64) {
+        const uint64_t w = dr_group_operand(writer + (unsigned)column * 128, 16);
+        const uint64_t v = dr_group_operand(writer + (unsigned)((width + column) * 128), 16);
+        float x[8][4];
+        dr_group_begin();
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint64_t upper = dr_group_forward(high, k * 2048), at = dr_group_forward(w, k * 2048);
+            dr_group_multiply_tiles<true, false>(T(), x, upper, at, k > 0);
+            dr_group_multiply_tiles<true, false>(T(), x, dr_group_forward(low, k * 2048), at, 1);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            dr_group_multiply_tiles<true, false>(T(), x, dr_group_forward(high, k * 2048), dr_group_forward(v, k * 2048), 1);
+        dr_group_commit();
+        dr_group_wait<0>();
+        dr_halves_leave<T>(x, width, stage, to + column);
     }
 }
 
@@ -170,16 +202,17 @@ static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const
 template <typename T, bool pairs>
 static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan, char *stage, int block, const float (&c)[8][4],
                                                  T *score) {
-    const dr_cuda_rows &rows = plan.rows;
+    const int steps = plan.rows.steps;
     dr_group_put_rows<T>(stage, c, [&](int row, int unit, uint4 eight) {
-        if (pairs) {
-            if (row < 8 && block * 8 + row < plan.chunk) *(uint4 *)(score + (block * 8 + row) * 64 + unit * 8) = eight;
-            return;
+        int token = block * (pairs ? 8 : 16) + row;
+        bool asks = !pairs || row < 8;
+        if (!pairs && steps > 1) {
+            const int step = token % steps;
+            token /= steps, asks = step == steps - 1;
         }
-        row += block * 16;
-        const int token = dr_row_token(rows, row);
-        if (token < plan.chunk && row - token * rows.steps == rows.steps - 1) *(uint4 *)(score + token * 64 + unit * 8) = eight;
+        if (asks && token < plan.chunk) *(uint4 *)(score + token * 64 + unit * 8) = eight;
     });
+#pragma unroll 1
     for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
         score[i] = dr_from_float<T>(0.0f);
 }
@@ -189,17 +222,21 @@ static __device__ inline void dr_group_put_score(const dr_cuda_chunk_plan &plan,
 template <typename T, bool rest, bool pairs, int groups>
 static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, float *matrix, char *halves, const float *leave,
                                                 int block, const float (&p)[8][4], unsigned writer, T *score, T *exit) {
+    const unsigned halves_at = dr_shared_address(halves);
     unsigned high[4][4], low[4][4];
     dr_halves_put<T>(matrix, halves);
-    dr_halves_turn<T, !rest>(matrix, leave, high, low);
+    if constexpr (!rest) dr_halves_turn<T>(matrix, leave, high, low);
     dr_shared_fence();
     dr_meet<groups>();
     {
         float c[8][4];
-        dr_halves_combine<T>(c, p, dr_shared_address(halves));
+        dr_halves_combine<T>(c, p, block, halves_at);
         dr_group_put_score<T, pairs>(plan, (char *)matrix, block, c, score);
     }
-    dr_halves_exit<T, rest>(high, low, writer, plan.key_width, (char *)matrix, exit);
+    if constexpr (rest)
+        dr_halves_exit_tiles<T>(halves_at, writer, plan.key_width, (char *)matrix, exit);
+    else
+        dr_halves_exit<T>(high, low, writer, plan.key_width, (char *)matrix, exit);
 }
 
 #endif

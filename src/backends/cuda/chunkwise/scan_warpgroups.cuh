@@ -6,8 +6,9 @@
  *
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
  * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
- * nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once, and the values are taken from U while the second
- * is under way; X^T Y goes before P' Y, which nothing waits for. */
+ * nobody but the copies. In a chunk U = S R~ and Q~ S are asked for at once. While they are under way the state decays, and
+ * rows are made ready, so that little stands between U and X^T Y, which goes before P' Y, which nothing waits for. Where a key
+ * and lambda times a query are read, Q~ S goes first and joins what the rows write while U is under way. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
@@ -75,6 +76,11 @@ static __device__ inline unsigned dr_group_free(const dr_group_scan_call &call, 
     return dr_group_filled(call, shared, stage) + 8;
 }
 
+/* The same place, of which the compiler does not know that it can be found again, by an instruction that takes long. */
+static __device__ inline char *dr_group_forget(char *shared) {
+    return (char *)__cvta_shared_to_generic(dr_forget(dr_shared_address(shared)));
+}
+
 /* Opens the barriers of a block in which so many groups compute, before any thread meets at one. */
 static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy) {
     if (threadIdx.x == 0) {
@@ -97,13 +103,6 @@ static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
-
-/* The copies of the chunk that is `behind` chunks back have come: says so. */
-template <int behind> static __device__ inline void dr_group_tell(unsigned gate) {
-    dr_copy_wait<behind>();
-    dr_shared_fence();
-    dr_gate_arrive(gate);
-}
 
 /* lambda of a chunk's tokens, to a stage. */
 static __device__ inline void dr_group_load_lambda(const dr_group_scan_call &call, char *stage, const dr_chunk_place &place,
@@ -168,8 +167,110 @@ static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
     return first == second ? -1 : second;
 }
 
+/* All that fills a stage but write gates, chunk after chunk: X, P', R~, Q~, values, and 16 bytes a thread of factors and
+ * decays, which lie one behind the other in memory of a stage; lambda. */
+typedef struct {
+    dr_group_stream exit, score, reader, query, values[2], numbers;
+    const float *lambda;
+    int64_t lambda_skip;
+    unsigned mine, value_mine; /* the thread's place in a tile */
+    bool pairs;                /* values are every second row of their tile */
+    bool whole;                /* a whole chunk comes from here */
+} dr_group_tiles;
+
+/* block, first: of the chunk and its tokens that come first; step: 1, or -1 where the chunk before is the next. value: where
+ * values come from, value_rows of them a chunk; row: of two rows a token the one that they are, else 0. */
+template <typename T, int boxes, int queries, int reading>
+static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_call &group_call, const dr_scan_place &place,
+                                                            int key_head, int64_t block, int64_t first, const int (&columns)[2],
+                                                            const dr_source &value, int value_rows, int row, int step) {
+    constexpr int width = boxes * 64, row_bytes = width * (int)sizeof(T);
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const int thread = (int)threadIdx.x, asked = plan.query_rows;
+    const int64_t chunk = step * (int64_t)plan.value_heads; /* in blocks */
+    const bool whole_keys = rows.key_size == width, asks = queries || reading == DR_SCAN_SUMS;
+    const auto stored = [=](const void *tensor, int count, int bytes) {
+        return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, chunk * count * bytes);
+    };
+    dr_group_tiles x = {};
+    x.exit = stored(tensors.exit, 64, row_bytes), x.score = stored(tensors.score, asked, 128);
+    if (reading != DR_SCAN_BLIND)
+        x.reader = plan.reader_direct || reading == DR_SCAN_SUMS
+                       ? dr_group_open_input<T>(plan, dr_reader_source(rows), first, key_head, 0, 64,
+                                                whole_keys && rows.steps == 1, step)
+                       : stored(tensors.reader, 64, row_bytes);
+    if (asks)
+        x.query = plan.query_direct
+                      ? dr_group_open_input<T>(plan,
+                                               rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
+                                                                            : dr_source_of(rows.input[DR_INPUT_QUERY]),
+                                               first, key_head, 0, asked, whole_keys, step)
+                      : stored(tensors.query, asked, row_bytes);
+    x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!asks || (x.query.at && asked == (queries ? queries : 64))) &&
+              value_rows > 0;
+#pragma unroll
+    for (int g = 0; g < 2; g++)
+        if (columns[g] >= 0) {
+            x.values[g] = dr_group_open_input<T>(plan, value, first, place.head, columns[g], value_rows,
+                                                 columns[g] + 64 <= rows.value_size, step);
+            x.whole = x.whole && x.values[g].at;
+        }
+    x.numbers.at = thread < 64 ? (const char *)(tensors.factors + block * 64 + thread)
+                               : (const char *)(tensors.keep + block * width + (thread - 64) * 4);
+    x.numbers.skip = chunk * (thread < 64 ? 64 * (int64_t)sizeof(dr_cuda_row_factors) : width * (int64_t)sizeof(float));
+    if (reading == DR_SCAN_SUMS) {
+        const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+        x.lambda = (const float *)lambda.at + place.head * lambda.head + (first + thread) * lambda.token;
+        x.lambda_skip = step * plan.chunk * lambda.token;
+    }
+    x.pairs = step > 0 && rows.steps == 2;
+    const int value_row = x.pairs ? thread / 8 * 2 + row : thread / 8;
+    x.mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
+    x.value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
+    return x;
+}
+
+/* queries: rows of the tile of Q~, 0: there is none, nor P'; value_rows: of the tile of values that are not in pairs. */
+template <int boxes, int queries, int reading, int value_rows>
+static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &group_call, dr_group_tiles &x, unsigned stage) {
+    const dr_scan_room &room = group_call.call.room;
+    const int thread = (int)threadIdx.x;
+    const unsigned to = stage + x.mine;
+    dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
+    if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64);
+    if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
+    if (queries || reading == DR_SCAN_SUMS) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries ? queries : 64);
+#pragma unroll
+    for (int g = 0; g < 2; g++) {
+        const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
+        if (!x.values[g].at) continue;
+        if (!x.pairs)
+            dr_group_fill<1>(x.values[g], value, value_rows);
+        else
+            dr_group_fill<1, 2>(x.values[g], value, 32);
+    }
+    if (thread < 64 + boxes * 16) dr_copy_whole(stage + (unsigned)room.factors + thread * 16, x.numbers.at);
+    x.numbers.at += x.numbers.skip;
+    if (reading == DR_SCAN_SUMS) {
+        if (thread < 64) dr_copy_word(stage + (unsigned)group_call.lambda + thread * 4, x.lambda, true);
+        x.lambda += x.lambda_skip;
+    }
+}
+
+/* The copies of the chunk that is `behind` chunks back have come to stage `told`: says so. */
+template <int behind>
+static __device__ inline void dr_group_tell(const dr_group_scan_call &group_call, unsigned shared, dr_group_turn &told) {
+    dr_copy_wait<behind>();
+    dr_shared_fence();
+    dr_gate_arrive(dr_group_filled(group_call, shared, told.stage));
+    dr_group_next(told, group_call.stages);
+}
+
 /* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int boxes>
+template <typename T, int boxes, int queries, int reading>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
@@ -177,38 +278,16 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
-    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, whole_keys = rows.key_size == width;
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
-    const int thread = (int)threadIdx.x, queries = plan.query_rows, key_head = place.head / rows.group;
-    const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
-    const int64_t last = dr_sequence_begin(plan, tensors.cu, place.sequence + 1), heads = plan.value_heads;
+    const int64_t last = dr_sequence_begin(plan, tensors.cu, place.sequence + 1);
     dr_chunk_place now = dr_chunk_of(plan, tensors.cu, place.sequence, place.begin);
-    int64_t block = (place.slot + place.begin) * heads + place.head;
-
-    constexpr int row_bytes = width * (int)sizeof(T);
-    const auto stored = [=](const void *tensor, int count, int bytes) {
-        return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, heads * count * bytes);
-    };
-    dr_group_stream exit = stored(tensors.exit, 64, row_bytes), score = stored(tensors.score, queries, 128);
-    const bool sums = plan.reader_sum, reader_direct = plan.reader_direct || sums;
-    dr_group_stream reader = !plan.reads     ? dr_group_stream{NULL, 0, 0}
-                             : reader_direct ? dr_group_open_input<T>(plan, dr_reader_source(rows), now.first, key_head, 0, 64,
-                                                                      whole_keys && rows.steps == 1)
-                                             : stored(tensors.reader, 64, row_bytes);
-    dr_group_stream query =
-        plan.query_direct ? dr_group_open_input<T>(plan,
-                                                   rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
-                                                                                : dr_source_of(rows.input[DR_INPUT_QUERY]),
-                                                   now.first, key_head, 0, queries, whole_keys)
-                          : stored(tensors.query, queries, row_bytes);
-    dr_group_stream values[2];
-    const int row = rows.steps == 2 ? dr_group_value_row(rows) : 0, value_row = thread / 8 * rows.steps + row;
-    const unsigned value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
-#pragma unroll
-    for (int g = 0; g < 2; g++)
-        values[g] = dr_group_open_input<T>(
-            plan, dr_source_of(rows.input[DR_INPUT_VALUE]), now.first, place.head, columns[g], 64 / rows.steps,
-            columns[g] >= 0 && columns[g] + 64 <= rows.value_size && rows.steps <= 2 && row >= 0);
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    const int key_head = place.head / rows.group, row = rows.steps == 2 ? dr_group_value_row(rows) : 0;
+    dr_group_tiles tiles = dr_group_open_tiles<T, boxes, queries, reading>(
+        group_call, place, key_head, block, now.first, columns, dr_source_of(rows.input[DR_INPUT_VALUE]),
+        rows.steps <= 2 && row >= 0 ? 64 / rows.steps : 0, row, 1);
 
     dr_group_turn at = {0, 1}, told = {0, 0};
     for (int chunk = place.begin; chunk < place.end; chunk++) {
@@ -216,49 +295,35 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
-        const bool full = now.tokens == plan.chunk;
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
-        const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
-        if (reader.at && (full || !reader_direct))
-            dr_group_fill<boxes>(reader, stage + (unsigned)call.room.reader, 64);
-        else
-            dr_scan_load_reader<T, width>(x, now, block);
+        const auto load = [&](dr_input input, int tile) {
 #pragma unroll
-        for (int g = 0; g < 2; g++) {
-            x.columns = columns[g];
-            if (columns[g] < 0) continue;
-            const unsigned to = stage - mine + value_mine + (unsigned)(call.room.value + g * 64 * 64 * 2);
-            if (full && values[g].at && rows.steps == 1)
-                dr_group_fill<1>(values[g], to, 64);
-            else if (full && values[g].at)
-                dr_group_fill<1, 2>(values[g], to, 32);
-            else
-                dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
-            if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
+            for (int g = 0; g < 2; g++) {
+                x.columns = columns[g];
+                if (columns[g] >= 0) dr_scan_load_values<T>(x, now, input, tile + g * 64 * 64 * 2);
+            }
+        };
+        if (tiles.whole && now.tokens == plan.chunk) {
+            dr_group_fill_tiles<boxes, queries, reading, 64>(group_call, tiles, gates + (unsigned)(at.stage * call.room.bytes));
+        } else {
+            dr_scan_load_reader<T, width>(x, now, block);
+            dr_scan_load_factors(x, block);
+            dr_scan_load_writers<T, width>(x, block);
+            if (reading == DR_SCAN_SUMS) dr_group_load_lambda(group_call, x.shared, now, place.head);
+            if (queries || reading == DR_SCAN_SUMS) dr_scan_load_queries<T, width>(x, now, block);
+            load(DR_INPUT_VALUE, call.room.value);
         }
-        dr_scan_load_factors(x, block);
-        dr_group_fill<boxes>(exit, stage + (unsigned)call.room.exit, 64);
-        if (sums) dr_group_load_lambda(group_call, x.shared, now, place.head);
-        if (call.o) dr_group_fill<1>(score, stage + (unsigned)call.room.score, queries);
-        if (call.o || sums) {
-            if (query.at && (full || !plan.query_direct))
-                dr_group_fill<boxes>(query, stage + (unsigned)call.room.query, queries);
-            else
-                dr_scan_load_queries<T, width>(x, now, block);
-        }
+        if (gated) load(DR_INPUT_WRITE_GATE, group_call.gate);
         dr_copy_commit();
-        if (group_call.stages == 2) {
-            dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
-            dr_group_next(told, group_call.stages);
-        } else if (chunk > place.begin) {
-            dr_group_tell<1>(dr_group_filled(group_call, gates, told.stage));
-            dr_group_next(told, group_call.stages);
-        }
+        if (group_call.stages == 2)
+            dr_group_tell<0>(group_call, gates, told);
+        else if (chunk > place.begin)
+            dr_group_tell<1>(group_call, gates, told);
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
-        block += heads;
+        block += plan.value_heads;
     }
-    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(dr_group_filled(group_call, gates, told.stage));
+    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
     if (tensors.made) dr_beside_close();
 }
 
@@ -289,33 +354,56 @@ static __device__ inline void dr_group_values(bool unit, unsigned there, unsigne
     }
 }
 
-/* Y^T as operands A, from U^T and the values. Of two rows a token only one may be gated; gate: the tile of write gates. */
-template <typename T, bool reads, bool gated>
-static __device__ inline void dr_group_update(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
-                                              const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
-    factors += threadIdx.x % 4 * 2;
-    const bool even = gated && rows.row[0].value == DR_VALUE_GATED;
-    const bool odd = gated && rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
-    unsigned w[4][4];
-    if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
-#pragma unroll
-    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
-        const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
-        float2 upper = dr_unpack(T(), v[n / 2][n % 2 * 2]), lower = dr_unpack(T(), v[n / 2][n % 2 * 2 + 1]);
-        upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z; /* gain, reader, value, query */
-        if (gated) {
-            const float2 first = dr_unpack(T(), w[n / 2][n % 2 * 2]), second = dr_unpack(T(), w[n / 2][n % 2 * 2 + 1]);
-            upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
-            lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
-        }
-        if (reads) {
-            const float read = -f.x * f.y, read_right = -h.x * h.y;
-            upper.x = fmaf(read, u[n][0], upper.x), upper.y = fmaf(read_right, u[n][1], upper.y);
-            lower.x = fmaf(read, u[n][2], lower.x), lower.y = fmaf(read_right, u[n][3], lower.y);
-        }
-        y[n / 2][n % 2 * 2] = dr_pack(T(), upper.x, upper.y);
-        y[n / 2][n % 2 * 2 + 1] = dr_pack(T(), lower.x, lower.y);
+/* Of eight rows of Y^T, of which a thread has two: what they write beside what they read, and the factors of that. */
+typedef struct {
+    float write[4], erase[2];
+} dr_group_rows;
+
+/* factors: of the thread's first row; v, w: values and write gates of the even and the odd row, and of two columns. */
+template <typename T, bool gated>
+static __device__ inline dr_group_rows dr_group_write(const dr_cuda_row_factors *factors, const unsigned *v, const unsigned *w,
+                                                      bool even, bool odd) {
+    const float4 f = *(const float4 *)factors, h = *(const float4 *)(factors + 1); /* gain, reader, value, query */
+    float2 upper = dr_unpack(T(), v[0]), lower = dr_unpack(T(), v[1]);
+    upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z;
+    if (gated) {
+        const float2 first = dr_unpack(T(), w[0]), second = dr_unpack(T(), w[1]);
+        upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
+        lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
     }
+    return dr_group_rows{{upper.x, upper.y, lower.x, lower.y}, {-f.x * f.y, -h.x * h.y}};
+}
+
+/* Y^T of the rows as operands A. */
+template <typename T, bool reads>
+static __device__ inline void dr_group_update(const dr_group_rows &rows, const float (&u)[4], unsigned *y) {
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = reads ? fmaf(rows.erase[i % 2], u[i], rows.write[i]) : rows.write[i];
+    y[0] = dr_pack(T(), x[0], x[1]), y[1] = dr_pack(T(), x[2], x[3]);
+}
+
+/* The same of all rows where values are gated, of two rows a token maybe only one; gate: the tile of write gates. */
+template <typename T, bool reads>
+static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
+                                                    const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
+    const bool even = rows.row[0].value == DR_VALUE_GATED;
+    const bool odd = rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
+    unsigned w[4][4];
+    dr_group_values<T>(false, 0xffffffffu, gate, w);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        dr_group_update<T, reads>(
+            dr_group_write<T, true>(factors + n * 8, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd), u[n],
+            &y[n / 2][n % 2 * 2]);
+}
+
+/* Where rows read key + lambda query, the query's part of it joins what they write. lambda, o: of the rows. */
+static __device__ inline void dr_group_join(dr_group_rows &rows, const float *lambda, const float (&o)[4]) {
+    const float2 mix = *(const float2 *)lambda;
+    const float erase[2] = {rows.erase[0] * mix.x, rows.erase[1] * mix.y};
+#pragma unroll
+    for (int i = 0; i < 4; i++) rows.write[i] = fmaf(erase[i % 2], o[i], rows.write[i]);
 }
 
 /* S^T as operands A. */
@@ -330,14 +418,14 @@ static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigne
     }
 }
 
-/* The same; and S^T := S^T D. */
-template <typename T, int tiles>
-static __device__ inline void dr_group_leave(const float *keep, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
+/* S^T := S^T D; channel: each channel has a decay of its own. One of all is read as a pair: read alone, ptxas serialises the
+ * products that it stands between. */
+template <int tiles, bool channel> static __device__ inline void dr_group_decay(const float *keep, float (&s)[tiles][4]) {
+    const float2 all = *(const float2 *)keep;
     keep += threadIdx.x % 4 * 2;
-    dr_group_state<T, tiles>(s, a);
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
-        const float2 d = *(const float2 *)(keep + n * 8);
+        const float2 d = channel ? *(const float2 *)(keep + n * 8) : all;
         s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
     }
 }
@@ -414,14 +502,18 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
 }
 
 /* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
-template <typename T, int boxes, int queries, int reading>
+template <typename T, int boxes, int groups, int queries, int reading, bool channel>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
-    constexpr bool reads = reading != DR_SCAN_BLIND, asks = queries || reading == DR_SCAN_SUMS;
+    constexpr bool reads = reading != DR_SCAN_BLIND, sums = reading == DR_SCAN_SUMS;
+    /* what registers hold while products are under way: numbers of rows made ahead, eighths; decays of each channel */
+    constexpr int ahead = queries ? groups == 1 && !channel ? 4 : 0 : channel ? 4 : 8;
+    constexpr bool decays_ahead = queries && groups == 2 && channel;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
@@ -438,38 +530,48 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         const char *stage = shared + at.stage * call.room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
         const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
-        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
+        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
+        const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
         unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
+        dr_group_rows ready[8];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
-        dr_group_leave<T, tiles>((const float *)(stage + call.room.keep), s, a);
+        const float *keep = (const float *)(stage + call.room.keep);
+        dr_group_state<T, tiles>(s, a);
+        if (decays_ahead) dr_group_decay<tiles, channel>(keep, s);
+        dr_group_settle(s);
         dr_group_begin();
+        if (sums) dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false), dr_group_commit();
         if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
-        if (asks) {
-            dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false);
-            dr_group_commit();
-            if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
-        }
+        if (queries && !sums)
+            dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false), dr_group_commit();
+        if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
+        dr_group_settle(s);
+        if (!decays_ahead) dr_group_decay<tiles, channel>(keep, s);
         dr_group_values<T>(place.unit, there, value, v);
-        if (reads) dr_group_wait<reading == DR_SCAN_READS && asks ? 1 : 0>();
-        if constexpr (reading == DR_SCAN_SUMS) {
-            const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
+        const bool gates_now = !sums && gated && !place.unit;
+        const auto make = [&](int n) {
+            dr_group_rows made = dr_group_write<T, false>(factors + n * 8, &v[n / 2][n % 2 * 2], NULL, false, false);
+            if constexpr (sums) dr_group_join(made, lambda + n * 8, o[n]);
+            return made;
+        };
+        if (sums) dr_group_wait<1>();
+        if (!gates_now)
 #pragma unroll
-            for (int n = 0; n < 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) u[n][i] = fmaf(lambda[n * 8 + i % 2], o[n][i], u[n][i]);
-        }
-        if (gated && !place.unit)
-            dr_group_update<T, reads, true>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
+            for (int n = 0; n < ahead; n++) ready[n] = make(n);
+        if (reads) dr_group_wait<queries && !sums ? 1 : 0>();
+        if (gates_now)
+            dr_group_update_gated<T, reads>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
                                             y);
         else
-            dr_group_update<T, reads, false>(plan.rows, factors, 0, v, u, y);
+#pragma unroll
+            for (int n = 0; n < 8; n++) dr_group_update<T, reads>(n < ahead ? ready[n] : make(n), u[n], &y[n / 2][n % 2 * 2]);
         if (queries) {
             dr_group_wait<0>();
 #pragma unroll
             for (int n = 0; n < rows; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + threadIdx.x % 4 * 2 + i % 2].query;
+                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + i % 2].query;
         }
         dr_group_begin();
         dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
@@ -491,7 +593,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 
 #endif
 
-template <typename T, int boxes, int groups, int queries, int reading>
+template <typename T, int boxes, int groups, int queries, int reading, bool channel>
 static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     scan_warpgroups(const __grid_constant__ dr_group_scan_call group_call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -511,11 +613,12 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
-        dr_group_copy<T, boxes>(group_call, shared, dr_scan_find(call, first, rest), columns);
+        dr_group_copy<T, boxes, queries, reading>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
-        if (first + g < all) dr_group_compute<T, boxes, queries, reading>(group_call, shared, (int)g, first + g, rest);
+        if (first + g < all)
+            dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest);
     }
 #endif
 }

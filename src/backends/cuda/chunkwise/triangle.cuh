@@ -21,6 +21,19 @@ template <bool precise> static __device__ inline void dr_round(float x, unsigned
     }
 }
 
+/* The same of a number that the hardware cuts, for which what comes out is multiplied by DR_CUT_LIFT (dr_round_tf32 says why).
+ * Not for an inverse: the ones on its diagonal lose nothing. */
+constexpr float DR_CUT_LIFT = 1.000345f;
+
+template <bool precise> static __device__ inline void dr_cut(float x, unsigned &high, unsigned &low) {
+    if (precise) {
+        dr_split(x, high, low);
+    } else {
+        high = __float_as_uint(x);
+        low = 0;
+    }
+}
+
 /* C [16 x 8] += A [16 x 8] B [8 x 8] */
 template <bool precise>
 static __device__ inline void dr_product_rounded(float (&c)[4], const unsigned (&a_high)[4], const unsigned (&a_low)[4],
@@ -49,21 +62,24 @@ static __device__ inline void dr_matrix_a_transposed(dr_eight_a<precise> &a, con
     }
 }
 
-/* A [16 x 8] from an accumulator. */
+/* A [16 x 8] from an accumulator, by dr_cut. */
 template <bool precise> static __device__ inline void dr_accumulator_a(dr_eight_a<precise> &a, const float (&c)[4]) {
-    dr_round<precise>(c[0], a.high[0], a.low[0]);
-    dr_round<precise>(c[2], a.high[1], a.low[1]);
-    dr_round<precise>(c[1], a.high[2], a.low[2]);
-    dr_round<precise>(c[3], a.high[3], a.low[3]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) dr_cut<precise>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
 }
 
-/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. */
-template <bool precise>
+/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. cut: by dr_cut. */
+template <bool precise, bool cut>
 static __device__ inline void dr_matrix_b_transposed(dr_eight_b<precise> &b, const float *m, int n, int k) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float2 pair = *(const float2 *)(m + (n + g) * DR_MATRIX_PITCH + k + 2 * t);
-    dr_round<precise>(pair.x, b.high[0], b.low[0]);
-    dr_round<precise>(pair.y, b.high[1], b.low[1]);
+    const float x[2] = {pair.x, pair.y};
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (cut)
+            dr_cut<precise>(x[i], b.high[i], b.low[i]);
+        else
+            dr_round<precise>(x[i], b.high[i], b.low[i]);
 }
 
 /* B [8 x 8] = rows k .. k + 7, columns n .. n + 7 of m. */
@@ -73,23 +89,22 @@ template <bool precise> static __device__ inline void dr_matrix_b(dr_eight_b<pre
     dr_round<precise>(m[(k + 2 * t + 1) * DR_MATRIX_PITCH + n + g], b.high[1], b.low[1]);
 }
 
-/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once. */
+/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once. The
+ * other lanes do the same and keep it for themselves. */
 static __device__ inline void dr_triangle_substitute(float *block) {
-    const int lane = (int)(threadIdx.x % 32);
+    const int lane = (int)(threadIdx.x % 32), column = lane % 16;
     float x[16];
-    if (lane < 16) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            float sum = i == lane ? 1.0f : 0.0f;
+    for (int i = 0; i < 16; i++) {
+        float sum = i == column ? 1.0f : 0.0f;
 #pragma unroll
-            for (int k = 0; k < i; k++) sum = fmaf(-block[i * DR_MATRIX_PITCH + k], x[k], sum);
-            x[i] = sum;
-        }
+        for (int k = 0; k < i; k++) sum = fmaf(-block[i * DR_MATRIX_PITCH + k], x[k], sum);
+        x[i] = sum;
     }
     __syncwarp();
     if (lane < 16) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) block[i * DR_MATRIX_PITCH + lane] = x[i];
+        for (int i = 0; i < 16; i++) block[i * DR_MATRIX_PITCH + column] = x[i];
     }
     __syncwarp();
 }
@@ -105,7 +120,7 @@ static __device__ inline void dr_triangle_first(float (&c)[size / 8][4], const f
 #pragma unroll
         for (int n = 0; n < size / 8; n++) {
             dr_eight_b<precise> b;
-            dr_matrix_b_transposed<precise>(b, below, n * 8, k);
+            dr_matrix_b_transposed<precise, true>(b, below, n * 8, k);
             dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
         }
     }
@@ -123,20 +138,22 @@ static __device__ inline void dr_triangle_second(float (&d)[rows / 8][4], const 
 #pragma unroll
         for (int n = 0; n < rows / 8; n++) {
             dr_eight_b<precise> b;
-            dr_matrix_b_transposed<precise>(b, right, row + n * 8, k * 8);
+            dr_matrix_b_transposed<precise, false>(b, right, row + n * 8, k * 8);
             dr_product_rounded<precise>(d[n], a.high, a.low, b.high, b.low);
         }
     }
 }
 
-/* Writes -D^T to rows row .., columns column .. of the block at `to`. */
-template <int rows>
+/* Writes -D^T to rows row .., columns column .. of the block at `to`. Two of its operands were cut, L and the first product. */
+template <bool precise, int rows>
 static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], float *to, int row, int column) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    constexpr float factor = precise ? -1.0f : -DR_CUT_LIFT * DR_CUT_LIFT;
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = -d[n][i];
+        for (int i = 0; i < 4; i++)
+            to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
 }
 
 /* 128 threads, one of `groups` such groups of the block. matrix: L strictly below the diagonal; what is on and above it is not
@@ -151,14 +168,14 @@ template <bool precise, int groups> static __device__ inline void dr_triangle_in
         dr_triangle_first<precise, 16>(c, upper, 0);
         dr_triangle_second<precise, 16, 16>(d, c, upper, 0);
         __syncwarp();
-        dr_triangle_put<16>(d, upper + 16 * DR_MATRIX_PITCH, 0, 0);
+        dr_triangle_put<precise, 16>(d, upper + 16 * DR_MATRIX_PITCH, 0, 0);
     }
     dr_meet<groups>();
     float c[4][4] = {}, d[2][4] = {};
     dr_triangle_first<precise, 32>(c, matrix, warp % 2 * 16);
     dr_triangle_second<precise, 32, 16>(d, c, matrix, warp / 2 * 16);
     dr_meet<groups>();
-    dr_triangle_put<16>(d, matrix + 32 * DR_MATRIX_PITCH, warp / 2 * 16, warp % 2 * 16);
+    dr_triangle_put<precise, 16>(d, matrix + 32 * DR_MATRIX_PITCH, warp / 2 * 16, warp % 2 * 16);
     dr_meet<groups>();
 }
 

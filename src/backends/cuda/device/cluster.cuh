@@ -15,8 +15,9 @@ static __device__ inline void dr_cluster_open(unsigned barrier, unsigned bytes) 
     if (threadIdx.x == 0) {
         dr_mbarrier_create(barrier, 1);
         dr_mbarrier_publish();
-        dr_mbarrier_promise(barrier, bytes);
     }
+    __syncwarp(); /* the warp creates it as one, which would look like a race with the promise */
+    if (threadIdx.x == 0) dr_mbarrier_promise(barrier, bytes);
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

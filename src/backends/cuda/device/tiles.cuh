@@ -12,13 +12,13 @@ typedef struct {
     int64_t token, step, head;
 } dr_source;
 
-static __device__ inline dr_source dr_source_of(const dr_cuda_input &input) {
+static __host__ __device__ inline dr_source dr_source_of(const dr_cuda_input &input) {
     const dr_source source = {input.at, input.token, input.step, input.head};
     return source;
 }
 
 /* A vector that the scan made, [tokens, H, K]. */
-static __device__ inline dr_source dr_source_made(const dr_cuda_rows &rows, const void *made) {
+static __host__ __device__ inline dr_source dr_source_made(const dr_cuda_rows &rows, const void *made) {
     const dr_source source = {made, (int64_t)rows.key_heads * rows.key_size, 0, rows.key_size};
     return source;
 }

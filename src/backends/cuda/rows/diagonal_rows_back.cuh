@@ -62,26 +62,29 @@ static __device__ inline void dr_scan_replay(const unsigned (&key)[count], const
     }
 }
 
-/* The squash with what can be known before: B = 2^(offset - factor s), of r = ln2 log2(A + eps) - centre. */
+/* The squash with what can be known before: of z = log2(A + eps) - centre and u = 1 / (log2 e + |z|), s = z u, s' = (u log2
+ * e)^2 and B = 2^(offset - factor s). */
 typedef struct {
-    float eps, centre, offset, factor, slope; /* slope: -factor as the rule has it, which dB/dr = slope B s'(r) has */
+    float eps, centre, offset, factor;
+    float slope; /* what the gradient of A has beside B s' / (A + eps) of the powers of two: -factor as the rule has it, and
+                    (log2 e)^2 */
 } dr_scan_squash;
 
 static __device__ inline dr_scan_squash dr_scan_squash_of(const dr_cuda_rows &rows, float centre) {
     const float log2_e = 1.44269504f;
-    return {rows.squash.eps, centre, log2_e * rows.squash.offset, log2_e * rows.squash.factor, -rows.squash.factor};
+    return {rows.squash.eps, log2_e * centre, log2_e * rows.squash.offset, log2_e * rows.squash.factor,
+            -log2_e * log2_e * rows.squash.factor};
 }
 
-/* Of one channel and row: d_write becomes s, d_key gets B d_write. Returns what the centre gets, over -slope. 1/(1 + |r|) and
- * 1/(A + eps) are had by one division. */
+/* Of one channel and row: d_write becomes s, d_key gets B d_write. Returns what the centre gets, over -slope. */
 static __device__ inline float dr_scan_source(const dr_scan_squash &squash, float a, float key, float more, float &d,
                                               float &d_key) {
-    const float sum = a + squash.eps, r = fmaf(0.693147181f, dr_log2_near(sum), -squash.centre);
-    const float wide = 1.0f + fabsf(r), both = dr_reciprocal_near(wide * sum), shrink = both * sum, inverse = both * wide;
-    const float b = dr_exp2_near(fmaf(-squash.factor, r * shrink, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
-    const float position = shrink * shrink * (w * d_write);
+    const float sum = a + squash.eps, z = dr_log2_near(sum) - squash.centre;
+    const float u = dr_reciprocal_near(1.44269504f + fabsf(z));
+    const float b = dr_exp2_near(fmaf(-squash.factor, z * u, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
+    const float position = u * u * (w * d_write);
     d_key = fmaf(b, d_write, d_key);
-    d = squash.slope * position * inverse;
+    d = squash.slope * (position * dr_reciprocal_near(sum));
     return position;
 }
 
@@ -164,9 +167,9 @@ static __device__ inline float2 dr_chain_peek(const dr_cuda_rows &rows, const dr
     return chain.initial ? chain_load(rows, chain.initial + x.state, 2) : make_float2(0, 0);
 }
 
-/* Whether all lanes have it. */
-static __device__ inline bool dr_chain_known(const dr_chain_back &x, float2 d) {
-    return x.behind == 0 || __all_sync(0xffffffffu, dr_is_told(d.x) && dr_is_told(d.y));
+/* Whether all lanes have what another chunk tells. */
+static __device__ inline bool dr_chain_known(float2 d) {
+    return __all_sync(0xffffffffu, dr_is_told(d.x) && dr_is_told(d.y));
 }
 
 /* By a warp, before it waits: what the chunk makes of zero. */
