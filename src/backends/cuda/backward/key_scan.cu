@@ -53,8 +53,8 @@ static __device__ inline int scan_place(int channel) {
     return channel / 16 * 16 + channel % 8 * 2 + channel % 16 / 8 * 2;
 }
 
-/* Rows of 16 bits: where the thread's first pair of its warp's first row lies, bytes from one row to the next, and rows that are
- * there. */
+/* Rows of 16 bits: where the thread's first pair of its warp's first row lies, bytes from one row to the next, and rows that
+ * are there. */
 typedef struct {
     int64_t at;
     unsigned stride;
@@ -105,7 +105,8 @@ static __device__ inline void store_rows(const scan_rows &rows, void *tensor, co
     }
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ----------------------------------------------------------------------------------------------------------------
+ */
 
 /* A call, and what divides the numbers of its blocks: heads, chains (of a sequence and head each) and, of equal sequences, the
  * chunks of one. */
@@ -146,7 +147,8 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
     return x;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows ------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The rows' A from zero, behind the last of them. */
 static __device__ inline float4 end_of(const dr_scan_number *number, const unsigned (&key)[ROWS][2]) {
@@ -163,14 +165,26 @@ static __device__ inline float4 end_of(const dr_scan_number *number, const unsig
     return sum;
 }
 
+/* dr_scan_source with one division instead of two, since here the special functions would be what holds it: both is
+ * 1 / (wide sum), so u is both sum, and u / sum both. */
+static __device__ inline float source_of(const dr_scan_squash &squash, float a, float key, float more, float &d, float &d_key) {
+    const float sum = a + squash.eps, z = dr_log2_near(sum) - squash.centre, wide = 1.44269504f + fabsf(z);
+    const float both = dr_reciprocal_near(wide * sum), u = both * sum;
+    const float b = dr_exp2_near(fmaf(-squash.factor, z * u, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
+    const float part = u * (w * d_write);
+    d_key = fmaf(b, d_write, d_key);
+    d = squash.slope * (part * both);
+    return part * u;
+}
+
 /* A pair of row i: A before it comes back, a is stepped over it, d_write becomes s, which is added to what the rows make of
  * d = 0. Returns what the centre gets, over -slope. */
 static __device__ inline float take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
                                          float2 &a, float2 &d, float2 &d_key, float2 &begin) {
     a.x = dr_map_scan_step(a.x, row.alpha, row.gain, k.x);
     a.y = dr_map_scan_step(a.y, row.alpha, row.gain, k.y);
-    const float sum = dr_scan_source(squash, a.x, k.x, settle, d.x, d_key.x);
-    const float all = sum + dr_scan_source(squash, a.y, k.y, settle, d.y, d_key.y);
+    const float sum = source_of(squash, a.x, k.x, settle, d.x, d_key.x);
+    const float all = sum + source_of(squash, a.y, k.y, settle, d.y, d_key.y);
     begin.x = fmaf(row.head, d.x, begin.x);
     begin.y = fmaf(row.head, d.y, begin.y);
     return all;
@@ -204,7 +218,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
                             (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
     unsigned key[ROWS][2], beside[ROWS][2] = {};
     load_rows(keys, input.at, key);
-    const float4 told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS]; /* of row lane % ROWS */
+    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
+    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS];
     const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
     four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)}, d[ROWS];
     const float4 *d_write = (const float4 *)(call.diagonal.squashed + ((int64_t)x.block * 64 + start) * WIDTH) + lane;
@@ -218,9 +233,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
-    const bool there = lane % ROWS < alive;
-    const float product = dr_scan_put_numbers<ROWS>(there ? told.x : 1, there ? told.y : 0, room.number + start);
-    if (lane < ROWS) room.settle[start + lane] = there ? told.z : 0;
+    const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
+    if (lane < ROWS) room.settle[start + lane] = told.z;
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
