@@ -17,7 +17,8 @@ typedef struct {
     float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan; query NULL:
                                                 its gradient is complete and where it belongs */
     float *squashed, *morrison, *read_query; /* of what the scan made */
-    float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
+    float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is; of
+                                                dr_cuda_diagonal_rows_back a row's numbers together, as key_scan.cu has them */
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
     float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
