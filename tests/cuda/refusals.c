@@ -16,9 +16,9 @@ static dr_status open_with(dr_backend_options options) {
     return dr_backend_open("cuda", &options, &backend);
 }
 
-static dr_status plan_of(gpu *g, const char *rule, int64_t K, int64_t V, dr_path path, int64_t chunk) {
+static dr_status plan_of_tokens(gpu *g, const char *rule, int64_t tokens, int64_t K, int64_t V, dr_path path, int64_t chunk) {
     const dr_recurrence r = {.rule = dr_rule_find(rule),
-                             .layout = {.sequences = 1, .rows = 10},
+                             .layout = {.sequences = 1, .rows = tokens},
                              .key_heads = 1,
                              .value_heads = 1,
                              .key_size = K,
@@ -27,6 +27,10 @@ static dr_status plan_of(gpu *g, const char *rule, int64_t K, int64_t V, dr_path
                              .chunk = chunk};
     dr_recurrence_memory memory;
     return dr_recurrence_plan(g->cuda[0], &r, &memory);
+}
+
+static dr_status plan_of(gpu *g, const char *rule, int64_t K, int64_t V, dr_path path, int64_t chunk) {
+    return plan_of_tokens(g, rule, 10, K, V, path, chunk);
 }
 
 bool suite_refusals(gpu *g, fault *what) {
@@ -41,9 +45,13 @@ bool suite_refusals(gpu *g, fault *what) {
            refuses(g, "many channels", plan_of(g, "gdn", 257, 16, DR_PATH_BEST, 0), DR_ERROR_UNSUPPORTED, "257", what) &&
            refuses(g, "many columns", plan_of(g, "gdn", 16, 300, DR_PATH_RECURRENT, 0), DR_ERROR_UNSUPPORTED, "300", what) &&
            refuses(g, "a long chunk", plan_of(g, "gdn", 16, 16, DR_PATH_CHUNKWISE, 65), DR_ERROR_UNSUPPORTED, "65", what) &&
+           refuses(g, "many gains", plan_of_tokens(g, "gdn", (int64_t)1 << 31, 16, 16, DR_PATH_CHUNKWISE, 0),
+                   DR_ERROR_UNSUPPORTED, "2147483648 tokens", what) &&
            refuses(g, "much memory", dr_backend_allocate(g->cuda[0], (size_t)1 << 50, &memory), DR_ERROR_MEMORY, "free",
                    what) &&
            refuses(g, "no memory for a number", dr_backend_upload_as(g->cuda[0], &number, DR_I32, &number, DR_F32, 1),
                    DR_ERROR_ARGUMENT, "I32", what) &&
-           (plan_of(g, "gdn", 256, 256, DR_PATH_BEST, 0) == DR_OK || fault_is(what, "%s", dr_last_error()));
+           (plan_of(g, "gdn", 256, 256, DR_PATH_BEST, 0) == DR_OK || fault_is(what, "%s", dr_last_error())) &&
+           (plan_of_tokens(g, "gdn", (int64_t)1 << 31, 16, 16, DR_PATH_BEST, 0) == DR_OK ||
+            fault_is(what, "%s", dr_last_error()));
 }
