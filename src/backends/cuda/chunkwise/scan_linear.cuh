@@ -3,7 +3,7 @@
  *
  *     P = lower(scale Q W^T decayed)      O = Q~ S + P Z      S := D S + W^T (Z decayed to the end of the chunk)
  *
- * Stages and their barriers are those of scan_warpgroups.cuh. Between the warps that copy and those that compute, one or two
+ * Stages and their barriers are those of scan_stages.cuh. Between the warps that copy and those that compute, one or two
  * groups of four warps, in turn, make P of a chunk and the factors of its rows: P's rows are queries, so that it lies as
  * operand B of the computing groups. The decay to the end of the chunk goes to the values, so that W enters as it is; a second
  * pair of operands costs less than another tile.

@@ -1,0 +1,468 @@
+/* Scores with a decay of each channel, a slice of 32 channels at a time: what prepare_channel.cuh sums over slices. Rows in
+ * blocks of 16, a warp each, and these in quarters of 4:
+ *
+ *     scale     a thread takes a quarter's 4 rows and 4 channels: the scores within the quarter element by element in float32;
+ *               r and q from the start of the quarter, w to its end, as tables
+ *     score     from earlier quarters by tf32 products (three for float). The decay between the writer's quarter and the
+ *               reader's is multiplied to operands: within a block to w, the reader's quarter as reference; between blocks to r
+ *               and q as far as the start of their block, to w as far as the end of its own
+ *     leave     r, q from the start of the chunk to memory, w to its end to a tile
+ *
+ * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8.
+ *
+ * With two rows a token (pairs) only the first of them decays and only the second has a query: half the exponentials, and the
+ * eight queries of a block are the upper rows of their operand, whose lower ones are zero. */
+#ifndef DR_CUDA_PREPARE_SLICES_CUH
+#define DR_CUDA_PREPARE_SLICES_CUH
+
+#include "backends/cuda/chunkwise/prepare.cuh"
+
+enum { SLICE = 32, SLICE_PITCH = SLICE + 4 /* eight rows of 16 bytes lie in different banks */ };
+
+/* Tables of one slice of channels, and what follows them once all slices are done. */
+typedef struct {
+    float reader[64][SLICE_PITCH], query[64][SLICE_PITCH]; /* times the decay from the start of row i's quarter */
+    float writer[64][SLICE_PITCH];                         /* w times the decay from after row i to the end of its quarter */
+    float quarter[16][SLICE];                              /* decay of a quarter */
+    float rest[16][SLICE];                                 /* from the end of a quarter to the end of its block */
+    float total[4][SLICE];                                 /* of a block */
+} dr_slice_tables;
+
+typedef struct {
+    float matrix[64][DR_MATRIX_PITCH];
+    float near_read[64][4],
+        near_query[64][4]; /* [i][d]: the scores of row i and row i - d of the same quarter, without gains */
+} dr_slice_results;
+
+/* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
+typedef struct {
+    int block, quarter, row, channel; /* row: the first; channel: within the slice */
+    int decay[4];                     /* of row i: where its log decays begin, from those of the chunk; -1: it does not decay */
+    int query[4];                     /* where its query goes, among those of the chunk; -1: it has none */
+    bool undecayed[4];                /* it reads before its decay */
+} dr_quarter_place;
+
+/* Which block of rows a warp takes. Later ones are more work, and warps of one number share a scheduler: so the order changes
+ * from chunk to chunk, and between groups of four warps that lie on one multiprocessor. */
+static __device__ inline int dr_channel_block(const dr_prepare_block &x) {
+    const unsigned chunk = (unsigned)x.block;
+    return (int)((threadIdx.x / 32 + threadIdx.x / 128 * 2 + chunk + chunk / 4) % 4);
+}
+
+static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
+    dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
+    const int stride = (int)rows.input[DR_INPUT_LOG_DECAY].token;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int token = at.row + i, step = 0;
+        const bool alive = token < x.alive;
+        if (rows.steps > 1) step = token % rows.steps, token /= rows.steps;
+        at.decay[i] = alive && step == 0 ? token * stride : -1;
+        at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
+        at.undecayed[i] = rows.row[0].undecayed && step == 0;
+    }
+    return at;
+}
+
+/* Scores within a quarter, of row i and row j <= i at i (i + 1) / 2 + j; over the thread's channels. */
+typedef struct {
+    float read[10], asked[10];
+} dr_quarter_sums;
+
+/* The keys, [row][channel], and what becomes of them. */
+typedef struct {
+    float reader[4][4], query[4][4], writer[4][4];
+} dr_quarter_keys;
+
+/* Decays from the start of the block to the quarter, and from the quarter to the block's end. */
+typedef struct {
+    float before[4], rest[4];
+} dr_quarter_decays;
+
+/* Tables hold numbers for tf32 products that are not exact: dr_round_tf32 says why. */
+template <typename T> static __device__ inline float dr_slice_lift() {
+    return sizeof(T) == 4 ? 1.0f : 1.000345f;
+}
+
+/* Whether row i of a quarter may have a query, or a decay. */
+template <bool pairs> static __device__ constexpr bool dr_quarter_asks(int i) {
+    return !pairs || i % 2 == 1;
+}
+
+template <bool pairs> static __device__ constexpr bool dr_quarter_decays_at(int i) {
+    return !pairs || i % 2 == 0;
+}
+
+/* Where the query of a row of the chunk stands among those of the table. */
+template <bool pairs> static __device__ inline int dr_query_row(int row) {
+    return pairs ? row / 2 : row;
+}
+
+/* Log decays of the quarter's rows, four channels of `from`, of which `left` exist; 0 where a row does not decay. */
+template <bool pairs>
+static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const float *from, int left, bool aligned,
+                                             float (&g)[4][4]) {
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (!dr_quarter_decays_at<pairs>(i)) continue;
+            float4 all = make_float4(0, 0, 0, 0);
+            if (at.decay[i] >= 0 && left > 0) all = __ldg((const float4 *)(from + at.decay[i]));
+            g[i][0] = all.x, g[i][1] = all.y, g[i][2] = all.z, g[i][3] = all.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
+}
+
+/* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
+template <typename T, bool pairs>
+static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
+                                               dr_quarter_sums &sums, dr_quarter_keys &x, float (&total)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
+#pragma unroll
+        for (int i = 0; i < 4; i++) alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
+        float head = dr_slice_lift<T>(), tail = head;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int first = i * (i + 1) / 2;
+            const float read = x.reader[i][e] * (at.undecayed[i] ? 1.0f : alpha[i]), asked = x.query[i][e] * alpha[i];
+#pragma unroll
+            for (int j = 0; j < i; j++) {
+                if (dr_quarter_asks<pairs>(i)) sums.asked[first + j] = fmaf(asked, f[j], sums.asked[first + j]);
+                if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
+                f[j] *= alpha[i];
+            }
+            f[i] = x.writer[i][e]; /* no decay lies between a row and itself */
+            if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(x.query[i][e], f[i], sums.asked[first + i]);
+            if (reads) sums.read[first + i] = fmaf(x.reader[i][e], f[i], sums.read[first + i]);
+            x.query[i][e] = asked * head;
+            x.reader[i][e] = read * head;
+            head *= alpha[i];
+        }
+#pragma unroll
+        for (int i = 3; i >= 0; i--) {
+            x.writer[i][e] *= tail;
+            tail *= alpha[i];
+        }
+        total[e] = alpha[0] * alpha[1] * (alpha[2] * alpha[3]);
+    }
+}
+
+/* All tables of a slice. */
+template <typename T, bool pairs>
+static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
+                                                const char *reader, const char *query, int slice, bool reads,
+                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
+    float total[4];
+    dr_quarter_keys x = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
+        if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) x.reader[i][e] = x.writer[i][e];
+    }
+    if (reader != writer)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
+    dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dr_put_four<float>(&tables.writer[at.row + i][at.channel], x.writer[i]);
+        if (dr_quarter_asks<pairs>(i))
+            dr_put_four<float>(&tables.query[dr_query_row<pairs>(at.row + i)][at.channel], x.query[i]);
+        if (reads) dr_put_four<float>(&tables.reader[at.row + i][at.channel], x.reader[i]);
+    }
+    dr_put_four<float>(&tables.quarter[at.row / 4][at.channel], total);
+#pragma unroll
+    for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
+        const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
+        const float far = __shfl_xor_sync(0xffffffffu, half, 16);
+        decays.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
+        decays.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
+        total[e] = half * far;
+    }
+    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], decays.rest);
+    if (at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------------- */
+
+/* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. row: each lane's. */
+static __device__ inline void dr_slice_load(float (&x)[4], const float *row) {
+    unsigned word[4];
+    dr_load_matrices(word, dr_shared_address(row));
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = __uint_as_float(word[i]);
+}
+
+/* Scores of 16 readers or queries and eight writers, over eight channels. */
+template <bool precise>
+static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float *writers) {
+    dr_eight_a<precise> a;
+    dr_eight_b<precise> w;
+#pragma unroll
+    for (int i = 0; i < 4; i++) dr_cut<precise>(rows[i], a.high[i], a.low[i]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) dr_cut<precise>(writers[i], w.high[i], w.low[i]);
+    dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
+}
+
+/* Scores of twice eight writers and eight queries, transposed. */
+template <bool precise>
+static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const float *upper, const float *lower,
+                                                       const float (&queries)[4]) {
+    dr_eight_a<precise> w;
+    dr_eight_b<precise> b;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        dr_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
+        dr_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
+        dr_cut<precise>(queries[i], b.high[i], b.low[i]);
+    }
+    dr_product_rounded<precise>(c, w.high, w.low, b.high, b.low);
+}
+
+/* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
+ * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
+ * quarter
+ * 1. What else is in those products is not used. Of the queries of pairs, eight a block, p and own_p hold transposed scores, of
+ * 16 writers each: p[b] of block b, own_p[0] of what is for quarters 2 and 3, the upper half of own_p[1] of the rest. */
+template <bool precise, bool pairs>
+static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
+                                              float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
+    const bool second = g >= 4;
+    const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
+    /* places in the tables, found once: only k moves */
+    const unsigned row = dr_forget((block * 16 + lane % 16) * SLICE_PITCH + lane / 16 * 4),
+                   own = dr_forget(own_row * SLICE_PITCH + lane / 8 % 2 * 4), quarter = dr_forget(block * 4 * SLICE + t),
+                   writer = dr_forget((lane / 16 * 8 + r) * SLICE_PITCH + lane / 8 % 2 * 4),
+                   rest = dr_forget(g / 4 * SLICE + t);
+#pragma unroll 1
+    for (int k = 0; k < SLICE; k += 8) {
+        float reader[4] = {}, query[4];
+        if (reads) dr_slice_load(reader, &tables.reader[0][k] + row);
+        if constexpr (pairs) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) query[i] = tables.query[block * 8 + g][k + i * 4 + t];
+        } else {
+            dr_slice_load(query, &tables.query[0][k] + row);
+        }
+        float decay[3][2], w[4], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
+#pragma unroll
+        for (int q = 0; q < 3; q++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) decay[q][i] = (&tables.quarter[q][k + i * 4])[quarter];
+        dr_slice_load(w, &tables.writer[0][k] + own);
+        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w + 2);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w + 2);
+#pragma unroll
+        for (int i = 0; i < 2; i++) near[i] = second ? w[i] : w[i] * decay[1][i];
+        if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
+#pragma unroll
+        for (int i = 0; i < 2; i++) far[i] = near[i] * decay[2][i];
+        if (reads) dr_slice_multiply<precise>(own_l[1], reader, far);
+        if constexpr (pairs) {
+            const float none[2] = {};
+            dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
+            dr_slice_multiply_turned<precise>(own_p[1], w + 2, none, query);
+        } else {
+            dr_slice_multiply<precise>(own_p[1], query, far);
+        }
+        if (block == 0) continue;
+            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; two of pairs' queries
+             * a quarter */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
+            const float last = half * decay[2][i], lower = second ? last : half;
+            reader[2 * i] *= upper, reader[2 * i + 1] *= lower;
+            if constexpr (pairs)
+                query[i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
+            else
+                query[2 * i] *= upper, query[2 * i + 1] *= lower;
+        }
+#pragma unroll
+        for (int b = 2; b >= 0; b--)
+            if (b < block) {
+                dr_slice_load(w, &tables.writer[b * 16][k] + writer);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) w[2 * n + i] *= (&tables.rest[b * 4 + n * 2][k + i * 4])[rest];
+                    if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w + 2 * n);
+                    if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w + 2 * n);
+                }
+                if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w, w + 2, query);
+                if (b > 0)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float total = tables.total[b][k + i * 4 + t];
+                        reader[2 * i] *= total, reader[2 * i + 1] *= total;
+                        if constexpr (pairs)
+                            query[i] *= total;
+                        else
+                            query[2 * i] *= total, query[2 * i + 1] *= total;
+                    }
+            }
+    }
+}
+
+/* Puts what is in `own` to its place among the columns of the warp's own block. */
+static __device__ inline void dr_slice_place(int block, const float (&own)[3][4], float (&scores)[8][4]) {
+    const bool second = threadIdx.x % 32 >= 16;
+    float first[2]; /* rows of quarter 1, columns 0..3, which stand four columns on */
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) { /* no branches: they would take the array out of registers */
+            const bool here = n == 2 * block;
+            scores[n][e] = here ? first[e] : scores[n][e];
+            scores[n][2 + e] = here ? (second ? own[1][2 + e] : own[0][2 + e]) : scores[n][2 + e];
+            scores[n + 1][2 + e] = here ? own[2][2 + e] : scores[n + 1][2 + e];
+        }
+}
+
+/* 8 x 8 numbers of an accumulator, transposed: the upper rows of one. */
+static __device__ inline void dr_slice_turn(float left, float right, float (&turned)[4]) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int from = (2 * t + e) * 4 + g / 2;
+        const float even = __shfl_sync(0xffffffffu, left, from), odd = __shfl_sync(0xffffffffu, right, from);
+        turned[e] = g % 2 ? odd : even;
+        turned[2 + e] = 0;
+    }
+}
+
+/* Of pairs: what is in `own` to its place among the rows of the warp's own block, and the scores turned: queries are the upper
+ * eight rows. */
+static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&p)[8][4]) {
+    const int quarter = (int)(threadIdx.x % 4); /* of the queries in this lane's columns */
+    float first[2];                             /* rows 0..3, which stand four rows on */
+#pragma unroll
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 16);
+#pragma unroll
+    for (int b = 3; b >= 0; b--) {
+        float x[4];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float near = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[0][2 + e];
+            x[e] = b == block ? near : p[b][e];
+            x[2 + e] = b == block ? own[1][e] : p[b][2 + e];
+        }
+        dr_slice_turn(x[0], x[1], p[2 * b]);
+        dr_slice_turn(x[2], x[3], p[2 * b + 1]);
+    }
+}
+
+/* Four channels of W~: a tile of floats or, where a warp group multiplies it, one of T and one of what that lost. */
+template <typename T>
+static __device__ inline void dr_leaving_put(char *leaving, int width, int row, int column, const float (&y)[4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (sizeof(T) == 2) {
+        uint2 high, low;
+        dr_halve<T>(y[0], y[1], high.x, low.x);
+        dr_halve<T>(y[2], y[3], high.y, low.y);
+        char *to = leaving + dr_tile_at<T>(0, 64, row, column);
+        *(uint2 *)to = high;
+        *(uint2 *)(to + width * 128) = low;
+        return;
+    }
+#endif
+    dr_put_four<float>((float *)(leaving + dr_tile_at<float>(0, 64, row, column)), y);
+}
+
+/* Four channels to memory by one store: a plain one of a pair of words the compiler takes apart. */
+template <typename T> static __device__ inline void dr_slice_put(T *to, const float (&y)[4]) {
+    if constexpr (sizeof(T) == 2)
+        __stwb((uint2 *)to, make_uint2(dr_pack(T(), y[0], y[1]), dr_pack(T(), y[2], y[3])));
+    else
+        __stwb((float4 *)to, make_float4(y[0], y[1], y[2], y[3]));
+}
+
+/* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
+template <typename T, bool pairs>
+static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
+                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
+                                             int slice, T *reader_to, T *query_to, T *exit_to) {
+    const float lower = 1.0f / dr_slice_lift<T>();
+    float before[4], after[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        if (b == at.block) continue;
+        const float4 all = *(const float4 *)&tables.total[b][at.channel];
+        const float total[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (b < at.block)
+                before[e] *= total[e];
+            else
+                after[e] *= total[e];
+    }
+    const int column = slice + at.channel;
+    reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = at.row + i;
+        float x[4], y[4];
+        if (plan.reads) {
+            dr_take_four(&tables.reader[row][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_slice_put<T>(reader_to, y);
+            reader_to += plan.key_width;
+        }
+        if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
+            dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            dr_slice_put<T>(query_to + at.query[i] + column, y);
+        }
+        dr_take_four(&tables.writer[row][at.channel], x);
+#pragma unroll
+        for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
+        if (plan.reads)
+            dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
+        else
+            dr_slice_put<T>(exit_to + row * plan.key_width + column, y);
+    }
+    for (int i = plan.chunk + at.block; i < plan.query_rows; i += 4)
+        query_to[i * plan.key_width + slice + threadIdx.x % 32] = dr_from_float<T>(0.0f);
+}
+
+/* The sums of all threads of a quarter, to results. */
+template <bool pairs>
+static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
+                                             dr_slice_results &results) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j <= i; j++) {
+            float read = sums.read[i * (i + 1) / 2 + j], asked = sums.asked[i * (i + 1) / 2 + j];
+#pragma unroll
+            for (int step = 4; step > 0; step /= 2) {
+                read += __shfl_xor_sync(0xffffffffu, read, step);
+                if (dr_quarter_asks<pairs>(i)) asked += __shfl_xor_sync(0xffffffffu, asked, step);
+            }
+            if (at.channel != 0) continue;
+            results.near_read[at.row + i][i - j] = read;
+            if (dr_quarter_asks<pairs>(i)) results.near_query[at.row + i][i - j] = asked;
+        }
+}
+
+#endif

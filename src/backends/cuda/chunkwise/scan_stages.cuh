@@ -1,0 +1,327 @@
+/* What the scan by warp groups (scan_warpgroups.cuh) keeps in shared memory, and the four warps that fill it: tiles of the
+ * chunks ahead, two or more stages of them, which the computing groups share.
+ *
+ * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
+ * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
+ * nobody but the copies. Whole chunks come by pointers that go from chunk to chunk. */
+#ifndef DR_CUDA_SCAN_STAGES_CUH
+#define DR_CUDA_SCAN_STAGES_CUH
+
+#include "backends/cuda/chunkwise/scan.cuh"
+#include "backends/cuda/device/beside.cuh"
+#include "backends/cuda/device/warpgroup.cuh"
+
+enum { DR_SCAN_MOST_STAGES = 4 };
+
+/* What rows read: nothing; a vector that the scan loads; a key and lambda times a query, both of which it loads. */
+enum { DR_SCAN_BLIND, DR_SCAN_READS, DR_SCAN_SUMS };
+
+typedef struct {
+    dr_scan_call call; /* call.room: of a stage */
+    int gate, lambda;  /* where in a stage the write gates lie, and lambda of the rows */
+    int stages;
+} dr_group_scan_call;
+
+/* Parts of all heads of all sequences: one that has fewer parts than others leaves blocks idle. */
+static inline int64_t dr_group_scan_chains(const dr_cuda_chunk_plan &plan) {
+    return plan.sequences * plan.value_heads * plan.parts;
+}
+
+/* Groups of 64 columns of V in a thread block, which has a multiprocessor to itself: with two it loads tiles once for both,
+ * with one more of the chains' blocks run at once. */
+static inline int dr_group_scan_groups(const dr_cuda_chunk_plan &plan) {
+    const int64_t columns = plan.value_width / DR_CUDA_COLUMNS;
+    return columns > 1 && dr_group_scan_chains(plan) * columns > plan.processors ? 2 : 1;
+}
+
+/* A stage; every tile begins at a multiple of 1024 bytes. beside: bytes that the block has beside its stages. */
+static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int beside) {
+    const dr_cuda_chunk_plan &plan = scan.plan;
+    const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
+    dr_group_scan_call call = {scan, 0, 0, 0};
+    dr_scan_room &room = call.call.room;
+    int end = 0;
+    room.reader = end, end += plan.reads ? keys : 0;
+    room.exit = end, end += keys;
+    room.query = end, end += scan.o || plan.reader_sum ? queries : 0;
+    room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
+    room.value = end, end += values;
+    call.gate = end, end += gated ? values : 0;
+    room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
+    room.keep = end, end += plan.key_width * (int)sizeof(float);
+    call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
+    room.bytes = (end + 1023) / 1024 * 1024;
+    call.stages = (DR_BLOCK_SHARED - beside - 1024) / room.bytes;
+    if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
+    return call;
+}
+
+/* Behind the stages: for each, the barrier that says it is filled and the one that says it is free. */
+static __host__ __device__ inline int dr_group_scan_bytes(const dr_group_scan_call &call) {
+    return call.stages * (call.call.room.bytes + 2 * (int)sizeof(uint64_t));
+}
+
+#ifdef DR_CUDA_WARPGROUPS
+
+static __device__ inline unsigned dr_group_filled(const dr_group_scan_call &call, unsigned shared, int stage) {
+    return shared + (unsigned)(call.stages * call.call.room.bytes + stage * 16);
+}
+
+static __device__ inline unsigned dr_group_free(const dr_group_scan_call &call, unsigned shared, int stage) {
+    return dr_group_filled(call, shared, stage) + 8;
+}
+
+/* The same place, of which the compiler does not know that it can be found again, by an instruction that takes long. */
+static __device__ inline char *dr_group_forget(char *shared) {
+    return (char *)__cvta_shared_to_generic(dr_forget(dr_shared_address(shared)));
+}
+
+/* Opens the barriers of a block in which so many groups compute, before any thread meets at one. */
+static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < call.stages; i++) {
+            dr_gate_open(dr_group_filled(call, shared, i), 128);
+            dr_gate_open(dr_group_free(call, shared, i), 128 * busy);
+        }
+    }
+    __syncthreads();
+}
+
+/* Stage and turn of a chunk, both by counting. */
+typedef struct {
+    int stage;
+    unsigned turn;
+} dr_group_turn;
+
+static __device__ inline void dr_group_next(dr_group_turn &at, int stages) {
+    if (++at.stage == stages) at.stage = 0, at.turn ^= 1;
+}
+
+/* ---- copying ------------------------------------------------------------------------------------------------------------- */
+
+/* lambda of a chunk's tokens, to a stage. */
+static __device__ inline void dr_group_load_lambda(const dr_group_scan_call &call, char *stage, const dr_chunk_place &place,
+                                                   int head) {
+    const dr_cuda_input &input = call.call.plan.rows.input[DR_INPUT_LAMBDA];
+    const float *lambda = (const float *)input.at + head * input.head;
+    const int thread = (int)threadIdx.x;
+    const bool there = thread < place.tokens;
+    if (thread < 64)
+        dr_copy_word(dr_shared_address(stage + call.lambda) + thread * 4,
+                     there ? lambda + (place.first + thread) * input.token : lambda, there);
+}
+
+/* Rows at one stride that fill a tile chunk after chunk: what the thread copies of the next one, rows 16 apart. */
+typedef struct {
+    const char *at; /* NULL: the rows are not of this kind, or there are none */
+    int step;       /* bytes from a row to the 16th after it */
+    int64_t skip;   /* what is added to those of the rows to come to the next chunk */
+} dr_group_stream;
+
+/* `row`: the first, a vector of its own `stride` bytes behind the one before; `chunk` bytes from chunk to chunk. */
+static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t stride, int rows, int64_t chunk) {
+    const int thread = (int)threadIdx.x;
+    dr_group_stream stream;
+    stream.at = (const char *)row + thread / 8 * stride + thread % 8 * 16;
+    stream.step = (int)(16 * stride);
+    stream.skip = chunk - rows * stride;
+    if (16 * stride >> 31) stream.at = NULL;
+    return stream;
+}
+
+/* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile. */
+template <int boxes, int spacing = 1>
+static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows) {
+#pragma unroll
+    for (int j = 0; j < 4 / spacing; j++) {
+        if (j * 16 >= rows) break;
+#pragma unroll
+        for (int box = 0; box < boxes; box++)
+            dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        stream.at += stream.step;
+    }
+    stream.at += stream.skip;
+}
+
+/* An input's rows, where a vector begins at 16 bytes and `tokens` of them make up a chunk; step: 1, or -1 where the chunk
+ * before is the next. */
+template <typename T>
+static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk_plan &plan, const dr_source &source,
+                                                             int64_t first, int head, int column, int tokens, bool whole,
+                                                             int step = 1) {
+    const dr_group_stream none = {NULL, 0, 0};
+    const int64_t size = sizeof(T);
+    if (!whole || !plan.rows.aligned || plan.rows.step_axis || plan.chunk != tokens) return none;
+    return dr_group_open((const T *)source.at + first * source.token + head * source.head + column, source.token * size, tokens,
+                         step * tokens * source.token * size);
+}
+
+/* Of two rows a token the one whose value is stored in the tile, if it is only one, else -1. */
+static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
+    const bool first = rows.row[0].value != DR_VALUE_NONE, second = rows.row[1].value != DR_VALUE_NONE;
+    return first == second ? -1 : second;
+}
+
+/* All that fills a stage but write gates, chunk after chunk: X, P', R~, Q~, values, and 16 bytes a thread of factors and
+ * decays, which lie one behind the other in memory of a stage; lambda. */
+typedef struct {
+    dr_group_stream exit, score, reader, query, values[2], numbers;
+    const float *lambda;
+    int64_t lambda_skip;
+    unsigned mine, value_mine; /* the thread's place in a tile */
+    bool pairs;                /* values are every second row of their tile */
+    bool whole;                /* a whole chunk comes from here */
+} dr_group_tiles;
+
+/* block, first: of the chunk and its tokens that come first; step: 1, or -1 where the chunk before is the next. value: where
+ * values come from, value_rows of them a chunk; row: of two rows a token the one that they are, else 0. */
+template <typename T, int boxes, int queries, int reading>
+static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_call &group_call, const dr_scan_place &place,
+                                                            int key_head, int64_t block, int64_t first, const int (&columns)[2],
+                                                            const dr_source &value, int value_rows, int row, int step) {
+    constexpr int width = boxes * 64, row_bytes = width * (int)sizeof(T);
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const int thread = (int)threadIdx.x, asked = plan.query_rows;
+    const int64_t chunk = step * (int64_t)plan.value_heads; /* in blocks */
+    const bool whole_keys = rows.key_size == width, asks = queries || reading == DR_SCAN_SUMS;
+    const auto stored = [=](const void *tensor, int count, int bytes) {
+        return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, chunk * count * bytes);
+    };
+    dr_group_tiles x = {};
+    x.exit = stored(tensors.exit, 64, row_bytes), x.score = stored(tensors.score, asked, 128);
+    if (reading != DR_SCAN_BLIND)
+        x.reader = plan.reader_direct || reading == DR_SCAN_SUMS
+                       ? dr_group_open_input<T>(plan, dr_reader_source(rows), first, key_head, 0, 64,
+                                                whole_keys && rows.steps == 1, step)
+                       : stored(tensors.reader, 64, row_bytes);
+    if (asks)
+        x.query = plan.query_direct
+                      ? dr_group_open_input<T>(plan,
+                                               rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
+                                                                            : dr_source_of(rows.input[DR_INPUT_QUERY]),
+                                               first, key_head, 0, asked, whole_keys, step)
+                      : stored(tensors.query, asked, row_bytes);
+    x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!asks || (x.query.at && asked == (queries ? queries : 64))) &&
+              value_rows > 0;
+#pragma unroll
+    for (int g = 0; g < 2; g++)
+        if (columns[g] >= 0) {
+            x.values[g] = dr_group_open_input<T>(plan, value, first, place.head, columns[g], value_rows,
+                                                 columns[g] + 64 <= rows.value_size, step);
+            x.whole = x.whole && x.values[g].at;
+        }
+    x.numbers.at = thread < 64 ? (const char *)(tensors.factors + block * 64 + thread)
+                               : (const char *)(tensors.keep + block * width + (thread - 64) * 4);
+    x.numbers.skip = chunk * (thread < 64 ? 64 * (int64_t)sizeof(dr_cuda_row_factors) : width * (int64_t)sizeof(float));
+    if (reading == DR_SCAN_SUMS) {
+        const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
+        x.lambda = (const float *)lambda.at + place.head * lambda.head + (first + thread) * lambda.token;
+        x.lambda_skip = step * plan.chunk * lambda.token;
+    }
+    x.pairs = step > 0 && rows.steps == 2;
+    const int value_row = x.pairs ? thread / 8 * 2 + row : thread / 8;
+    x.mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
+    x.value_mine = (unsigned)(value_row * 128 + ((thread % 8 ^ value_row % 8) << 4));
+    return x;
+}
+
+/* queries: rows of the tile of Q~, 0: there is none, nor P'; value_rows: of the tile of values that are not in pairs. */
+template <int boxes, int queries, int reading, int value_rows>
+static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &group_call, dr_group_tiles &x, unsigned stage) {
+    const dr_scan_room &room = group_call.call.room;
+    const int thread = (int)threadIdx.x;
+    const unsigned to = stage + x.mine;
+    dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
+    if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64);
+    if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
+    if (queries || reading == DR_SCAN_SUMS) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries ? queries : 64);
+#pragma unroll
+    for (int g = 0; g < 2; g++) {
+        const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
+        if (!x.values[g].at) continue;
+        if (!x.pairs)
+            dr_group_fill<1>(x.values[g], value, value_rows);
+        else
+            dr_group_fill<1, 2>(x.values[g], value, 32);
+    }
+    if (thread < 64 + boxes * 16) dr_copy_whole(stage + (unsigned)room.factors + thread * 16, x.numbers.at);
+    x.numbers.at += x.numbers.skip;
+    if (reading == DR_SCAN_SUMS) {
+        if (thread < 64) dr_copy_word(stage + (unsigned)group_call.lambda + thread * 4, x.lambda, true);
+        x.lambda += x.lambda_skip;
+    }
+}
+
+/* The copies of the chunk that is `behind` chunks back have come to stage `told`: says so. */
+template <int behind>
+static __device__ inline void dr_group_tell(const dr_group_scan_call &group_call, unsigned shared, dr_group_turn &told) {
+    dr_copy_wait<behind>();
+    dr_shared_fence();
+    dr_gate_arrive(dr_group_filled(group_call, shared, told.stage));
+    dr_group_next(told, group_call.stages);
+}
+
+/* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
+template <typename T, int boxes, int queries, int reading>
+static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
+                                            const int (&columns)[2]) {
+    constexpr int width = boxes * 64;
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    shared = dr_group_forget(shared);
+    const unsigned gates = dr_shared_address(shared);
+    const int64_t last = dr_sequence_begin(plan, tensors.cu, place.sequence + 1);
+    dr_chunk_place now = dr_chunk_of(plan, tensors.cu, place.sequence, place.begin);
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    const int key_head = place.head / rows.group, row = rows.steps == 2 ? dr_group_value_row(rows) : 0;
+    dr_group_tiles tiles = dr_group_open_tiles<T, boxes, queries, reading>(
+        group_call, place, key_head, block, now.first, columns, dr_source_of(rows.input[DR_INPUT_VALUE]),
+        rows.steps <= 2 && row >= 0 ? 64 / rows.steps : 0, row, 1);
+
+    dr_group_turn at = {0, 1}, told = {0, 0};
+    for (int chunk = place.begin; chunk < place.end; chunk++) {
+        if (tensors.made) dr_flag_await(tensors.made + block);
+        dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
+        const int64_t left = last - now.first;
+        now.tokens = left < plan.chunk ? (int)left : plan.chunk;
+        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
+        const auto load = [&](dr_input input, int tile) {
+#pragma unroll
+            for (int g = 0; g < 2; g++) {
+                x.columns = columns[g];
+                if (columns[g] >= 0) dr_scan_load_values<T>(x, now, input, tile + g * 64 * 64 * 2);
+            }
+        };
+        if (tiles.whole && now.tokens == plan.chunk) {
+            dr_group_fill_tiles<boxes, queries, reading, 64>(group_call, tiles, gates + (unsigned)(at.stage * call.room.bytes));
+        } else {
+            dr_scan_load_reader<T, width>(x, now, block);
+            dr_scan_load_factors(x, block);
+            dr_scan_load_writers<T, width>(x, block);
+            if (reading == DR_SCAN_SUMS) dr_group_load_lambda(group_call, x.shared, now, place.head);
+            if (queries || reading == DR_SCAN_SUMS) dr_scan_load_queries<T, width>(x, now, block);
+            load(DR_INPUT_VALUE, call.room.value);
+        }
+        if (gated) load(DR_INPUT_WRITE_GATE, group_call.gate);
+        dr_copy_commit();
+        if (group_call.stages == 2)
+            dr_group_tell<0>(group_call, gates, told);
+        else if (chunk > place.begin)
+            dr_group_tell<1>(group_call, gates, told);
+        dr_group_next(at, group_call.stages);
+        now.first += plan.chunk;
+        block += plan.value_heads;
+    }
+    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
+    if (tensors.made) dr_beside_close();
+}
+
+#endif
+
+#endif
