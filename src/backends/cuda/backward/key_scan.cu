@@ -15,8 +15,8 @@
  * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
  * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
-#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
 
@@ -108,10 +108,8 @@ static __device__ inline void store_rows(const scan_rows &rows, void *tensor, co
 /* ---- chunks ----------------------------------------------------------------------------------------------------------------
  */
 
-/* A call, and what divides the numbers of its blocks: heads, chains (of a sequence and head each) and, of equal sequences, the
- * chunks of one. */
 struct key_scan_call : dr_cuda_backward_call {
-    dr_divider heads, chains, chunks;
+    dr_block_dividers by;
 };
 
 typedef struct {
@@ -126,24 +124,24 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
     const int64_t *cu = call.chunk.cu;
     scan_chunk x;
     if (plan.length) {
-        const unsigned turn = dr_divide(n, call.chains), chain = n - turn * call.chains.by;
-        const unsigned sequence = dr_divide(chain, call.heads);
-        x.head = (int)(chain - sequence * call.heads.by);
+        const unsigned turn = dr_divide(n, call.by.chains), chain = n - turn * call.by.chains.by;
+        const unsigned sequence = dr_divide(chain, call.by.heads);
+        x.head = (int)(chain - sequence * call.by.heads.by);
         x.behind = (int)turn;
-        x.before = (int)(call.chunks.by - 1 - turn);
-        x.slot = sequence * call.chunks.by + (unsigned)x.before;
+        x.before = (int)(call.by.chunks.by - 1 - turn);
+        x.slot = sequence * call.by.chunks.by + (unsigned)x.before;
         const int64_t left = plan.length - x.before * plan.chunk;
         x.place = {sequence, sequence * plan.length + x.before * plan.chunk, left < plan.chunk ? (int)left : plan.chunk,
                    turn == 0};
     } else {
         const unsigned block = (unsigned)plan.blocks - 1 - n;
-        x.slot = dr_divide(block, call.heads);
-        x.head = (int)(block - x.slot * call.heads.by);
+        x.slot = dr_divide(block, call.by.heads);
+        x.head = (int)(block - x.slot * call.by.heads.by);
         x.place = dr_find_chunk(plan, cu, x.slot);
         x.before = (int)(x.slot - dr_sequence_slot(plan, cu, x.place.sequence));
         x.behind = (int)dr_sequence_chunks(plan, cu, x.place.sequence) - 1 - x.before;
     }
-    x.block = x.slot * call.heads.by + (unsigned)x.head;
+    x.block = x.slot * call.by.heads.by + (unsigned)x.head;
     return x;
 }
 
@@ -267,7 +265,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     if (lane == 0) room.centre[warp] = centre;
     const int at = scan_place(warp % BOXES * 64 + 2 * lane);
     if (tells) {
-        const bool come = x.behind == 0 || __all_sync(0xffffffffu, dr_is_told(peeked.x) && dr_is_told(peeked.y));
+        const bool come = x.behind == 0 || dr_chain_known(peeked);
         room.known[warp] = come;
         *(float2 *)&room.exit[at] = peeked;
     }
@@ -324,8 +322,6 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->blocks == 0) return DR_OK;
-    const int64_t chunks = plan->length ? (plan->length + plan->chunk - 1) / plan->chunk : 1;
-    const key_scan_call own = {*call, dr_divider_of(plan->key_heads), dr_divider_of(plan->sequences * plan->key_heads),
-                               dr_divider_of(chunks)};
+    const key_scan_call own = {*call, dr_block_dividers_of(*plan)};
     return dr_cuda_launch("key_scan", key_scan, {plan->blocks}, 32 * WARPS, 0, stream, own);
 }

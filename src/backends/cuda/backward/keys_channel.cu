@@ -11,8 +11,8 @@
  * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
  * gradient of the log decays (decay.cu says which). */
 #include "backends/cuda/backward/keys_channel_scan.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
-#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/launch.cuh"
 
 /* ---- loads, decays ------------------------------------------------------------------------------------------------------ */
@@ -359,38 +359,20 @@ typedef struct {
     unsigned char input[LEADS]; /* lead_input */
     bool tied;
     bool plain; /* where all rows of a chunk are there, tiles of one row a token are copied as they lie */
-    dr_divider heads, group, chunks, chains; /* value heads, those of a key head; of equal sequences, chunks, and how many begin
-                                              * with a chunk of each head */
+    dr_block_dividers by;
+    dr_divider group; /* value heads of a key head */
 } keys_rule;
 
 /* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_in_turn). */
 static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &call, const keys_rule &rule, unsigned index,
                                                 bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    unsigned slot, head, sequence, before;
-    if (in_turn) {
-        before = dr_divide(index, rule.chains);
-        const unsigned chain = index - before * rule.chains.by;
-        sequence = dr_divide(chain, rule.heads);
-        head = chain - sequence * rule.heads.by;
-        slot = sequence * rule.chunks.by + before;
-    } else {
-        slot = dr_divide(index, rule.heads);
-        head = index - slot * rule.heads.by;
-        sequence = dr_divide(slot, rule.chunks);
-        before = slot - sequence * rule.chunks.by;
-    }
+    dr_block_place at = dr_block_find(rule.by, index, in_turn);
     dr_row_block x;
-    x.block = slot * rule.heads.by + head;
-    x.head = (int)head;
-    x.key_head = (int)dr_divide(head, rule.group);
-    if (plan.length) {
-        const int behind = (int)before * plan.chunk, left = (int)plan.length - behind;
-        x.place = {sequence, (int)(sequence * (unsigned)plan.length) + behind, left < plan.chunk ? left : plan.chunk,
-                   left <= plan.chunk};
-    } else {
-        x.place = dr_find_chunk(plan, call.chunk.cu, slot);
-    }
+    x.block = at.slot * rule.by.heads.by + at.head;
+    x.head = (int)at.head;
+    x.key_head = (int)dr_divide(at.head, rule.group);
+    x.place = dr_block_chunk(plan, call.chunk.cu, at);
     x.rows = x.place.tokens * plan.rows.steps;
     return x;
 }
@@ -531,9 +513,7 @@ static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, i
     keys_rule rule;
     rule.tied = dr_rows_tied(plan.rows);
     rule.plain = plan.rows.aligned && plan.rows.key_size == plan.key_width && plan.rows.value_size == plan.value_width;
-    rule.heads = dr_divider_of(plan.value_heads), rule.group = dr_divider_of(plan.rows.group);
-    rule.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
-    rule.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    rule.by = dr_block_dividers_of(plan), rule.group = dr_divider_of(plan.rows.group);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
                           lay_room(element, true).bytes + more, stream, *call, rule);

@@ -8,9 +8,8 @@
 #define DR_CUDA_PREPARE_LOAD_CUH
 
 #include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/bulk.cuh"
-#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/device/tiles.cuh"
 #include "backends/cuda/device/warpgroup.cuh"
 #include "backends/cuda/rows/rows.cuh"
@@ -35,9 +34,8 @@ typedef struct {
 /* What all chunks of a launch have in common and no thread need find out. */
 typedef struct {
     dr_prepare_room room;
-    dr_divider heads, group; /* value heads, and those of a key head */
-    dr_divider chunks;       /* of a sequence, and of these so many chains: sequences and heads; where all are equally long */
-    dr_divider chains;
+    dr_block_dividers by;
+    dr_divider group;         /* value heads of a key head */
     bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
     unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
@@ -68,34 +66,13 @@ template <bool equal = false>
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned index, bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_prepare_facts &facts = call.facts;
-    const unsigned heads = facts.heads.by, chunks = facts.chunks.by;
     dr_prepare_block x;
-    unsigned sequence, head;
-    if (in_turn) {
-        x.before = dr_divide(index, facts.chains);
-        const unsigned chain = index - x.before * facts.chains.by;
-        sequence = dr_divide(chain, facts.heads);
-        head = chain - sequence * heads;
-        x.slot = sequence * chunks + x.before;
-    } else {
-        x.slot = dr_divide(index, facts.heads);
-        head = index - x.slot * heads;
-        sequence = dr_divide(x.slot, facts.chunks);
-        x.before = x.slot - sequence * chunks;
-    }
-    x.block = x.slot * heads + head;
-    x.head = (int)head;
-    x.key_head = (int)dr_divide(head, facts.group);
-    if (equal || plan.length) {
-        const int behind = (int)x.before * plan.chunk, left = (int)plan.length - behind;
-        x.place.sequence = sequence;
-        x.place.first = (int)(sequence * (unsigned)plan.length) + behind;
-        x.place.tokens = left < plan.chunk ? left : plan.chunk;
-        x.place.last = left <= plan.chunk;
-    } else {
-        x.place = dr_find_chunk(plan, call.tensors.cu, x.slot);
-        x.before = x.slot - (unsigned)dr_sequence_slot(plan, call.tensors.cu, x.place.sequence);
-    }
+    dr_block_place at = dr_block_find(facts.by, index, in_turn);
+    x.block = at.slot * facts.by.heads.by + at.head;
+    x.head = (int)at.head;
+    x.key_head = (int)dr_divide(at.head, facts.group);
+    x.place = dr_block_chunk<equal>(plan, call.tensors.cu, at);
+    x.slot = at.slot, x.before = at.before;
     x.alive = x.place.tokens * plan.rows.steps;
     x.channel = 0;
     x.boxes = (int)((unsigned)plan.key_width / 64);
@@ -509,9 +486,7 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     const dr_source query = scans ? dr_source_of(rows.input[DR_INPUT_QUERY]) : dr_query_source(rows);
     dr_prepare_facts facts = {};
     facts.room = room;
-    facts.heads = dr_divider_of(plan.value_heads), facts.group = dr_divider_of(rows.group);
-    facts.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
-    facts.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    facts.by = dr_block_dividers_of(plan), facts.group = dr_divider_of(rows.group);
     facts.plain =
         rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);

@@ -210,9 +210,9 @@ static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&row
     dr_eight_a<precise> a;
     dr_eight_b<precise> w;
 #pragma unroll
-    for (int i = 0; i < 4; i++) dr_cut<precise>(rows[i], a.high[i], a.low[i]);
+    for (int i = 0; i < 4; i++) dr_round<precise, true>(rows[i], a.high[i], a.low[i]);
 #pragma unroll
-    for (int i = 0; i < 2; i++) dr_cut<precise>(writers[i], w.high[i], w.low[i]);
+    for (int i = 0; i < 2; i++) dr_round<precise, true>(writers[i], w.high[i], w.low[i]);
     dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
 }
 
@@ -224,9 +224,9 @@ static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const floa
     dr_eight_b<precise> b;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        dr_cut<precise>(upper[i], w.high[2 * i], w.low[2 * i]);
-        dr_cut<precise>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
-        dr_cut<precise>(queries[i], b.high[i], b.low[i]);
+        dr_round<precise, true>(upper[i], w.high[2 * i], w.low[2 * i]);
+        dr_round<precise, true>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
+        dr_round<precise, true>(queries[i], b.high[i], b.low[i]);
     }
     dr_product_rounded<precise>(c, w.high, w.low, b.high, b.low);
 }

@@ -12,24 +12,15 @@
 /* Floats from row to row: columns of a fragment then lie in different banks. */
 enum { DR_MATRIX_PITCH = 68 };
 
-template <bool precise> static __device__ inline void dr_round(float x, unsigned &high, unsigned &low) {
-    if (precise) {
-        dr_split(x, high, low);
-    } else {
-        high = dr_round_tf32(x);
-        low = 0;
-    }
-}
-
-/* The same of a number that the hardware cuts, for which what comes out is multiplied by DR_CUT_LIFT (dr_round_tf32 says why).
- * Not for an inverse: the ones on its diagonal lose nothing. */
+/* x as an operand. cut: left to the hardware, which cuts it, so that what comes out is multiplied by DR_CUT_LIFT (dr_round_tf32
+ * says why): not for an inverse, since the ones on its diagonal lose nothing. */
 constexpr float DR_CUT_LIFT = 1.000345f;
 
-template <bool precise> static __device__ inline void dr_cut(float x, unsigned &high, unsigned &low) {
+template <bool precise, bool cut = false> static __device__ inline void dr_round(float x, unsigned &high, unsigned &low) {
     if (precise) {
         dr_split(x, high, low);
     } else {
-        high = __float_as_uint(x);
+        high = cut ? __float_as_uint(x) : dr_round_tf32(x);
         low = 0;
     }
 }
@@ -62,24 +53,20 @@ static __device__ inline void dr_matrix_a_transposed(dr_eight_a<precise> &a, con
     }
 }
 
-/* A [16 x 8] from an accumulator, by dr_cut. */
+/* A [16 x 8] from an accumulator, cut. */
 template <bool precise> static __device__ inline void dr_accumulator_a(dr_eight_a<precise> &a, const float (&c)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) dr_cut<precise>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
+    for (int i = 0; i < 4; i++) dr_round<precise, true>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
 }
 
-/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. cut: by dr_cut. */
+/* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. cut: as dr_round has it. */
 template <bool precise, bool cut>
 static __device__ inline void dr_matrix_b_transposed(dr_eight_b<precise> &b, const float *m, int n, int k) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float2 pair = *(const float2 *)(m + (n + g) * DR_MATRIX_PITCH + k + 2 * t);
     const float x[2] = {pair.x, pair.y};
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (cut)
-            dr_cut<precise>(x[i], b.high[i], b.low[i]);
-        else
-            dr_round<precise>(x[i], b.high[i], b.low[i]);
+    for (int i = 0; i < 2; i++) dr_round<precise, cut>(x[i], b.high[i], b.low[i]);
 }
 
 /* B [8 x 8] = rows k .. k + 7, columns n .. n + 7 of m. */

@@ -141,4 +141,14 @@ static dr_status dr_diagonal_launch_chunks(const char *name, void (*kernel)(P...
                           arguments...);
 }
 
+/* The product of the lane's number and those behind it among `count` lanes side by side. */
+template <int count> static __device__ inline float dr_product_behind(float x) {
+#pragma unroll
+    for (int step = 1; step < count; step *= 2) {
+        const float below = __shfl_down_sync(0xffffffffu, x, step);
+        if ((int)(threadIdx.x % count) + step < count) x *= below;
+    }
+    return x;
+}
+
 #endif

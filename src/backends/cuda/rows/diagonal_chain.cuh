@@ -100,12 +100,7 @@ static __device__ inline void chain_put_row(const dr_cuda_rows &rows, const chai
     const float alpha = there ? dr_diagonal_alpha(rows, token, x.head) : 1;
     const float gain = there ? dr_diagonal_gain(rows, token, x.head) : 0;
     const float more = there && settle ? settle[token * rows.key_heads + x.head] : 0;
-    float product = alpha; /* from this row to the end of its block */
-#pragma unroll
-    for (int d = 1; d < CHAIN_BLOCK; d *= 2) {
-        const float other = __shfl_down_sync(0xffffffffu, product, d);
-        if (own + d < CHAIN_BLOCK) product *= other;
-    }
+    const float product = dr_product_behind<CHAIN_BLOCK>(alpha); /* from this row to the end of its block */
     const float after = __shfl_down_sync(0xffffffffu, product, 1);
     room.row[i] = make_float4(alpha, gain, more, own == CHAIN_BLOCK - 1 ? gain : gain * after);
     if (own == 0) room.product[i / CHAIN_BLOCK] = product;

@@ -240,12 +240,7 @@ static __device__ inline void dr_inside_put_rows(const dr_cuda_chunk_plan &plan,
     const dr_inside_squash squash = dr_inside_squash_of(plan.rows.squash, early.centre);
     const int lane = (int)(threadIdx.x % 32), warp = dr_copy_thread() / 32, own = lane % INSIDE_BLOCK;
     const float alpha = expf(early.log_decay);
-    float tail = alpha; /* from the row to the end of the block */
-#pragma unroll
-    for (int step = 1; step < INSIDE_BLOCK; step *= 2) {
-        const float below = __shfl_down_sync(0xffffffffu, tail, step);
-        if (own + step < INSIDE_BLOCK) tail *= below;
-    }
+    const float tail = dr_product_behind<INSIDE_BLOCK>(alpha); /* from the row to the end of the block */
     const float after = __shfl_down_sync(0xffffffffu, tail, 1);
     if (lane >= INSIDE_BLOCK) return;
     const int i = warp * INSIDE_BLOCK + own;

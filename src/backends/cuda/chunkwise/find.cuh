@@ -1,0 +1,63 @@
+/* Which chunk and head a thread block takes, by divisions that the launch has prepared (device/divide.cuh). Blocks are numbered
+ * as in chunkwise.h, or chunks of equally long sequences come in turn, of all sequences and heads at once. */
+#ifndef DR_CUDA_FIND_CUH
+#define DR_CUDA_FIND_CUH
+
+#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/device/divide.cuh"
+
+typedef struct {
+    dr_divider heads, chunks,
+        chains; /* value heads; of equal sequences, chunks, and how many begin with a chunk of each head */
+} dr_block_dividers;
+
+static inline dr_block_dividers dr_block_dividers_of(const dr_cuda_chunk_plan &plan) {
+    dr_block_dividers by;
+    by.heads = dr_divider_of(plan.value_heads);
+    by.chunks = dr_divider_of(plan.length ? (plan.length + plan.chunk - 1) / plan.chunk : 1);
+    by.chains = dr_divider_of(plan.sequences * plan.value_heads);
+    return by;
+}
+
+typedef struct {
+    unsigned slot, head;
+    unsigned sequence, before; /* before: chunks of the sequence before this one; of equal sequences, until dr_block_chunk */
+} dr_block_place;
+
+/* The `index`th block; in_turn: in the order of dr_block_in_turn. */
+static __device__ inline dr_block_place dr_block_find(const dr_block_dividers &by, unsigned index, bool in_turn) {
+    dr_block_place at;
+    if (in_turn) {
+        at.before = dr_divide(index, by.chains);
+        const unsigned chain = index - at.before * by.chains.by;
+        at.sequence = dr_divide(chain, by.heads);
+        at.head = chain - at.sequence * by.heads.by;
+        at.slot = at.sequence * by.chunks.by + at.before;
+    } else {
+        at.slot = dr_divide(index, by.heads);
+        at.head = index - at.slot * by.heads.by;
+        at.sequence = dr_divide(at.slot, by.chunks);
+        at.before = at.slot - at.sequence * by.chunks.by;
+    }
+    return at;
+}
+
+/* Its tokens; then `at` is right of packed sequences as well. equal: that none are packed is known. */
+template <bool equal = false>
+static __device__ inline dr_chunk_place dr_block_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, dr_block_place &at) {
+    dr_chunk_place place;
+    if (equal || plan.length) {
+        const int behind = (int)at.before * plan.chunk, left = (int)plan.length - behind;
+        place.sequence = at.sequence;
+        place.first = (int)(at.sequence * (unsigned)plan.length) + behind;
+        place.tokens = left < plan.chunk ? left : plan.chunk;
+        place.last = left <= plan.chunk;
+    } else {
+        place = dr_find_chunk(plan, cu, at.slot);
+        at.sequence = (unsigned)place.sequence;
+        at.before = at.slot - (unsigned)dr_sequence_slot(plan, cu, place.sequence);
+    }
+    return place;
+}
+
+#endif
