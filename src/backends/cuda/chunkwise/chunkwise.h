@@ -53,7 +53,7 @@ typedef struct {
     bool reads;         /* some row has a read */
     bool reader_direct; /* R~ = factor * a row of an input, so it is not stored */
     bool query_direct;  /* likewise Q~ */
-    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: not stored either */
+    bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: stored for a first pass over parts only */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
@@ -87,7 +87,7 @@ typedef struct {
     /* with plan.linear only for a backward that is not linear_back */
     void *exit;                   /* [blocks][64][Kp] X */
     void *score;                  /* [blocks][query_rows][64] P' */
-    void *reader;                 /* [blocks][64][Kp] R~ */
+    void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum its rows, for a first pass over parts */
     void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
     void *inverse;                /* [blocks][64][64] A, four bytes each; the backward asks for it */
     dr_cuda_row_factors *factors; /* [blocks][64] */

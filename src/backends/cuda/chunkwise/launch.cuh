@@ -60,7 +60,8 @@ typedef void (*dr_group_scan_kernel)(dr_group_scan_call);
 
 template <typename T, int boxes, int reading, bool channel>
 static dr_group_scan_kernel dr_group_scan_choose_rows(const dr_scan_call *call, int groups) {
-    if (call->summary) return scan_warpgroups<T, boxes, 2, 0, reading, channel>;
+    if constexpr (reading != DR_SCAN_SUMS)
+        if (call->summary) return scan_warpgroups<T, boxes, 2, 0, reading, channel>;
     return groups == 1 ? scan_warpgroups<T, boxes, 1, 64, reading, channel>
                        : scan_warpgroups<T, boxes, 2, 64, reading, channel>;
 }
@@ -119,6 +120,7 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
         dr_scan_call summary = call;
         summary.summary = true;
         summary.o = summary.saved = NULL;
+        summary.plan.reader_sum = false; /* prepare has stored them */
         if constexpr (sizeof(T) == 2)
             if (plan->linear) {
                 DR_TRY((dr_launch_linear_parts<T, false>(summary, tensors->local, tensors->entry, tensors->passage, stream)));

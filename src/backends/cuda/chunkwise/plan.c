@@ -162,6 +162,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
+    if (!backward && plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
     if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
     if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)plan->value_width * keys));
 }

@@ -90,6 +90,28 @@ static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, floa
     }
 }
 
+/* The rows key + lambda query themselves, two channels at once: what the first pass over parts reads. Lambda is rounded to T,
+ * too, which takes no more from the sum than its own rounding. */
+template <typename T>
+static __device__ inline void dr_prepare_put_sum(const dr_prepare_small &small, const char *keys, const char *queries,
+                                                 int boxes, T *to) {
+    const int thread = dr_copy_thread(), row = thread / 8, width = boxes * 64;
+    keys += thread * 16, queries += thread * 16;
+    to += row * width + (thread ^ row) % 8 * 8;
+#pragma unroll 1
+    for (int box = 0; box < boxes; box++) {
+#pragma unroll
+        for (int j = 0; j < 64; j += 16) {
+            const int at = (box * 64 + j) * 128;
+            const uint4 k = *(const uint4 *)(keys + at), q = *(const uint4 *)(queries + at);
+            const unsigned lambda = dr_pack(T(), small.lambda[row + j], small.lambda[row + j]);
+            *(uint4 *)(to + j * width + box * 64) =
+                make_uint4(dr_pair_fma(T(), lambda, q.x, k.x), dr_pair_fma(T(), lambda, q.y, k.y),
+                           dr_pair_fma(T(), lambda, q.z, k.z), dr_pair_fma(T(), lambda, q.w, k.w));
+        }
+    }
+}
+
 /* r . w of every row, which is on the diagonal of R W^T. */
 static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
@@ -432,6 +454,8 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     const unsigned reader_at = dr_shared_address(reader);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
+        if (!scans && (int)x.before < call.facts.sums)
+            dr_prepare_put_sum<T>(small, shared + room.writer, shared + room.query, x.boxes, (T *)tensors.reader + tile);
         dr_group_scores<T>(writer_at, reader_at, query_at, x.boxes, l, p);
     } else
 #endif
@@ -444,7 +468,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     }
     if (plan.reader_sum) dr_prepare_sum(small, l, p);
     if (call.facts.dots) dr_prepare_dots(l, small.dot);
-    if (tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
+    if (!plan.reader_sum && tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
     if (tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);

@@ -40,6 +40,7 @@ typedef struct {
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
     unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
                                  share of a chunk's tokens */
+    int sums;                 /* so many of a sequence's first chunks have their key + lambda query stored */
     bool late;                /* dr_finish_rows has something to do */
     bool dots;                /* a gain is made of r . w */
 } dr_prepare_facts;
@@ -493,6 +494,11 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
         query.token == key.token)
         facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
+    if (plan.reader_sum && plan.parts > 1) { /* the first pass leaves out the last part */
+        int32_t length = INT32_MAX;
+        const int parts = plan.length ? dr_cuda_parts(&plan, plan.slots / plan.sequences, &length) : 2;
+        facts.sums = (parts - 1) * length;
+    }
     facts.late = !scans && room.reader && dr_rows_late(rows);
     facts.dots = plan.reads && dr_rows_need_dots(rows);
     return facts;

@@ -80,7 +80,7 @@ static __device__ inline void dr_scan_load_reader(const dr_scan_block &x, const 
     const dr_cuda_rows &rows = plan.rows;
     if (!plan.reads) return;
     char *tile = x.shared + x.room.reader;
-    if (plan.reader_direct || !x.call.tensors.reader) { /* of a sum its first part */
+    if (plan.reader_direct || plan.reader_sum) { /* of a sum its first part */
         const dr_source source = dr_reader_source(rows);
         const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head,
                                     rows.step_axis ? source.step : source.token, place.tokens * rows.steps};

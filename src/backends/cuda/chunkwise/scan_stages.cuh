@@ -43,7 +43,7 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
-    room.query = end, end += scan.o || plan.reader_sum ? queries : 0;
+    room.query = end, end += scan.o ? queries : 0;
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
@@ -186,7 +186,7 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const int thread = (int)threadIdx.x, asked = plan.query_rows;
     const int64_t chunk = step * (int64_t)plan.value_heads; /* in blocks */
-    const bool whole_keys = rows.key_size == width, asks = queries || reading == DR_SCAN_SUMS;
+    const bool whole_keys = rows.key_size == width;
     const auto stored = [=](const void *tensor, int count, int bytes) {
         return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, chunk * count * bytes);
     };
@@ -197,15 +197,14 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
                        ? dr_group_open_input<T>(plan, dr_reader_source(rows), first, key_head, 0, 64,
                                                 whole_keys && rows.steps == 1, step)
                        : stored(tensors.reader, 64, row_bytes);
-    if (asks)
+    if (queries)
         x.query = plan.query_direct
                       ? dr_group_open_input<T>(plan,
                                                rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
                                                                             : dr_source_of(rows.input[DR_INPUT_QUERY]),
                                                first, key_head, 0, asked, whole_keys, step)
                       : stored(tensors.query, asked, row_bytes);
-    x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!asks || (x.query.at && asked == (queries ? queries : 64))) &&
-              value_rows > 0;
+    x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!queries || (x.query.at && asked == queries)) && value_rows > 0;
 #pragma unroll
     for (int g = 0; g < 2; g++)
         if (columns[g] >= 0) {
@@ -237,7 +236,7 @@ static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &grou
     dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
     if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64);
     if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
-    if (queries || reading == DR_SCAN_SUMS) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries ? queries : 64);
+    if (queries) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries);
 #pragma unroll
     for (int g = 0; g < 2; g++) {
         const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
@@ -305,7 +304,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
             dr_scan_load_factors(x, block);
             dr_scan_load_writers<T, width>(x, block);
             if (reading == DR_SCAN_SUMS) dr_group_load_lambda(group_call, x.shared, now, place.head);
-            if (queries || reading == DR_SCAN_SUMS) dr_scan_load_queries<T, width>(x, now, block);
+            if (queries) dr_scan_load_queries<T, width>(x, now, block);
             load(DR_INPUT_VALUE, call.room.value);
         }
         if (gated) load(DR_INPUT_WRITE_GATE, group_call.gate);

@@ -50,6 +50,12 @@ static __device__ inline float2 dr_unpack(__nv_bfloat16, unsigned pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
+/* x y + z of pairs, rounded once. */
+static __device__ inline unsigned dr_pair_fma(__nv_bfloat16, unsigned x, unsigned y, unsigned z) {
+    const __nv_bfloat162 sum = __hfma2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y, *(const __nv_bfloat162 *)&z);
+    return *(const unsigned *)&sum;
+}
+
 /* Two neighbouring elements, the first at an even place. */
 template <typename T> static __device__ inline void dr_store_pair(T *to, float x, float y) {
     if constexpr (sizeof(T) == 4)
