@@ -372,12 +372,11 @@ static __device__ inline void put_warp_sums(const keys_rows &k, float2 suffix, f
 static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
     const float *from = k.half + (warp + 1) * 64 + d;
-    float2 sum = *(const float2 *)(k.exit + d);
+    float2 sum = *(const float2 *)(k.exit + d), more[WARPS - 1]; /* asked for at once */
 #pragma unroll
-    for (int i = 0; i < WARPS - 1; i++) {
-        const float2 more = *(const float2 *)(from + i * 64);
-        sum = make_float2(sum.x + more.x, sum.y + more.y);
-    }
+    for (int i = 0; i < WARPS - 1; i++) more[i] = *(const float2 *)(from + i * 64);
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++) sum = make_float2(sum.x + more[i].x, sum.y + more[i].y);
     return sum;
 }
 

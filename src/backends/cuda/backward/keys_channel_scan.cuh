@@ -107,6 +107,27 @@ static __device__ inline dr_chain_back scan_chain(const dr_cuda_backward_call &c
                             (int)((end - x.place.first - 1) / 64), (int)((x.place.first - begin) / 64));
 }
 
+/* From A before the chunk to A before the warp's rows, over what the warps before it make of zero. */
+static __device__ inline float2 scan_entry(char *shared, const keys_room &room, const keys_rows &k, float2 a, int warp) {
+    float factor[WARPS - 1];
+    float2 end[WARPS - 1];
+#pragma unroll
+    for (int w = 0; w < WARPS - 1; w++)
+        factor[w] = scan_factor(k, w), end[w] = scan_share_of(shared, room, w).end[threadIdx.x % 32];
+#pragma unroll
+    for (int w = 0; w < WARPS - 1; w++)
+        if (w < warp) a = plus(factor[w], a, end[w]);
+    return a;
+}
+
+/* Keys of the warp's rows, as they lie in their tile: asked for where they are wanted, in registers they would be spilled. */
+template <typename T>
+static __device__ inline void scan_keys(const char *shared, const keys_room &room, unsigned (&key)[HALF]) {
+    const unsigned thread = dr_forget(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(thread, i));
+}
+
 /* Over what the warps behind `warp` make of d. */
 static __device__ inline float2 scan_through(char *shared, const keys_room &room, const keys_rows &k, float2 d, int warp) {
     float factor[WARPS];
@@ -142,18 +163,12 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     /* A */
     unsigned key[HALF];
     float2 a[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(threadIdx.x, i));
+    scan_keys<T>(shared, room, key);
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < WARPS - 1; i++) {
-        const float factor = scan_factor(k, i);
-        const float2 end = scan_share_of(shared, room, i).end[lane];
-        if (i < warp) entry = plus(factor, entry, end);
-    }
+    entry = scan_entry(shared, room, k, entry, warp);
     float2 peeked = make_float2(0, 0);
     bool given = false; /* by the call */
     if (tells) {
@@ -172,6 +187,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
+    scan_keys<T>(shared, room, key);
     float centre = dr_scan_sources<T, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
     share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
     centre = dr_warp_sum(centre);
@@ -198,6 +214,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const float2 behind = scan_through(shared, room, k, last.exit[lane], warp);
 
     float d_gain[HALF], d_alpha[HALF];
+    scan_keys<T>(shared, room, key);
     dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
 #pragma unroll
     for (int i = 0; i < HALF; i++) set_row<T>(shared + room.read, i, d_key[i]);

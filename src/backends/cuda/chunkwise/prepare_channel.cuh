@@ -123,15 +123,16 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_quarter_sums sums = {};
 #pragma unroll 1
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
+        dr_quarter_keys keys;
         dr_quarter_decays between;
-        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, between);
+        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, keys, between);
         decay += SLICE;
         dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         dr_meet<groups>();
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_leave<T, pairs>(plan, tables, at, between, leaving, slice, (T *)tensors.reader + tile,
+        dr_slice_leave<T, pairs>(plan, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
                                  (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise, pairs>(tables, at.block, plan.reads, l, p, own_l, own_p);
         dr_meet<groups>();

@@ -160,9 +160,10 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
 template <typename T, bool pairs>
 static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
                                                 const char *reader, const char *query, int slice, bool reads,
-                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_decays &decays) {
+                                                const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_keys &x,
+                                                dr_quarter_decays &decays) {
     float total[4];
-    dr_quarter_keys x = {};
+    x = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
@@ -393,11 +394,22 @@ template <typename T> static __device__ inline void dr_slice_put(T *to, const fl
         __stwb((float4 *)to, make_float4(y[0], y[1], y[2], y[3]));
 }
 
+/* Four numbers that the thread has put to a table: held or, where it has no registers for that, taken from there. */
+template <bool pairs> static __device__ inline void dr_quarter_again(const float (&held)[4], const float *from, float (&x)[4]) {
+    if (pairs) {
+        dr_take_four(from, x);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[e] = held[e];
+    }
+}
+
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T, bool pairs>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
-                                             const dr_quarter_place &at, const dr_quarter_decays &decays, char *leaving,
-                                             int slice, T *reader_to, T *query_to, T *exit_to) {
+                                             const dr_quarter_place &at, const dr_quarter_keys &keys,
+                                             const dr_quarter_decays &decays, char *leaving, int slice, T *reader_to,
+                                             T *query_to, T *exit_to) {
     const float lower = 1.0f / dr_slice_lift<T>();
     float before[4], after[4];
 #pragma unroll
@@ -421,19 +433,19 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
         const int row = at.row + i;
         float x[4], y[4];
         if (plan.reads) {
-            dr_take_four(&tables.reader[row][at.channel], x);
+            dr_quarter_again<pairs>(keys.reader[i], &tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_slice_put<T>(reader_to, y);
             reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
-            dr_take_four(&tables.query[dr_query_row<pairs>(row)][at.channel], x);
+            dr_quarter_again<pairs>(keys.query[i], &tables.query[dr_query_row<pairs>(row)][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
-        dr_take_four(&tables.writer[row][at.channel], x);
+        dr_quarter_again<pairs>(keys.writer[i], &tables.writer[row][at.channel], x);
 #pragma unroll
         for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
         if (plan.reads)
