@@ -263,8 +263,9 @@ static __device__ inline void dr_group_tell(const dr_group_scan_call &group_call
     dr_group_next(told, group_call.stages);
 }
 
-/* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int boxes, int queries, int reading>
+/* columns: of V that the computing groups have, from the first and from the second on; -1: none. beside: prepare may run beside
+ * the scan. */
+template <typename T, int boxes, int queries, int reading, bool beside>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
@@ -284,8 +285,10 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         rows.steps <= 2 && row >= 0 ? 64 / rows.steps : 0, row, 1);
 
     dr_group_turn at = {0, 1}, told = {0, 0};
+    int seen = 0; /* chunks from the next one on whose flags are known to be raised */
     for (int chunk = place.begin; chunk < place.end; chunk++) {
-        if (tensors.made) dr_flag_await(tensors.made + block);
+        if (beside && tensors.made && seen-- == 0)
+            seen = dr_flags_await(tensors.made + block, plan.value_heads, place.end - chunk) - 1;
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
@@ -318,7 +321,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         block += plan.value_heads;
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
-    if (tensors.made) dr_beside_close();
+    if (beside && tensors.made) dr_beside_close();
 }
 
 #endif

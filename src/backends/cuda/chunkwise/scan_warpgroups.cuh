@@ -298,7 +298,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     dr_group_open(group_call, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
-        dr_group_copy<T, boxes, queries, reading>(group_call, shared, dr_scan_find(call, first, rest), columns);
+        dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared, dr_scan_find(call, first, rest), columns);
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;

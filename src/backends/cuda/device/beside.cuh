@@ -1,7 +1,7 @@
 /* A kernel that runs beside the one that makes what it takes, on multiprocessors that the maker leaves to it (sm_90).
  *
  *     maker    every block: flags := 0, dr_beside_open     then, whenever something is made: dr_flag_raise
- *     taker    dr_flag_await before what it takes          at its end, in one block or in all: dr_beside_close
+ *     taker    dr_flags_await before what it takes         at its end, in one block or in all: dr_beside_close
  *
  * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
  * have opened are on the multiprocessors and wait at most for what others of them have begun, so that everything that the taker
@@ -10,9 +10,10 @@
  * both.
  *
  * What is made is written by ordinary stores of threads that then meet at a barrier; one of them raises the flag (a release of
- * what they wrote, on the whole GPU). Every thread that loads it has seen the flag itself (an acquire), and loads it past the
- * first-level cache. A flag is raised by the block that set it to 0, or a kernel before the maker lowers all: then the maker is
- * launched beside that one, too, and closes (waits for its end) before it opens. */
+ * what they wrote, on the whole GPU). A lane of every warp that loads it has seen the flag itself (an acquire), and it is
+ * loaded past the first-level cache. A warp looks at many flags at once: a trip to the second-level cache before each chunk is
+ * nearly as long as a chunk of the scan. A flag is raised by the block that set it to 0, or a kernel before the maker lowers
+ * all: then the maker is launched beside that one, too, and closes (waits for its end) before it opens. */
 #ifndef DR_CUDA_BESIDE_CUH
 #define DR_CUDA_BESIDE_CUH
 
@@ -22,10 +23,19 @@ static __device__ inline void dr_flag_raise(unsigned *flag) {
     asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
 }
 
-static __device__ inline void dr_flag_await(const unsigned *flag) {
+/* A warp: waits for the first of `count` flags so many elements apart. Returns how many of the first 32 are raised without a
+ * gap. */
+static __device__ inline int dr_flags_await(const unsigned *flags, int apart, int count) {
+    const int lane = (int)(threadIdx.x % 32);
     unsigned raised;
-    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
-    while (!raised);
+    do {
+        unsigned mine = 0;
+        if (lane < count)
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(mine) : "l"(flags + (int64_t)lane * apart) : "memory");
+        raised = __ballot_sync(0xffffffffu, mine != 0);
+    } while (!(raised & 1));
+    __syncwarp(); /* what one lane has acquired all of them may load */
+    return raised == 0xffffffffu ? 32 : __ffs((int)~raised) - 1;
 }
 
 /* All threads of a block; what they wrote before is seen by the taker's blocks. */
