@@ -3,6 +3,7 @@
 #define DR_CUDA_GRADIENTS_KEYS_CUH
 
 #include "backends/cuda/backward/gradients.cuh"
+#include "backends/cuda/backward/shared_exponent.cuh"
 
 #ifdef DR_CUDA_WARPGROUPS
 
@@ -116,14 +117,27 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
     }
 }
 
-/* Likewise where key_scan.cu takes them, [64][128] in its order: a thread's 16 bytes are two pairs of channels, eight apart. */
-static __device__ inline void put_pairs(const worker &w, float *to, const float (&c)[8][4]) {
-    float4 *at = (float4 *)(to + (w.rows.x.block * 64 + w.row) * 128 + w.group * 64) + w.t;
+/* Likewise as key_scan.cu takes them, [64][128] of a unit that a row's 64 channels share: a thread's 16 bytes are four pairs,
+ * eight channels apart. */
+static __device__ inline void put_pairs(const worker &w, const dr_cuda_diagonal_gradients &to, const float (&c)[8][4]) {
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        const int64_t row = w.rows.x.block * 64 + w.row + 8 * h;
+        float largest = 0;
 #pragma unroll
-        for (int n = 0; n < 8; n += 2)
-            at[h * (8 * 128 / 4) + 2 * n] = make_float4(c[n][2 * h], c[n][2 * h + 1], c[n + 1][2 * h], c[n + 1][2 * h + 1]);
+        for (int n = 0; n < 8; n++) largest = dr_larger(largest, dr_larger(c[n][2 * h], c[n][2 * h + 1]));
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) /* over the lanes that share the row */
+            largest = dr_larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+        const dr_shared_unit shared = dr_share_unit(largest);
+        unsigned pairs[8];
+#pragma unroll
+        for (int n = 0; n < 8; n++) pairs[n] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
+        uint4 *at = (uint4 *)((unsigned *)to.squashed + row * 64 + w.group * 32) + w.t;
+        at[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        at[4] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+        if (w.t == 0) to.unit[row * 2 + w.group] = shared.unit;
+    }
 }
 
 /* Sums of the squares of a box, of the thread's two rows. */
@@ -184,7 +198,7 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         }
     if (made && !call.diagonal.key) {
         put_input<T>(w, read, DR_INPUT_KEY, r);
-        put_pairs(w, call.diagonal.squashed, k);
+        put_pairs(w, call.diagonal, k);
         return;
     }
     if (made) {
@@ -323,7 +337,6 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     put_rows(w, w.sums.writer[w.group], far);
     if (made) {
         const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
-        if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
         put_rows(w, w.call.back.write_part + part, write);
         put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
     }

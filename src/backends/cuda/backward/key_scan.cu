@@ -10,11 +10,13 @@
  * numbers, its sums over channels and the addresses cost a quarter of an instruction a channel. Keys, sources and gradients of
  * keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for another, and A before the
  * rows passes through a place of shared memory that only its thread knows. d_write comes as gradients.cu has it in its
- * accumulators: a lane's four channels are two pairs, eight channels apart (scan_place).
+ * accumulators: a lane's four channels are two pairs, eight channels apart (scan_place), and what a thread has of 32 channels
+ * is 16 bytes of whole numbers (shared_exponent.cuh).
  *
  * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
  * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/backward/shared_exponent.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -30,7 +32,7 @@ typedef struct {
     float begin[WARPS][WIDTH];       /* of d = 0; channels in the order of scan_place */
     float exit[WIDTH];               /* d behind the chunk */
     dr_scan_number number[WARPS * ROWS];
-    float settle[WARPS * ROWS];
+    float2 more[WARPS * ROWS][BOXES]; /* what settles a row; the unit of its 64 channels of d_write */
     float factor[WARPS]; /* product of the alphas of a warp's rows */
     float centre[WARPS];
     bool known[BOXES]; /* whether what comes from behind a box of 64 channels was there before it was waited for */
@@ -217,22 +219,26 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     unsigned key[ROWS][2], beside[ROWS][2] = {};
     load_rows(keys, input.at, key);
     float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
-    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS];
-    const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
-    four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)}, d[ROWS];
-    const float4 *d_write = (const float4 *)(call.diagonal.squashed + ((int64_t)x.block * 64 + start) * WIDTH) + lane;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const float4 y = keys.plain || i < alive ? d_write[i * (WIDTH / 4)] : make_float4(0, 0, 0, 0);
-        d[i] = {make_float2(y.x, y.y), make_float2(y.z, y.w)};
+    float unit = 0;
+    const int64_t first = (int64_t)x.block * 64 + start;
+    if (lane % ROWS < alive) {
+        told = ((const float4 *)call.diagonal.settle)[first + lane % ROWS];
+        unit = call.diagonal.unit[(first + lane % ROWS) * BOXES + lane / ROWS % BOXES];
     }
+    const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
+    four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)};
+    const uint2 *d_write =
+        (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
+    uint2 packed[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
     const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
-    if (lane < ROWS) room.settle[start + lane] = told.z;
+    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, unit);
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
@@ -245,7 +251,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const bool tells = warp < BOXES;
     dr_chain_back chain;
     float2 peeked;
-    four d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
+    four d[ROWS], d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
     float centre = 0;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -254,11 +260,12 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
             peeked = dr_chain_peek(rows, call.chain, chain);
         }
         const dr_scan_number row = of_row[i];
-        const float settle = room.settle[start + i];
+        const float2 more = room.more[start + i][lane / 16];
+        d[i] = {dr_unpack_shared(packed[i].x, more.y), dr_unpack_shared(packed[i].y, more.y)};
         room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
         d_key[i] = {dr_unpack(T(), beside[i][0]), dr_unpack(T(), beside[i][1])};
-        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][0]), a.low, d[i].low, d_key[i].low, begin.low);
-        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][1]), a.high, d[i].high, d_key[i].high, begin.high);
+        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i][0]), a.low, d[i].low, d_key[i].low, begin.low);
+        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i][1]), a.high, d[i].high, d_key[i].high, begin.high);
     }
     *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
     centre = dr_warp_sum(-squash.slope * centre);

@@ -19,6 +19,8 @@ typedef struct {
     float *squashed, *morrison, *read_query; /* of what the scan made */
     float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is; of
                                                 dr_cuda_diagonal_rows_back a row's numbers together, as key_scan.cu has them */
+    float *unit;                             /* [slots][H][64][2] of a row's 64 channels of squashed, which then is whole
+                                                numbers of 16 bits (shared_exponent.cuh); NULL: it is floats */
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
     float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
