@@ -117,12 +117,15 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
     }
 }
 
-/* Likewise as key_scan.cu takes them, [64][128] of a unit that a row's 64 channels share: a thread's 16 bytes are four pairs,
- * eight channels apart. */
-static __device__ inline void put_pairs(const worker &w, const dr_cuda_diagonal_gradients &to, const float (&c)[8][4]) {
+/* Likewise as key_scan.cu takes them, [64][128] whole numbers of a unit that a row's 64 channels share; through the warp's rows
+ * of a box. */
+static __device__ inline void put_shared(const worker &w, unsigned box, const dr_cuda_diagonal_gradients &to,
+                                         const float (&c)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane / 8, column = lane % 8 * 8;
+    const int64_t first = w.rows.x.block * 64;
+    unsigned pairs[4][4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int64_t row = w.rows.x.block * 64 + w.row + 8 * h;
         float largest = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) largest = dr_larger(largest, dr_larger(c[n][2 * h], c[n][2 * h + 1]));
@@ -130,14 +133,17 @@ static __device__ inline void put_pairs(const worker &w, const dr_cuda_diagonal_
         for (int step = 1; step < 4; step *= 2) /* over the lanes that share the row */
             largest = dr_larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
         const dr_shared_unit shared = dr_share_unit(largest);
-        unsigned pairs[8];
 #pragma unroll
-        for (int n = 0; n < 8; n++) pairs[n] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
-        uint4 *at = (uint4 *)((unsigned *)to.squashed + row * 64 + w.group * 32) + w.t;
-        at[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        at[4] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
-        if (w.t == 0) to.unit[row * 2 + w.group] = shared.unit;
+        for (int n = 0; n < 8; n++)
+            pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
+        if (w.t == 0) to.unit[(first + w.row + 8 * h) * 2 + w.group] = shared.unit;
     }
+    put_box<__nv_bfloat16>(w.base + box, pairs);
+    __syncwarp();
+    uint4 *at = (uint4 *)((uint16_t *)to.squashed + (first + row) * 128 + w.group * 64 + column);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        at[4 * i * (128 / 8)] = *(const uint4 *)(w.shared + dr_tile_at<__nv_bfloat16>(box, 64, row + 4 * i, column));
 }
 
 /* Sums of the squares of a box, of the thread's two rows. */
@@ -198,7 +204,7 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         }
     if (made && !call.diagonal.key) {
         put_input<T>(w, read, DR_INPUT_KEY, r);
-        put_pairs(w, call.diagonal, k);
+        put_shared(w, write, call.diagonal, k);
         return;
     }
     if (made) {

@@ -9,9 +9,8 @@
  * A thread block takes a chunk of a head, a warp eight rows of it and all 128 channels, a lane four of these: so a row's
  * numbers, its sums over channels and the addresses cost a quarter of an instruction a channel. Keys, sources and gradients of
  * keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for another, and A before the
- * rows passes through a place of shared memory that only its thread knows. d_write comes as gradients.cu has it in its
- * accumulators: a lane's four channels are two pairs, eight channels apart (scan_place), and what a thread has of 32 channels
- * is 16 bytes of whole numbers (shared_exponent.cuh).
+ * rows passes through a place of shared memory that only its thread knows. d_write comes as whole numbers of 16 bits
+ * (shared_exponent.cuh).
  *
  * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
  * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
@@ -30,7 +29,7 @@ typedef __nv_bfloat16 T;
 typedef struct {
     float4 before[ROWS][32 * WARPS]; /* A before a thread's rows */
     float4 end[WARPS][32];           /* what a warp's rows make of A = 0 */
-    float begin[WARPS][WIDTH];       /* of d = 0; channels in the order of scan_place */
+    float begin[WARPS][WIDTH];       /* of d = 0 */
     float exit[WIDTH];               /* d behind the chunk */
     dr_scan_number number[WARPS * ROWS];
     float2 more[WARPS * ROWS][BOXES]; /* what settles a row; the unit of its 64 channels of d_write */
@@ -50,61 +49,45 @@ static __device__ inline four plus(float factor, const four &x, const float *to)
             make_float2(fmaf(factor, x.high.x, y.z), fmaf(factor, x.high.y, y.w))};
 }
 
-/* Where the pair of channels from an even one on lies among a row's 128: of 16 channels lane t of four has 2 t, 2 t + 1 and
- * those eight behind. */
-static __device__ inline int scan_place(int channel) {
-    return channel / 16 * 16 + channel % 8 * 2 + channel % 16 / 8 * 2;
-}
-
-/* Rows of 16 bits: where the thread's first pair of its warp's first row lies, bytes from one row to the next, and rows that
- * are there. */
+/* Rows of 16 bits: where the lane's channels of its warp's first row lie, bytes from one row to the next, and rows that are
+ * there. */
 typedef struct {
     int64_t at;
     unsigned stride;
     int alive;
-    bool plain; /* all of the warp's are, and lie at four bytes: nothing to ask of a row */
+    bool plain; /* all of the warp's are, and lie at eight bytes: nothing to ask of a row */
 } scan_rows;
 
-static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, unsigned (&to)[ROWS][2]) {
+static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, uint2 (&to)[ROWS]) {
     const char *from = (const char *)tensor + rows.at;
     if (rows.plain) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const unsigned *pair = (const unsigned *)(from + (uint64_t)rows.stride * i);
-            to[i][0] = pair[0], to[i][1] = pair[4];
-        }
+        for (int i = 0; i < ROWS; i++) to[i] = *(const uint2 *)(from + (uint64_t)rows.stride * i);
         return;
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        to[i][0] = to[i][1] = 0;
+        to[i] = make_uint2(0, 0);
         if (i >= rows.alive) continue;
         const unsigned short *x = (const unsigned short *)(from + (uint64_t)rows.stride * i);
-        to[i][0] = x[0] | (unsigned)x[1] << 16, to[i][1] = x[8] | (unsigned)x[9] << 16;
+        to[i] = make_uint2(x[0] | (unsigned)x[1] << 16, x[2] | (unsigned)x[3] << 16);
     }
 }
 
 static __device__ inline void store_rows(const scan_rows &rows, void *tensor, const four (&x)[ROWS]) {
     char *to = (char *)tensor + rows.at;
-    unsigned pairs[ROWS][2];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        pairs[i][0] = dr_pack(T(), x[i].low.x, x[i].low.y), pairs[i][1] = dr_pack(T(), x[i].high.x, x[i].high.y);
-    if (rows.plain) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            unsigned *pair = (unsigned *)(to + (uint64_t)rows.stride * i);
-            pair[0] = pairs[i][0], pair[4] = pairs[i][1];
-        }
-        return;
-    }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        if (i >= rows.alive) break;
-        unsigned short *pair = (unsigned short *)(to + (uint64_t)rows.stride * i);
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            pair[8 * e] = (unsigned short)pairs[i][e], pair[8 * e + 1] = (unsigned short)(pairs[i][e] >> 16);
+        if (!rows.plain && i >= rows.alive) break;
+        const uint2 pairs = make_uint2(dr_pack(T(), x[i].low.x, x[i].low.y), dr_pack(T(), x[i].high.x, x[i].high.y));
+        char *at = to + (uint64_t)rows.stride * i;
+        if (rows.plain) {
+            *(uint2 *)at = pairs;
+        } else {
+            unsigned short *each = (unsigned short *)at;
+            each[0] = (unsigned short)pairs.x, each[1] = (unsigned short)(pairs.x >> 16);
+            each[2] = (unsigned short)pairs.y, each[3] = (unsigned short)(pairs.y >> 16);
+        }
     }
 }
 
@@ -168,11 +151,11 @@ static __device__ inline void prefetch_chunk(const key_scan_call &call, unsigned
  */
 
 /* The rows' A from zero, behind the last of them. */
-static __device__ inline float4 end_of(const dr_scan_number *number, const unsigned (&key)[ROWS][2]) {
+static __device__ inline float4 end_of(const dr_scan_number *number, const uint2 (&key)[ROWS]) {
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const float2 low = dr_unpack(T(), key[i][0]), high = dr_unpack(T(), key[i][1]);
+        const float2 low = dr_unpack(T(), key[i].x), high = dr_unpack(T(), key[i].y);
         const float weight = number[i].gain * number[i].tail;
         sum.x = fmaf(weight, low.x * low.x, sum.x);
         sum.y = fmaf(weight, low.y * low.y, sum.y);
@@ -223,7 +206,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const dr_cuda_rows &rows = plan.rows;
     const scan_chunk x = find_chunk(call, blockIdx.x);
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * ROWS;
-    const int channel = lane / 4 * 16 + lane % 4 * 2, alive = x.place.tokens - start;
+    const int channel = 4 * lane, alive = x.place.tokens - start;
     if (x.place.tokens <= 0) {
         if (threadIdx.x == 0) call.diagonal.centre[x.block] = 0;
         return;
@@ -233,7 +216,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
     const scan_rows keys = {(dr_input_index(input, x.place.first + start, 0, x.head) + channel) * (int)sizeof(T),
                             (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
-    unsigned key[ROWS][2], beside[ROWS][2] = {};
+    uint2 key[ROWS], beside[ROWS] = {}, packed[ROWS];
     load_rows(keys, input.at, key);
     float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
     float unit = 0;
@@ -242,11 +225,9 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
         told = ((const float4 *)call.diagonal.settle)[first + lane % ROWS];
         unit = call.diagonal.unit[(first + lane % ROWS) * BOXES + lane / ROWS % BOXES];
     }
-    const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
-    four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)};
-    const uint2 *d_write =
-        (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
-    uint2 packed[ROWS];
+    const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
+    four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
+    const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
@@ -281,14 +262,14 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
         const float2 more = room.more[start + i][lane / 16];
         d[i] = {dr_unpack_shared(packed[i].x, more.y), dr_unpack_shared(packed[i].y, more.y)};
         room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
-        d_key[i] = {dr_unpack(T(), beside[i][0]), dr_unpack(T(), beside[i][1])};
-        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i][0]), a.low, d[i].low, d_key[i].low, begin.low);
-        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i][1]), a.high, d[i].high, d_key[i].high, begin.high);
+        d_key[i] = {dr_unpack(T(), beside[i].x), dr_unpack(T(), beside[i].y)};
+        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low);
+        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high);
     }
     *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
     centre = dr_warp_sum(-squash.slope * centre);
     if (lane == 0) room.centre[warp] = centre;
-    const int at = scan_place(warp % BOXES * 64 + 2 * lane);
+    const int at = warp % BOXES * 64 + 2 * lane;
     if (tells) {
         const bool come = x.behind == 0 || dr_chain_known(peeked);
         room.known[warp] = come;
@@ -327,9 +308,9 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
         const float4 before = room.before[i][threadIdx.x];
         const float alpha = i + 1 < ROWS ? of_row[i + 1].alpha : 1, twice = 2 * of_row[i].gain;
         d_gain[i] = d_alpha[i] = 0;
-        give_pair(alpha, twice, dr_unpack(T(), key[i][0]), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
+        give_pair(alpha, twice, dr_unpack(T(), key[i].x), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
                   d_gain[i], d_alpha[i]);
-        give_pair(alpha, twice, dr_unpack(T(), key[i][1]), make_float2(before.z, before.w), d[i].high, behind.high,
+        give_pair(alpha, twice, dr_unpack(T(), key[i].y), make_float2(before.z, before.w), d[i].high, behind.high,
                   d_key[i].high, d_gain[i], d_alpha[i]);
     }
     if (input.gradient) store_rows(keys, input.gradient, d_key);
