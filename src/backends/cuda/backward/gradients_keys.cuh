@@ -63,18 +63,24 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
     const bool aligned = w.call.plan.rows.aligned;
     const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
     const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
-    uint4 eight[4];
+    const auto eight = [&](int i) { return *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column)); };
     dr_group_lay_rows<T>(w.shared + box, c);
-#pragma unroll
-    for (int i = 0; i < 4; i++) eight[i] = *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column));
     to += (first + row) * stride + column;
+    if (aligned && left >= 64 && alive >= 16) {
+        uint4 x[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (row + 4 * i >= alive) break;
+        for (int i = 0; i < 4; i++) x[i] = eight(i);
+#pragma unroll
+        for (int i = 0; i < 4; i++) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4 && row + 4 * i < alive; i++) {
+        const uint4 words = eight(i);
+        const T *x = (const T *)&words;
         T *at = to + 4 * i * stride;
-        const T *x = (const T *)&eight[i];
         if (aligned) { /* an assignment would become four stores */
-            if (column < left) __stwb((uint4 *)at, eight[i]);
+            if (column < left) __stwb((uint4 *)at, words);
         } else {
 #pragma unroll
             for (int e = 0; e < 8; e++)
@@ -146,18 +152,22 @@ static __device__ inline void put_shared(const worker &w, unsigned box, const dr
         at[4 * i * (128 / 8)] = *(const uint4 *)(w.shared + dr_tile_at<__nv_bfloat16>(box, 64, row + 4 * i, column));
 }
 
-/* Sums of the squares of a box, of the thread's two rows. */
-template <typename T> static __device__ inline float2 squares_of(unsigned box) {
+/* Sums over a box's 64 columns of C times the box, and of its squares, of the thread's two rows. */
+template <typename T>
+static __device__ inline float2 dots_and_squares(const float (&c)[8][4], unsigned box, float2 &squares) {
     unsigned x[8][2];
     load_places<T>(box, x);
-    float2 sum = make_float2(0, 0);
+    float2 dots = squares = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
-        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
-        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+        dots.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, dots.x));
+        dots.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, dots.y));
+        squares.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, squares.x));
+        squares.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, squares.y));
     }
-    return sum_of_four(sum);
+    squares = sum_of_four(squares);
+    return sum_of_four(dots);
 }
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
@@ -296,7 +306,14 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
-    if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
+    const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
+    if (made) {
+        float2 squares;
+        far = dots_and_squares<T>(k, w.base + write_key, squares);
+        put_rows(w, w.call.back.square_part + part, squares);
+    } else if (rows.scalar_decay) {
+        far = dots_with<T>(k, w.base + write_key);
+    }
     unsigned turned[4][4], joint[4][4]; /* M^T times what keys are multiplied by; G^T, and M^T for the queries of read keys */
     if (shape::reads) {
         unsigned all[4][4];
@@ -341,11 +358,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
     put_rows(w, w.sums.read[w.group], read);
     put_rows(w, w.sums.writer[w.group], far);
-    if (made) {
-        const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
-        put_rows(w, w.call.back.write_part + part, write);
-        put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
-    }
+    if (made) put_rows(w, w.call.back.write_part + part, write);
     meet_group(w); /* queries and keys are read */
     put_query<T>(w, query, q);
     put_keys<T, reading>(w, key, write_key, r, k);
