@@ -37,9 +37,11 @@ static __device__ inline void dr_put_settle(const dr_cuda_backward_call &call, c
     const float settle = dr_settle_by(write_dot, dot, square);
     if (call.diagonal.key) {
         call.diagonal.settle[token * rows.key_heads + x.key_head] = settle;
-    } else { /* key_scan.cu takes them together */
-        const float alpha = dr_diagonal_alpha(rows, token, x.key_head), gain = dr_diagonal_gain(rows, token, x.key_head);
-        ((float4 *)call.diagonal.settle)[x.block * 64 + i] = make_float4(alpha, gain, settle, 0);
+    } else { /* beside the units, which are there */
+        dr_cuda_scan_row &to = call.diagonal.row[x.block * 64 + i];
+        to.alpha = dr_diagonal_alpha(rows, token, x.key_head);
+        to.gain = dr_diagonal_gain(rows, token, x.key_head);
+        to.settle = settle;
     }
 }
 

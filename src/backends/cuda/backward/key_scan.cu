@@ -218,13 +218,9 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
                             (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
     uint2 key[ROWS], beside[ROWS] = {}, packed[ROWS];
     load_rows(keys, input.at, key);
-    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
-    float unit = 0;
     const int64_t first = (int64_t)x.block * 64 + start;
-    if (lane % ROWS < alive) {
-        told = ((const float4 *)call.diagonal.settle)[first + lane % ROWS];
-        unit = call.diagonal.unit[(first + lane % ROWS) * BOXES + lane / ROWS % BOXES];
-    }
+    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS, dr_cuda_scan_row by one load */
+    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.row)[first + lane % ROWS];
     const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
     four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
     const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
@@ -237,7 +233,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
     const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
-    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, unit);
+    const float2 unit = dr_unpack(__nv_bfloat16(), __float_as_uint(told.w));
+    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, lane < ROWS ? unit.x : unit.y);
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
