@@ -166,28 +166,27 @@ static __device__ inline float4 end_of(const dr_scan_number *number, const uint2
 }
 
 /* dr_scan_source with one division instead of two, since here the special functions would be what holds it: both is
- * 1 / (wide sum), so u is both sum, and u / sum both. */
-static __device__ inline float source_of(const dr_scan_squash &squash, float a, float key, float more, float &d, float &d_key) {
+ * 1 / (wide sum), so u is both sum, and u / sum both. centre: what it gets, over -slope. */
+static __device__ inline void source_of(const dr_scan_squash &squash, float a, float key, float more, float &d, float &d_key,
+                                        float &centre) {
     const float sum = a + squash.eps, z = dr_log2_near(sum) - squash.centre, wide = 1.44269504f + fabsf(z);
     const float both = dr_reciprocal_near(wide * sum), u = both * sum;
     const float b = dr_exp2_near(fmaf(-squash.factor, z * u, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
-    const float part = u * (w * d_write);
+    const float part = u * (both * (w * d_write));
     d_key = fmaf(b, d_write, d_key);
-    d = squash.slope * (part * both);
-    return part * u;
+    d = squash.slope * part;
+    centre = fmaf(sum, part, centre);
 }
 
-/* A pair of row i: A before it comes back, a is stepped over it, d_write becomes s, which is added to what the rows make of
- * d = 0. Returns what the centre gets, over -slope. */
-static __device__ inline float take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
-                                         float2 &a, float2 &d, float2 &d_key, float2 &begin) {
+/* A pair of row i: a is stepped over it, d_write becomes s, which is added to what the rows make of d = 0. */
+static __device__ inline void take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
+                                        float2 &a, float2 &d, float2 &d_key, float2 &begin, float &centre) {
     a.x = dr_map_scan_step(a.x, row.alpha, row.gain, k.x);
     a.y = dr_map_scan_step(a.y, row.alpha, row.gain, k.y);
-    const float sum = source_of(squash, a.x, k.x, settle, d.x, d_key.x);
-    const float all = sum + source_of(squash, a.y, k.y, settle, d.y, d_key.y);
+    source_of(squash, a.x, k.x, settle, d.x, d_key.x, centre);
+    source_of(squash, a.y, k.y, settle, d.y, d_key.y, centre);
     begin.x = fmaf(row.head, d.x, begin.x);
     begin.y = fmaf(row.head, d.y, begin.y);
-    return all;
 }
 
 /* A pair of a row, d: what comes from behind, and then the row's; d_key becomes whole. */
@@ -255,13 +254,17 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
             chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
             peeked = dr_chain_peek(rows, call.chain, chain);
         }
+        /* taken apart here rather than before the barrier, where that would take three times the registers */
+        key[i] = make_uint2(dr_forget(key[i].x), dr_forget(key[i].y));
+        beside[i] = make_uint2(dr_forget(beside[i].x), dr_forget(beside[i].y));
+        packed[i] = make_uint2(dr_forget(packed[i].x), dr_forget(packed[i].y));
         const dr_scan_number row = of_row[i];
         const float2 more = room.more[start + i][lane / 16];
         d[i] = {dr_unpack_shared(packed[i].x, more.y), dr_unpack_shared(packed[i].y, more.y)};
         room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
         d_key[i] = {dr_unpack(T(), beside[i].x), dr_unpack(T(), beside[i].y)};
-        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low);
-        centre += take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high);
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low, centre);
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high, centre);
     }
     *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
     centre = dr_warp_sum(-squash.slope * centre);
