@@ -27,7 +27,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_write = take(arena, plan, N, K, sizeof(float));
         if (plan->reads) tensors->d_read = take(arena, plan, N, K, sizeof(float));
     }
-    if (plan->reads && led && !fused) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
+    if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
     if (dr_cuda_diagonal_inside_back(plan)) {

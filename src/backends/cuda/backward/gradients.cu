@@ -291,7 +291,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
-        if (!call.direct && !call.made && group == shape::groups - 1 && thread < 64) {
+        if (!call.direct && group == shape::groups - 1 && thread < 64) {
             float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
             if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
             call.back.value_dot[block * 64 + thread] = value;

@@ -5,7 +5,6 @@
 
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/backward/copy_tiles.cuh"
-#include "backends/cuda/backward/gains.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
@@ -177,39 +176,31 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     }
 }
 
-/* Of the gains, and of lambda, where rows lead to their inputs: likewise, by 64 threads. made: where rows may be the diagonal
- * scan's, for whose backward w's gradient is settled too. */
-template <bool made, bool reads>
+/* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
+template <bool reads>
 static __device__ inline void put_gains(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums,
-                                        int key_groups, int value_groups, int row) {
+                                        int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row &spec = rows.row[0];
     const dr_input gained = call.gained;
     const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
-    if (row >= told.x.rows) return;
-    const int64_t token = told.x.place.first + row;
-    float sum = 0, of_lambda = 0;
-    for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
-    for (int g = 0; g < key_groups && reads; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
-    if (made && call.made) {
-        const dr_row_gains gains = {told.gain[row], told.gain[row], 1};
-        float value_dot = 0, write_dot = 0;
-        for (int g = 0; g < value_groups; g++) value_dot += sums.value_dot[g][row], write_dot += sums.write_dot[g][row];
-        if (reads) dr_settle_gain(call.plan.storage, spec, gains, value_dot, write_dot, &sum);
-        dr_put_settle(call, told.x, row, reads ? key_groups : 0, write_dot);
+    for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
+        const int64_t token = told.x.place.first + row;
+        float sum = 0, of_lambda = 0;
+        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
+        for (int g = 0; g < key_groups && reads; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
+        if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
+        if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
     }
-    if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
-    if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
 }
 
-/* What is left of a chunk when all computing threads are done with it: a warp for the decays, two for the gains. */
-template <int key_boxes, int value_boxes, int reading>
+/* What is left of a chunk when all computing threads are done with it: a warp each. */
+template <int key_boxes, int value_boxes>
 static __device__ inline void finish_chunk(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
-    constexpr bool made = reading == READS_NOTHING || reading == READS_OTHER, reads = reading != READS_NOTHING;
-    if (threadIdx.x / 32 == 0 && call.plan.rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
-    if (threadIdx.x / 64 == 1 && (call.direct || (made && call.made)))
-        put_gains<made, reads>(call, told, sums, key_boxes, value_boxes, (int)threadIdx.x - 64);
+    const dr_cuda_rows &rows = call.plan.rows;
+    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
+    if (threadIdx.x / 32 == 1 && call.direct) put_gains<true>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
@@ -295,11 +286,13 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         const bool more = block < plan.blocks;
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
+        row_inputs inputs;
+        if (more) inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
-        if (made + over >= 2) finish_chunk<key_boxes, value_boxes, reading>(call, told[side], sums[side]);
+        if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_rows(call, x, fetch_rows(call, x), told[side]);
+            make_rows(call, x, inputs, told[side]);
         else if (threadIdx.x == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));

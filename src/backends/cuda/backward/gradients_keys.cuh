@@ -359,7 +359,10 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     put_rows(w, w.sums.reader[w.group], make_float2(ask.x - (write.x - far.x), ask.y - (write.y - far.y)));
     put_rows(w, w.sums.read[w.group], read);
     put_rows(w, w.sums.writer[w.group], far);
-    if (made) put_rows(w, w.call.back.write_part + part, write);
+    if (made) {
+        if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
+        put_rows(w, w.call.back.write_part + part, write);
+    }
     meet_group(w); /* queries and keys are read */
     put_query<T>(w, query, q);
     put_keys<T, reading>(w, key, write_key, r, k);

@@ -138,7 +138,7 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
     const int thread = (int)(threadIdx.x % 128), row = thread - 64;
     __barrier_sync_count(1, 128); /* sums of all warps are there */
     if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes);
-    if (row >= 0 && call.direct) put_gains<false, false>(call, told, sums, key_boxes, value_boxes, row);
+    if (thread / 32 == 1 && call.direct) put_gains<false>(call, told, sums, key_boxes, value_boxes);
     if (row >= 0 && !call.direct) {
         const float dot = value_boxes == 2 ? sums.value_dot[0][row] + sums.value_dot[1][row] : sums.value_dot[0][row];
         call.back.value_dot[told.x.block * 64 + row] = dot;

@@ -17,7 +17,6 @@
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/backward/shared_exponent.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
-#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
@@ -96,7 +95,6 @@ static __device__ inline void store_rows(const scan_rows &rows, void *tensor, co
 
 struct key_scan_call : dr_cuda_backward_call {
     dr_block_dividers by;
-    unsigned ahead; /* thread blocks that run at once */
 };
 
 typedef struct {
@@ -130,21 +128,6 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
     }
     x.block = x.slot * call.by.heads.by + (unsigned)x.head;
     return x;
-}
-
-/* Asks the second-level cache for the n-th's keys, what these get beside the scan and d_write: half of a thread block's time
- * would go by waiting for memory otherwise. By 128 threads, rows of 16 bits. */
-static __device__ inline void prefetch_chunk(const key_scan_call &call, unsigned n, int thread) {
-#ifdef DR_CUDA_WARPGROUPS
-    const dr_cuda_input &input = call.plan.rows.input[DR_INPUT_KEY];
-    if (n >= (unsigned)call.plan.blocks || !call.plan.rows.aligned) return;
-    const scan_chunk x = find_chunk(call, n);
-    const int row = thread % 64;
-    const T *from = (const T *)(thread < 64 ? input.at : input.gradient);
-    if (from && row < x.place.tokens)
-        dr_bulk_prefetch(from + dr_input_index(input, x.place.first + row, 0, x.head), WIDTH * sizeof(T));
-    if (thread == 0) dr_bulk_prefetch((const uint2 *)call.diagonal.squashed + (int64_t)x.block * 64 * (WIDTH / 4), 64 * WIDTH * 2);
-#endif
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------
@@ -226,7 +209,6 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 #pragma unroll
     for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
-    if (warp >= WARPS / 2) prefetch_chunk(call, blockIdx.x + call.ahead, (int)threadIdx.x % 128);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
     /* A before the warp's rows */
@@ -328,6 +310,6 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->blocks == 0) return DR_OK;
-    const key_scan_call own = {*call, dr_block_dividers_of(*plan), 2 * (unsigned)plan->processors};
+    const key_scan_call own = {*call, dr_block_dividers_of(*plan)};
     return dr_cuda_launch("key_scan", key_scan, {plan->blocks}, 32 * WARPS, 0, stream, own);
 }
