@@ -143,7 +143,7 @@ static __device__ inline void put_shared(const worker &w, unsigned box, const dr
         for (int n = 0; n < 8; n++)
             pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
         if (w.t == 0)
-            to.unit[(first + w.row + 8 * h) * 2 + w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
+            to.row[first + w.row + 8 * h].unit[w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
     }
     put_box<__nv_bfloat16>(w.base + box, pairs);
     __syncwarp();

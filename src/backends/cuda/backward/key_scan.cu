@@ -20,7 +20,6 @@
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
-#include "backends/cuda/rows/leads.h"
 
 enum { WARPS = 8, ROWS = 8, WIDTH = 128, BOXES = WIDTH / 64 };
 
@@ -162,45 +161,6 @@ static __device__ inline void source_of(const dr_scan_squash &squash, float a, f
     centre = fmaf(sum, part, centre);
 }
 
-/* Of row lane % ROWS of a warp's rows: alpha, gain, how often w is to be added to d_write, and the units of d_write's halves.
- */
-typedef struct {
-    float alpha, gain, settle;
-    unsigned units;
-} scan_numbers;
-
-/* Those numbers, and the gradient of the row's gain to its input: from what gradients.cu has summed over 64 channels or all
- * columns, of which eight lanes have a kind and half each. first: the warp's first row of [blocks][64]. */
-static __device__ inline scan_numbers settle_rows(const key_scan_call &call, const scan_chunk &x, int start, int64_t first) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const dr_row &spec = rows.row[0];
-    const int lane = (int)(threadIdx.x % 32), row = lane % ROWS, kind = lane / ROWS;
-    const int64_t token = x.place.first + start + row, half = ((int64_t)x.block * BOXES + kind % BOXES) * 64 + start + row;
-    scan_numbers of = {1, 0, 0, 0};
-    float products = 0, sums = 0, gain = 0; /* kinds 0, 1: -r . d_read, w . w; 2, 3: w . d_write, and value . dz or u . dz */
-    const bool there = start + row < x.place.tokens;
-    if (there) {
-        products = (kind < BOXES ? call.back.gain_part : call.back.write_part)[half];
-        sums = kind < BOXES ? call.back.square_part[half] : (kind == BOXES ? call.back.value_dot : call.back.write_dot)[first + row];
-        gain = call.chunk.factors[first + row].gain;
-        of.units = ((const unsigned *)call.diagonal.unit)[first + row];
-        of.alpha = dr_diagonal_alpha(rows, token, x.head);
-        of.gain = dr_diagonal_gain(rows, token, x.head);
-    }
-    products += __shfl_xor_sync(0xffffffffu, products, ROWS);
-    const float square = __shfl_sync(0xffffffffu, sums, row) + __shfl_sync(0xffffffffu, sums, ROWS + row);
-    const float value_dot = __shfl_sync(0xffffffffu, sums, 2 * ROWS + row), write_dot = __shfl_sync(0xffffffffu, sums, 3 * ROWS + row);
-    of.settle = dr_settle_by(write_dot, __shfl_sync(0xffffffffu, products, 2 * ROWS + row), square);
-    const dr_input gained = dr_row_gained(&spec);
-    if (kind == 0 && there && gained != DR_INPUTS && rows.input[gained].gradient) {
-        float sum = spec.value == DR_VALUE_GAIN ? value_dot + products : products;
-        const dr_row_gains gains = {gain, gain, 1};
-        dr_settle_gain(call.plan.storage, spec, gains, value_dot, write_dot, &sum);
-        ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, x.head)] = sum;
-    }
-    return of;
-}
-
 /* A pair of row i: a is stepped over it, d_write becomes s, which is added to what the rows make of d = 0. */
 static __device__ inline void take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
                                         float2 &a, float2 &d, float2 &d_key, float2 &begin, float &centre) {
@@ -241,21 +201,21 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     uint2 key[ROWS], beside[ROWS] = {}, packed[ROWS];
     load_rows(keys, input.at, key);
     const int64_t first = (int64_t)x.block * 64 + start;
+    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS, dr_cuda_scan_row by one load */
+    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.row)[first + lane % ROWS];
     const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
     four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
     const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
-    const scan_numbers told = settle_rows(call, x, start, first);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
-    const float product = dr_scan_put_numbers<ROWS>(told.alpha, told.gain, room.number + start);
-    const float2 unit = dr_unpack(__nv_bfloat16(), told.units);
-    if (lane < ROWS * BOXES)
-        room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.settle, lane < ROWS ? unit.x : unit.y);
+    const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
+    const float2 unit = dr_unpack(__nv_bfloat16(), __float_as_uint(told.w));
+    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, lane < ROWS ? unit.x : unit.y);
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
