@@ -63,24 +63,18 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
     const bool aligned = w.call.plan.rows.aligned;
     const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
     const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
-    const auto eight = [&](int i) { return *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column)); };
+    uint4 eight[4];
     dr_group_lay_rows<T>(w.shared + box, c);
+#pragma unroll
+    for (int i = 0; i < 4; i++) eight[i] = *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column));
     to += (first + row) * stride + column;
-    if (aligned && left >= 64 && alive >= 16) {
-        uint4 x[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = eight(i);
-#pragma unroll
-        for (int i = 0; i < 4; i++) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 4 && row + 4 * i < alive; i++) {
-        const uint4 words = eight(i);
-        const T *x = (const T *)&words;
+    for (int i = 0; i < 4; i++) {
+        if (row + 4 * i >= alive) break;
         T *at = to + 4 * i * stride;
+        const T *x = (const T *)&eight[i];
         if (aligned) { /* an assignment would become four stores */
-            if (column < left) __stwb((uint4 *)at, words);
+            if (column < left) __stwb((uint4 *)at, eight[i]);
         } else {
 #pragma unroll
             for (int e = 0; e < 8; e++)
