@@ -134,10 +134,8 @@ static __device__ inline void put_shared(const worker &w, unsigned box, const dr
             largest = dr_larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
         const dr_shared_unit shared = dr_share_unit(largest);
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-            pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
-        if (w.t == 0)
-            to.row[first + w.row + 8 * h].unit[w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
+        for (int n = 0; n < 8; n++) pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
+        if (w.t == 0) to.unit[(first + w.row + 8 * h) * 2 + w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
     }
     put_box<__nv_bfloat16>(w.base + box, pairs);
     __syncwarp();
@@ -148,8 +146,7 @@ static __device__ inline void put_shared(const worker &w, unsigned box, const dr
 }
 
 /* Sums over a box's 64 columns of C times the box, and of its squares, of the thread's two rows. */
-template <typename T>
-static __device__ inline float2 dots_and_squares(const float (&c)[8][4], unsigned box, float2 &squares) {
+template <typename T> static __device__ inline float2 dots_and_squares(const float (&c)[8][4], unsigned box, float2 &squares) {
     unsigned x[8][2];
     load_places<T>(box, x);
     float2 dots = squares = make_float2(0, 0);

@@ -11,14 +11,6 @@
 
 #include "backends/cuda/chunkwise/chunkwise.h"
 
-/* What key_scan.cu takes of a row beside vectors. */
-typedef struct {
-    float alpha, gain;
-    float settle;     /* times B * key is to be added to squashed */
-    uint16_t unit[2]; /* of 64 channels of squashed, [64][128] whole numbers of 16 bits here (shared_exponent.cuh): the upper
-                         halves of two floats */
-} dr_cuda_scan_row;
-
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
@@ -26,12 +18,13 @@ typedef struct {
                                                 its gradient is complete and where it belongs */
     float *squashed, *morrison, *read_query; /* of what the scan made */
     union {
-        float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
-        dr_cuda_scan_row *row; /* [slots][H][64] with dr_cuda_diagonal_rows_back */
+        float *settle;  /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
+        uint16_t *unit; /* dr_cuda_diagonal_rows_back: squashed is [slots][H][64][128] whole numbers of 16 bits
+                           (shared_exponent.cuh), this [slots][H][64][2] the upper half of the float that a unit is */
     };
-    float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
-    float *ridge;                            /* [slots][H][K] partial sums */
-    float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
+    float *end, *exit; /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
+    float *ridge;      /* [slots][H][K] partial sums */
+    float *centre;     /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
 } dr_cuda_diagonal_gradients;
 
 #ifdef __cplusplus
