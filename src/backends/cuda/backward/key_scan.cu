@@ -6,61 +6,35 @@
  *     chain       the gradient of A from the chunks behind       d_t = s_t + alpha_{t+1} d_{t+1}
  *     gradients   d_key += 2 b key d_t       d_b = sum key^2 d_t       d_alpha = sum A_{t-1} d_t
  *
- * A thread block stays on its multiprocessor and takes chunks of a head, a warp eight rows of each and all 128 channels, a lane
- * four of these: so a row's numbers, its sums over channels and the addresses cost a quarter of an instruction a channel.
- * Sources and gradients of keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for
- * another, and A before the rows passes through a place of shared memory that only its thread knows. Nobody waits for memory: a
- * warp's keys, what they get beside the scan, d_write (whole numbers of 16 bits, shared_exponent.cuh) and the sums that settle
- * its gradient and those of gains are copied to shared memory while it is at the chunk before.
+ * A thread block takes a chunk of a head, a warp eight rows of it and all 128 channels, a lane four of these: so a row's
+ * numbers, its sums over channels and the addresses cost a quarter of an instruction a channel. Keys, sources and gradients of
+ * keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for another, and A before the
+ * rows passes through a place of shared memory that only its thread knows. d_write comes as whole numbers of 16 bits
+ * (shared_exponent.cuh).
  *
  * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
- * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. Thread blocks take them by a ticket, so that one waits
- * for none that is not taken. */
+ * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/backward/shared_exponent.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
-#include "backends/cuda/rows/leads.h"
 
-enum { WARPS = 8, ROWS = 8, WIDTH = 128, BOXES = WIDTH / 64, BLOCKS = 2 };
+enum { WARPS = 8, ROWS = 8, WIDTH = 128, BOXES = WIDTH / 64 };
 
 typedef __nv_bfloat16 T;
 
 typedef struct {
-    dr_chunk_place place;
-    unsigned block, slot;
-    int head, before, behind; /* chunks of the sequence before this one and behind it */
-} scan_chunk;
-
-enum : unsigned { NO_CHUNK = 0xffffffffu }; /* block where there are no more */
-
-/* Sums of a row that gradients.cu has left: over 64 channels each -r . d_read, w . d_write and w . w, and over all columns
- * value . dz and u . dz. */
-enum { OF_READ = 0, OF_WRITE = OF_READ + BOXES, OF_SQUARE = OF_WRITE + BOXES, OF_VALUE = OF_SQUARE + BOXES, OF_UPDATE, SUMS };
-
-/* Of a warp's rows of the next chunk, and A before that. Rows that are not there are zero, and have unit 0. */
-typedef struct {
-    T key[ROWS][WIDTH], beside[ROWS][WIDTH];
-    uint16_t d_write[ROWS][WIDTH];
-    float4 entry[32];
-    float sum[SUMS][ROWS], gain[ROWS]; /* gain: c of the row */
-    unsigned units[ROWS];              /* two halves (diagonal.h) */
-} scan_stage;
-
-typedef struct {
-    scan_stage stage[WARPS];
     float4 before[ROWS][32 * WARPS]; /* A before a thread's rows */
     float4 end[WARPS][32];           /* what a warp's rows make of A = 0 */
     float begin[WARPS][WIDTH];       /* of d = 0 */
     float exit[WIDTH];               /* d behind the chunk */
     dr_scan_number number[WARPS * ROWS];
     float2 more[WARPS * ROWS][BOXES]; /* what settles a row; the unit of its 64 channels of d_write */
-    float factor[2][WARPS];           /* product of the alphas of a warp's rows; this and the next of chunks in turn */
+    float factor[WARPS];              /* product of the alphas of a warp's rows */
     float centre[WARPS];
-    bool known[BOXES];   /* whether what comes from behind a box of 64 channels was there before it was waited for */
-    scan_chunk chunk[2]; /* likewise */
+    bool known[BOXES]; /* whether what comes from behind a box of 64 channels was there before it was waited for */
 } scan_room;
 
 /* Four channels that are two pairs. */
@@ -74,8 +48,8 @@ static __device__ inline four plus(float factor, const four &x, const float *to)
             make_float2(fmaf(factor, x.high.x, y.z), fmaf(factor, x.high.y, y.w))};
 }
 
-/* Rows of 16 bits in memory: where the lane's channels of its warp's first row lie, bytes from one row to the next, and rows
- * that are there. */
+/* Rows of 16 bits: where the lane's channels of its warp's first row lie, bytes from one row to the next, and rows that are
+ * there. */
 typedef struct {
     int64_t at;
     unsigned stride;
@@ -83,14 +57,19 @@ typedef struct {
     bool plain; /* all of the warp's are, and lie at eight bytes: nothing to ask of a row */
 } scan_rows;
 
-/* The warp's rows, where they lie at no sixteen bytes and no copy brings them. */
-static __device__ inline void fill_rows(const scan_rows &rows, const void *tensor, T (&to)[ROWS][WIDTH]) {
-    const int channel = (int)(threadIdx.x % 32) * 4;
-#pragma unroll 1
+static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, uint2 (&to)[ROWS]) {
+    const char *from = (const char *)tensor + rows.at;
+    if (rows.plain) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) to[i] = *(const uint2 *)(from + (uint64_t)rows.stride * i);
+        return;
+    }
+#pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const bool there = i < rows.alive && tensor;
-        const T *from = (const T *)((const char *)tensor + rows.at + (int64_t)rows.stride * i);
-        for (int e = 0; e < 4; e++) to[i][channel + e] = there ? from[e] : T(0);
+        to[i] = make_uint2(0, 0);
+        if (i >= rows.alive) continue;
+        const unsigned short *x = (const unsigned short *)(from + (uint64_t)rows.stride * i);
+        to[i] = make_uint2(x[0] | (unsigned)x[1] << 16, x[2] | (unsigned)x[3] << 16);
     }
 }
 
@@ -118,6 +97,12 @@ struct key_scan_call : dr_cuda_backward_call {
     dr_block_dividers by;
 };
 
+typedef struct {
+    dr_chunk_place place;
+    unsigned block, slot;
+    int head, before, behind; /* chunks of the sequence before this one and behind it */
+} scan_chunk;
+
 /* The n-th on the way: chunks from the last on, of equal sequences all in turn. */
 static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsigned n) {
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -143,64 +128,6 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
     }
     x.block = x.slot * call.by.heads.by + (unsigned)x.head;
     return x;
-}
-
-/* By a warp: of lane 0, and of all. */
-static __device__ inline unsigned ask_ticket(const key_scan_call &call) {
-    return threadIdx.x % 32 == 0 ? atomicAdd(call.chain.ticket, 1u) : 0;
-}
-
-static __device__ inline unsigned take_ticket(const key_scan_call &call) {
-    return __shfl_sync(0xffffffffu, ask_ticket(call), 0);
-}
-
-/* By a warp: the n-th chunk if it has tokens, else the next one taken that has. */
-static __device__ inline scan_chunk find_tokens(const key_scan_call &call, unsigned n) {
-    scan_chunk x;
-    for (; n < (unsigned)call.plan.blocks; n = take_ticket(call)) {
-        x = find_chunk(call, n);
-        if (x.place.tokens > 0) return x;
-        if (threadIdx.x % 32 == 0) call.diagonal.centre[x.block] = 0;
-    }
-    x.block = NO_CHUNK;
-    return x;
-}
-
-/* By a warp: asks for its rows of the chunk. */
-static __device__ inline void ask_rows(const key_scan_call &call, const scan_chunk &x, int start, scan_stage &stage) {
-    if (x.block == NO_CHUNK) return;
-    const dr_cuda_input &input = call.plan.rows.input[DR_INPUT_KEY];
-    const int lane = (int)(threadIdx.x % 32), alive = x.place.tokens - start;
-    const int64_t first = (int64_t)x.block * 64 + start;
-    if (call.plan.rows.aligned) { /* two rows at once */
-        const int64_t at = dr_input_index(input, x.place.first + start + lane / 16, 0, x.head) + lane % 16 * 8;
-        const unsigned to = (unsigned)lane * 16;
-#pragma unroll
-        for (int i = 0; i < ROWS; i += 2) {
-            const bool there = i + lane / 16 < alive;
-            dr_copy_async(dr_shared_address(stage.key[i]) + to, (const T *)input.at + at + i * input.token, there);
-            if (input.gradient)
-                dr_copy_async(dr_shared_address(stage.beside[i]) + to, (const T *)input.gradient + at + i * input.token, there);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; i += 2)
-        dr_copy_whole(dr_shared_address(stage.d_write[i]) + (unsigned)lane * 16,
-                      (const uint4 *)call.diagonal.squashed + (first + i) * (WIDTH / 8) + lane);
-    dr_copy_whole(dr_shared_address(&stage.entry[lane]), call.chunk.scan.entry + (int64_t)x.block * WIDTH + lane * 4);
-    /* eight lanes a sum, four of the eight at once */
-    const int row = lane % ROWS, kind = lane / ROWS;
-    const int64_t half = ((int64_t)x.block * BOXES + kind % BOXES) * 64 + start + row;
-    const float *products = kind < BOXES ? call.back.gain_part : call.back.write_part,
-                *dots = kind == BOXES ? call.back.value_dot : call.back.write_dot;
-    const float *others = kind < BOXES ? call.back.square_part + half : dots + first + row;
-    const bool there = row < alive;
-    dr_copy_word(dr_shared_address(&stage.sum[OF_READ + kind][row]), products + half, there);
-    dr_copy_word(dr_shared_address(&stage.sum[OF_SQUARE + kind][row]), others, there);
-    if (kind == 0) dr_copy_word(dr_shared_address(&stage.gain[row]), &call.chunk.factors[first + row].gain, there);
-    if (kind == 1)
-        dr_copy_word(dr_shared_address(&stage.units[row]), (const unsigned *)call.diagonal.unit + first + row, there);
-    dr_copy_commit();
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------
@@ -234,52 +161,6 @@ static __device__ inline void source_of(const dr_scan_squash &squash, float a, f
     centre = fmaf(sum, part, centre);
 }
 
-/* Of row lane % ROWS of a warp's rows: alpha, gain, how often w is to be added to d_write, and the units of d_write's halves.
- */
-typedef struct {
-    float alpha, gain, settle;
-    unsigned units;
-} scan_numbers;
-
-/* Of row lane % ROWS of a warp's, from the inputs: they are loaded a chunk ahead as well. */
-typedef struct {
-    float log, gain;
-} scan_decay;
-
-static __device__ inline scan_decay fetch_decay(const dr_cuda_rows &rows, const scan_chunk &x, int start) {
-    const int i = start + (int)(threadIdx.x % ROWS);
-    if (x.block == NO_CHUNK || i >= x.place.tokens) return {0, 0};
-    const int64_t token = x.place.first + i;
-    return {dr_input_scalar(rows, dr_diagonal_decay_input(rows), token, 0, x.head), dr_diagonal_gain(rows, token, x.head)};
-}
-
-/* Those numbers, and the gradient of the row's gain to its input. start: the warp's first row. */
-static __device__ inline scan_numbers settle_rows(const key_scan_call &call, const scan_chunk &x, const scan_stage &stage,
-                                                  const scan_decay &decay, int start) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const dr_row &spec = rows.row[0];
-    const int lane = (int)(threadIdx.x % 32), i = lane % ROWS;
-    if (start + i >= x.place.tokens) return {1, 0, 0, 0};
-    const int64_t token = x.place.first + start + i;
-    const float value_dot = stage.sum[OF_VALUE][i], write_dot = stage.sum[OF_UPDATE][i];
-    float read = 0, dot = 0, square = 0;
-#pragma unroll
-    for (int b = 0; b < BOXES; b++) {
-        read += stage.sum[OF_READ + b][i];
-        dot += stage.sum[OF_WRITE + b][i];
-        square += stage.sum[OF_SQUARE + b][i];
-    }
-    const dr_input gained = dr_row_gained(&spec);
-    if (lane < ROWS && gained != DR_INPUTS && rows.input[gained].gradient) {
-        const float c = stage.gain[i];
-        const dr_row_gains gains = {c, c, 1};
-        float sum = spec.value == DR_VALUE_GAIN ? value_dot + read : read;
-        dr_settle_gain(call.plan.storage, spec, gains, value_dot, write_dot, &sum);
-        ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, x.head)] = sum;
-    }
-    return {expf(decay.log), decay.gain, dr_settle_by(write_dot, dot, square), stage.units[i]};
-}
-
 /* A pair of row i: a is stepped over it, d_write becomes s, which is added to what the rows make of d = 0. */
 static __device__ inline void take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
                                         float2 &a, float2 &d, float2 &d_key, float2 &begin, float &centre) {
@@ -301,146 +182,128 @@ static __device__ inline void give_pair(float alpha_behind, float twice, float2 
     d_key = make_float2(fmaf(twice, of_key.x, d_key.x), fmaf(twice, of_key.y, d_key.y));
 }
 
-static __global__ void __launch_bounds__(32 * WARPS, BLOCKS) key_scan(const __grid_constant__ key_scan_call call) {
-    extern __shared__ __align__(16) char shared[];
-    scan_room &room = *(scan_room *)shared;
+static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_constant__ key_scan_call call) {
+    __shared__ scan_room room;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * ROWS, channel = 4 * lane;
+    const scan_chunk x = find_chunk(call, blockIdx.x);
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * ROWS;
+    const int channel = 4 * lane, alive = x.place.tokens - start;
+    if (x.place.tokens <= 0) {
+        if (threadIdx.x == 0) call.diagonal.centre[x.block] = 0;
+        return;
+    }
+
+    /* asked for before anything waits */
     const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
-    scan_stage &stage = room.stage[warp];
-    if (warp == WARPS - 1) {
-        const scan_chunk x = find_tokens(call, take_ticket(call));
-        if (lane == 0) room.chunk[0] = x;
+    const scan_rows keys = {(dr_input_index(input, x.place.first + start, 0, x.head) + channel) * (int)sizeof(T),
+                            (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
+    uint2 key[ROWS], beside[ROWS] = {}, packed[ROWS];
+    load_rows(keys, input.at, key);
+    const int64_t first = (int64_t)x.block * 64 + start;
+    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS, dr_cuda_scan_row by one load */
+    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.row)[first + lane % ROWS];
+    const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
+    four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
+    const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
+    if (input.gradient) load_rows(keys, input.gradient, beside);
+    const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
+
+    /* A before the warp's rows */
+    const dr_scan_number *of_row = room.number + start;
+    const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
+    const float2 unit = dr_unpack(__nv_bfloat16(), __float_as_uint(told.w));
+    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, lane < ROWS ? unit.x : unit.y);
+    if (lane == 0) room.factor[warp] = product;
+    __syncwarp();
+    room.end[warp][lane] = end_of(of_row, key);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS - 1; i++)
+        if (i < warp) a = plus(room.factor[i], a, (const float *)&room.end[i][lane]);
+
+    /* its gradient from zero; what comes from behind is asked for as late as it can come meanwhile */
+    const bool tells = warp < BOXES;
+    dr_chain_back chain;
+    float2 peeked;
+    four d[ROWS], d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
+    float centre = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (i == ROWS / 2 && tells) {
+            chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
+            peeked = dr_chain_peek(rows, call.chain, chain);
+        }
+        /* taken apart here rather than before the barrier, where that would take three times the registers */
+        key[i] = make_uint2(dr_forget(key[i].x), dr_forget(key[i].y));
+        beside[i] = make_uint2(dr_forget(beside[i].x), dr_forget(beside[i].y));
+        packed[i] = make_uint2(dr_forget(packed[i].x), dr_forget(packed[i].y));
+        const dr_scan_number row = of_row[i];
+        const float2 more = room.more[start + i][lane / 16];
+        d[i] = {dr_unpack_shared(packed[i].x, more.y), dr_unpack_shared(packed[i].y, more.y)};
+        room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
+        d_key[i] = {dr_unpack(T(), beside[i].x), dr_unpack(T(), beside[i].y)};
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low, centre);
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high, centre);
+    }
+    *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
+    centre = dr_warp_sum(-squash.slope * centre);
+    if (lane == 0) room.centre[warp] = centre;
+    const int at = warp % BOXES * 64 + 2 * lane;
+    if (tells) {
+        const bool come = x.behind == 0 || dr_chain_known(peeked);
+        room.known[warp] = come;
+        *(float2 *)&room.exit[at] = peeked;
     }
     __syncthreads();
-    ask_rows(call, room.chunk[0], start, stage);
-    scan_decay ahead = fetch_decay(rows, room.chunk[0], start);
-#pragma unroll 1
-    for (unsigned side = 0;; side ^= 1) {
-        const scan_chunk &x = room.chunk[side];
-        if (x.block == NO_CHUNK) break;
-        unsigned ticket;
-        if (warp == WARPS - 1) ticket = ask_ticket(call);
-        const int alive = x.place.tokens - start;
-        dr_copy_wait<0>();
-        __syncwarp();
-        const scan_numbers told = settle_rows(call, x, stage, ahead, start);
-        const scan_rows keys = {(dr_input_index(input, x.place.first + start, 0, x.head) + channel) * (int)sizeof(T),
-                                (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
-        if (!rows.aligned) {
-            fill_rows(keys, input.at, stage.key);
-            fill_rows(keys, input.gradient, stage.beside);
-            __syncwarp();
-        }
-        uint2 key[ROWS];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) key[i] = *(const uint2 *)&stage.key[i][channel];
-        const float4 entry = stage.entry[lane];
-        four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
-        const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
-        /* A before the warp's rows */
-        const dr_scan_number *of_row = room.number + start;
-        const float product = dr_scan_put_numbers<ROWS>(told.alpha, told.gain, room.number + start);
-        const float2 unit = dr_unpack(__nv_bfloat16(), told.units);
-        if (lane < ROWS * BOXES)
-            room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.settle, lane < ROWS ? unit.x : unit.y);
-        if (lane == 0) room.factor[side][warp] = product;
-        __syncwarp();
-        room.end[warp][lane] = end_of(of_row, key);
-        __syncthreads();
-        if (warp == WARPS - 1) { /* all have left the chunk before */
-            const scan_chunk next = find_tokens(call, __shfl_sync(0xffffffffu, ticket, 0));
-            if (lane == 0) room.chunk[side ^ 1] = next;
-        }
+    /* and from behind */
+    bool known = true;
 #pragma unroll
-        for (int i = 0; i < WARPS - 1; i++)
-            if (i < warp) a = plus(room.factor[side][i], a, (const float *)&room.end[i][lane]);
-
-        /* its gradient from zero; what comes from behind is asked for as late as it can come meanwhile */
-        const bool tells = warp < BOXES;
-        dr_chain_back chain;
-        float2 peeked;
-        four d[ROWS], d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
-        float centre = 0;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            if (i == ROWS / 2 && tells) {
-                chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
-                peeked = dr_chain_peek(rows, call.chain, chain);
-            }
-            const dr_scan_number row = of_row[i];
-            const float2 more = room.more[start + i][lane / 16];
-            const uint2 beside = *(const uint2 *)&stage.beside[i][channel], packed = *(const uint2 *)&stage.d_write[i][channel];
-            d[i] = {dr_unpack_shared(packed.x, more.y), dr_unpack_shared(packed.y, more.y)};
-            room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
-            d_key[i] = {dr_unpack(T(), beside.x), dr_unpack(T(), beside.y)};
-            take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low, centre);
-            take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high, centre);
-        }
-        *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
-        centre = dr_warp_sum(-squash.slope * centre);
-        if (lane == 0) room.centre[warp] = centre;
-        const int at = warp % BOXES * 64 + 2 * lane;
-        if (tells) {
-            const bool come = x.behind == 0 || dr_chain_known(peeked);
-            room.known[warp] = come;
-            *(float2 *)&room.exit[at] = peeked;
-        }
-        __syncthreads();
-
-        /* and from behind */
-        bool known = true;
-#pragma unroll
-        for (int i = 0; i < BOXES; i++) known &= room.known[i];
+    for (int i = 0; i < BOXES; i++) known &= room.known[i];
+    if (tells) {
         float2 end = make_float2(0, 0);
         float all = 1;
-        if (tells) {
 #pragma unroll
-            for (int i = WARPS - 1; i >= 0; i--) {
-                const float factor = room.factor[side][i];
-                const float2 y = *(const float2 *)&room.begin[i][at];
-                end = make_float2(fmaf(factor, end.x, y.x), fmaf(factor, end.y, y.y));
-                all *= factor;
-            }
-            dr_chain_tell(call.chain, chain, all, end);
+        for (int i = WARPS - 1; i >= 0; i--) {
+            const float factor = room.factor[i];
+            const float2 y = *(const float2 *)&room.begin[i][at];
+            end = make_float2(fmaf(factor, end.x, y.x), fmaf(factor, end.y, y.y));
+            all *= factor;
         }
-        ask_rows(call, room.chunk[side ^ 1], start, stage);
-        ahead = fetch_decay(rows, room.chunk[side ^ 1], start);
-        if (tells) {
-            if (!room.known[warp]) *(float2 *)&room.exit[at] = peeked = dr_chain_await(call.chain, chain);
-            dr_chain_leave(rows, call.chain, chain, all, end, peeked);
-        }
-        if (!known) __syncthreads();
-        const float4 exit = *(const float4 *)&room.exit[4 * lane];
-        four behind = {make_float2(exit.x, exit.y), make_float2(exit.z, exit.w)};
+        dr_chain_tell(call.chain, chain, all, end);
+        if (!room.known[warp]) *(float2 *)&room.exit[at] = peeked = dr_chain_await(call.chain, chain);
+        dr_chain_leave(rows, call.chain, chain, all, end, peeked);
+    }
+    if (!known) __syncthreads();
+    const float4 exit = *(const float4 *)&room.exit[4 * lane];
+    four behind = {make_float2(exit.x, exit.y), make_float2(exit.z, exit.w)};
 #pragma unroll
-        for (int i = WARPS - 1; i > 0; i--)
-            if (i > warp) behind = plus(room.factor[side][i], behind, &room.begin[i][4 * lane]);
+    for (int i = WARPS - 1; i > 0; i--)
+        if (i > warp) behind = plus(room.factor[i], behind, &room.begin[i][4 * lane]);
 
-        float d_gain[ROWS], d_alpha[ROWS];
+    float d_gain[ROWS], d_alpha[ROWS];
 #pragma unroll
-        for (int i = ROWS - 1; i >= 0; i--) {
-            const float4 before = room.before[i][threadIdx.x];
-            const float alpha = i + 1 < ROWS ? of_row[i + 1].alpha : 1, twice = 2 * of_row[i].gain;
-            d_gain[i] = d_alpha[i] = 0;
-            give_pair(alpha, twice, dr_unpack(T(), key[i].x), make_float2(before.x, before.y), d[i].low, behind.low,
-                      d_key[i].low, d_gain[i], d_alpha[i]);
-            give_pair(alpha, twice, dr_unpack(T(), key[i].y), make_float2(before.z, before.w), d[i].high, behind.high,
-                      d_key[i].high, d_gain[i], d_alpha[i]);
-        }
-        if (input.gradient) store_rows(keys, input.gradient, d_key);
-        dr_warp_sums<ROWS>(d_gain);
-        dr_warp_sums<ROWS>(d_alpha);
-        if (lane % 4 == 0 && lane / 4 < alive)
-            dr_diagonal_put_scalars(rows, x.place.first + start + lane / 4, x.head, of_row[lane / 4].alpha, d_gain[0],
-                                    d_alpha[0]);
-        if (threadIdx.x == 0) {
-            float sum = 0;
-            for (int i = 0; i < WARPS; i++) sum += room.centre[i];
-            call.diagonal.centre[x.block] = sum;
-        }
+    for (int i = ROWS - 1; i >= 0; i--) {
+        const float4 before = room.before[i][threadIdx.x];
+        const float alpha = i + 1 < ROWS ? of_row[i + 1].alpha : 1, twice = 2 * of_row[i].gain;
+        d_gain[i] = d_alpha[i] = 0;
+        give_pair(alpha, twice, dr_unpack(T(), key[i].x), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
+                  d_gain[i], d_alpha[i]);
+        give_pair(alpha, twice, dr_unpack(T(), key[i].y), make_float2(before.z, before.w), d[i].high, behind.high,
+                  d_key[i].high, d_gain[i], d_alpha[i]);
+    }
+    if (input.gradient) store_rows(keys, input.gradient, d_key);
+    dr_warp_sums<ROWS>(d_gain);
+    dr_warp_sums<ROWS>(d_alpha);
+    if (lane % 4 == 0 && lane / 4 < alive)
+        dr_diagonal_put_scalars(rows, x.place.first + start + lane / 4, x.head, of_row[lane / 4].alpha, d_gain[0], d_alpha[0]);
+    if (threadIdx.x == 0) {
+        float sum = 0;
+        for (int i = 0; i < WARPS; i++) sum += room.centre[i];
+        call.diagonal.centre[x.block] = sum;
     }
 }
 
@@ -448,7 +311,5 @@ dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStrea
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->blocks == 0) return DR_OK;
     const key_scan_call own = {*call, dr_block_dividers_of(*plan)};
-    const int64_t stays = BLOCKS * (int64_t)plan->processors;
-    return dr_cuda_launch("key_scan", key_scan, {plan->blocks < stays ? plan->blocks : stays}, 32 * WARPS, sizeof(scan_room),
-                          stream, own);
+    return dr_cuda_launch("key_scan", key_scan, {plan->blocks}, 32 * WARPS, 0, stream, own);
 }

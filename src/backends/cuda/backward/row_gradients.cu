@@ -53,6 +53,19 @@ static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const flo
     dr_load_lane<float, E>(from + (block * 64 + row) * plan.key_width + dr_lane_first<E>(), E, true, to);
 }
 
+/* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
+ * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
+ * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
+ * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
+ * 16 bits. */
+static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
+                                          float write_dot, float *d_gain) {
+    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    const float least = storage == DR_F32 ? 0x1p-4f : 0x1p-10f;
+    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
+    if (fabsf(gains.gain) >= least) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
+}
+
 /* Adds a multiple of w to its gradient such that their product is `target`. */
 template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
     const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
@@ -98,7 +111,7 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
             d_factor += value_dot;
     }
     if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
-        dr_settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
+        settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
         settle_write<E>(w, write_dot, d_w);
     }
     dr_map_gain_inputs d = {};
@@ -254,7 +267,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     if (rows.diagonal_scan && reads) {
         const float gain = call.chunk.factors[at].gain;
         const dr_row_gains gains = {gain, gain, 1};
-        dr_settle_gain(plan.storage, spec, gains, call.back.value_dot[at], call.back.write_dot[at], &sum);
+        settle_gain(plan.storage, spec, gains, call.back.value_dot[at], call.back.write_dot[at], &sum);
     }
     if (call.diagonal.settle) {
         float dot = 0, square = 0;
@@ -263,7 +276,15 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
             square += call.back.square_part[part + p * 64];
         }
         const float settle = dr_settle_by(call.back.write_dot[at], dot, square);
-        call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = settle;
+        if (call.diagonal.key) {
+            call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = settle;
+        } else { /* beside the units, which are there */
+            const int64_t token = x.place.first + i;
+            dr_cuda_scan_row &to = call.diagonal.row[at];
+            to.alpha = dr_diagonal_alpha(rows, token, x.key_head);
+            to.gain = dr_diagonal_gain(rows, token, x.key_head);
+            to.settle = settle;
+        }
     }
     const dr_input gained = dr_row_gained(&spec);
     if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
@@ -295,8 +316,7 @@ template <typename T, int E> static dr_status launch(const dr_cuda_backward_call
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
-        const bool written = dr_cuda_backward_fuses(plan) &&
-                             (dr_rows_direct(&plan->rows) || dr_cuda_diagonal_rows_back(plan)); /* by it or by key_scan.cu */
+        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
         if (!written && has_gains(call))
             DR_TRY(dr_cuda_launch("gain_gradients", gain_gradients, {plan->blocks}, 64, 0, stream, *call));
     } else if (plan->slots > 0) {

@@ -51,19 +51,6 @@ static __device__ inline void dr_load_rest(char *tile, const dr_cuda_rows &rows,
     }
 }
 
-/* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
- * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
- * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
- * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
- * 16 bits. */
-static __device__ inline void dr_settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
-                                             float write_dot, float *d_gain) {
-    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
-    const float least = storage == DR_F32 ? 0x1p-4f : 0x1p-10f;
-    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
-    if (fabsf(gains.gain) >= least) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
-}
-
 /* How often w is to be added to its gradient so that their product is `target`; dot: w . d_w, square: w . w. */
 static __device__ inline float dr_settle_by(float target, float dot, float square) {
     return square > 0 ? (target - dot) / square : 0;

@@ -17,7 +17,7 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
         return;
     }
     if (dr_cuda_diagonal_rows_back(plan)) {
-        gradients->unit = (uint16_t *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 2 * sizeof(uint16_t));
+        gradients->row = (dr_cuda_scan_row *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * sizeof(dr_cuda_scan_row));
         gradients->squashed = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 128 * sizeof(uint16_t));
         gradients->centre = (float *)dr_arena_take(arena, chunks * sizeof(float));
         return;
