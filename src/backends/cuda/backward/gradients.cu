@@ -84,7 +84,8 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     for (int step = 4, half = 2; half > 0; step /= 2, half /= 2)
 #pragma unroll
         for (int j = 0; j < half; j++) {
-            const float mine = lane & step ? sum[j + half] : sum[j], other = lane & step ? sum[j] : sum[j + half];
+            const float first = sum[j], second = sum[j + half]; /* loaded in the choice they would leave the registers */
+            const float mine = lane & step ? second : first, other = lane & step ? first : second;
             sum[j] = mine + __shfl_xor_sync(0xffffffffu, other, step);
         }
     sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], 1);

@@ -3,6 +3,7 @@
 #define DR_CUDA_GRADIENTS_KEYS_CUH
 
 #include "backends/cuda/backward/gradients.cuh"
+#include "backends/cuda/backward/shared_exponent.cuh"
 
 #ifdef DR_CUDA_WARPGROUPS
 
@@ -82,6 +83,40 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
     }
 }
 
+/* The same where rows that are all there and whole leave by one straight run of code and others by a loop: fewer instructions
+ * to load, which pays where three matrices leave (READS_OTHER) and not where two do. */
+template <typename T>
+static __device__ inline void put_straight(const worker &w, unsigned box, T *to, int64_t stride, int size,
+                                           const float (&c)[8][4]) {
+    const bool aligned = w.call.plan.rows.aligned;
+    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
+    const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
+    const auto eight = [&](int i) { return *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column)); };
+    dr_group_lay_rows<T>(w.shared + box, c);
+    to += (first + row) * stride + column;
+    if (aligned && left >= 64 && alive >= 16) {
+        uint4 x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = eight(i);
+#pragma unroll
+        for (int i = 0; i < 4; i++) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4 && row + 4 * i < alive; i++) {
+        const uint4 words = eight(i);
+        const T *x = (const T *)&words;
+        T *at = to + 4 * i * stride;
+        if (aligned) {
+            if (column < left) __stwb((uint4 *)at, words);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (column + e < left) at[e] = x[e];
+        }
+    }
+}
+
 /* The rows as floats to [64][Kp]. */
 static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
     const int width = w.call.plan.key_width;
@@ -116,44 +151,68 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
     }
 }
 
-/* Likewise where key_scan.cu takes them, [64][128] in its order: a thread's 16 bytes are two pairs of channels, eight apart. */
-static __device__ inline void put_pairs(const worker &w, float *to, const float (&c)[8][4]) {
-    float4 *at = (float4 *)(to + (w.rows.x.block * 64 + w.row) * 128 + w.group * 64) + w.t;
+/* Likewise as key_scan.cu takes them, [64][128] whole numbers of a unit that a row's 64 channels share; through the warp's rows
+ * of a box. */
+static __device__ inline void put_shared(const worker &w, unsigned box, const dr_cuda_diagonal_gradients &to,
+                                         const float (&c)[8][4]) {
+    const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane / 8, column = lane % 8 * 8;
+    const int64_t first = w.rows.x.block * 64;
+    unsigned pairs[4][4];
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        float largest = 0;
 #pragma unroll
-        for (int n = 0; n < 8; n += 2)
-            at[h * (8 * 128 / 4) + 2 * n] = make_float4(c[n][2 * h], c[n][2 * h + 1], c[n + 1][2 * h], c[n + 1][2 * h + 1]);
+        for (int n = 0; n < 8; n++) largest = dr_larger(largest, dr_larger(c[n][2 * h], c[n][2 * h + 1]));
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) /* over the lanes that share the row */
+            largest = dr_larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+        const dr_shared_unit shared = dr_share_unit(largest);
+#pragma unroll
+        for (int n = 0; n < 8; n++) pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
+        if (w.t == 0) to.row[first + w.row + 8 * h].unit[w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
+    }
+    put_box<__nv_bfloat16>(w.base + box, pairs);
+    __syncwarp();
+    uint4 *at = (uint4 *)((uint16_t *)to.squashed + (first + row) * 128 + w.group * 64 + column);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        at[4 * i * (128 / 8)] = *(const uint4 *)(w.shared + dr_tile_at<__nv_bfloat16>(box, 64, row + 4 * i, column));
 }
 
-/* Sums of the squares of a box, of the thread's two rows. */
-template <typename T> static __device__ inline float2 squares_of(unsigned box) {
+/* Sums over a box's 64 columns of C times the box, and of its squares, of the thread's two rows. */
+template <typename T> static __device__ inline float2 dots_and_squares(const float (&c)[8][4], unsigned box, float2 &squares) {
     unsigned x[8][2];
     load_places<T>(box, x);
-    float2 sum = make_float2(0, 0);
+    float2 dots = squares = make_float2(0, 0);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
-        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
-        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
+        dots.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, dots.x));
+        dots.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, dots.y));
+        squares.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, squares.x));
+        squares.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, squares.y));
     }
-    return sum_of_four(sum);
+    squares = sum_of_four(squares);
+    return sum_of_four(dots);
 }
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
  * value head, else what row_gradients takes. */
-template <typename T>
+template <typename T, int reading = READS_NOTHING>
 static __device__ inline void put_input(const worker &w, unsigned box, dr_input i, const float (&c)[8][4]) {
     const dr_cuda_input &input = w.call.plan.rows.input[i];
-    if (input.gradient)
-        put_tokens<T>(w, box,
-                      (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64,
-                      input.token, w.call.plan.rows.key_size, c);
+    if (!input.gradient) return;
+    T *to = (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64;
+    if constexpr (reading == READS_OTHER)
+        put_straight<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
+    else
+        put_tokens<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
 }
 
-template <typename T> static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
+template <typename T, int reading = READS_NOTHING>
+static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
     if (w.call.direct || w.call.made)
-        put_input<T>(w, box, DR_INPUT_QUERY, q);
+        put_input<T, reading>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
 }
@@ -183,8 +242,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
                 r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
     if (made && !call.diagonal.key) {
-        put_input<T>(w, read, DR_INPUT_KEY, r);
-        put_pairs(w, call.diagonal.squashed, k);
+        put_input<T, reading>(w, read, DR_INPUT_KEY, r);
+        put_shared(w, write, call.diagonal, k);
         return;
     }
     if (made) {
@@ -192,8 +251,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reading == READS_OTHER) put_input<T>(w, read, call.read, r);
-    put_input<T>(w, write, call.written, k);
+    if (reading == READS_OTHER) put_input<T, reading>(w, read, call.read, r);
+    put_input<T, reading>(w, write, call.written, k);
 }
 
 /* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
@@ -276,7 +335,14 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         scale_rows(k, behind * decay.tail[w.row], behind * decay.tail[w.row + 8]);
     }
     float2 ask = make_float2(0, 0), far = ask, read = ask, write = ask;
-    if (rows.scalar_decay) far = dots_with<T>(k, w.base + write_key);
+    const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
+    if (made) {
+        float2 squares;
+        far = dots_and_squares<T>(k, w.base + write_key, squares);
+        put_rows(w, w.call.back.square_part + part, squares);
+    } else if (rows.scalar_decay) {
+        far = dots_with<T>(k, w.base + write_key);
+    }
     unsigned turned[4][4], joint[4][4]; /* M^T times what keys are multiplied by; G^T, and M^T for the queries of read keys */
     if (shape::reads) {
         unsigned all[4][4];
@@ -322,13 +388,11 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     put_rows(w, w.sums.read[w.group], read);
     put_rows(w, w.sums.writer[w.group], far);
     if (made) {
-        const int64_t part = (w.rows.x.block * key_boxes + w.group) * 64;
         if (shape::reads) put_rows(w, w.call.back.gain_part + part, make_float2(-read.x, -read.y));
         put_rows(w, w.call.back.write_part + part, write);
-        put_rows(w, w.call.back.square_part + part, squares_of<T>(w.base + write_key));
     }
     meet_group(w); /* queries and keys are read */
-    put_query<T>(w, query, q);
+    put_query<T, reading>(w, query, q);
     put_keys<T, reading>(w, key, write_key, r, k);
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);

@@ -9,12 +9,13 @@
  * A thread block takes a chunk of a head, a warp eight rows of it and all 128 channels, a lane four of these: so a row's
  * numbers, its sums over channels and the addresses cost a quarter of an instruction a channel. Keys, sources and gradients of
  * keys stay in registers, what comes of eight rows is added up by weights, so that no row waits for another, and A before the
- * rows passes through a place of shared memory that only its thread knows. d_write comes as gradients.cu has it in its
- * accumulators: a lane's four channels are two pairs, eight channels apart (scan_place).
+ * rows passes through a place of shared memory that only its thread knows. d_write comes as whole numbers of 16 bits
+ * (shared_exponent.cuh).
  *
  * Chunks make the gradient for one another while they run, by numbers that say themselves that they are told, 64 channels by
  * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
 #include "backends/cuda/backward/row_tiles.cuh"
+#include "backends/cuda/backward/shared_exponent.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -27,11 +28,11 @@ typedef __nv_bfloat16 T;
 typedef struct {
     float4 before[ROWS][32 * WARPS]; /* A before a thread's rows */
     float4 end[WARPS][32];           /* what a warp's rows make of A = 0 */
-    float begin[WARPS][WIDTH];       /* of d = 0; channels in the order of scan_place */
+    float begin[WARPS][WIDTH];       /* of d = 0 */
     float exit[WIDTH];               /* d behind the chunk */
     dr_scan_number number[WARPS * ROWS];
-    float settle[WARPS * ROWS];
-    float factor[WARPS]; /* product of the alphas of a warp's rows */
+    float2 more[WARPS * ROWS][BOXES]; /* what settles a row; the unit of its 64 channels of d_write */
+    float factor[WARPS];              /* product of the alphas of a warp's rows */
     float centre[WARPS];
     bool known[BOXES]; /* whether what comes from behind a box of 64 channels was there before it was waited for */
 } scan_room;
@@ -47,61 +48,45 @@ static __device__ inline four plus(float factor, const four &x, const float *to)
             make_float2(fmaf(factor, x.high.x, y.z), fmaf(factor, x.high.y, y.w))};
 }
 
-/* Where the pair of channels from an even one on lies among a row's 128: of 16 channels lane t of four has 2 t, 2 t + 1 and
- * those eight behind. */
-static __device__ inline int scan_place(int channel) {
-    return channel / 16 * 16 + channel % 8 * 2 + channel % 16 / 8 * 2;
-}
-
-/* Rows of 16 bits: where the thread's first pair of its warp's first row lies, bytes from one row to the next, and rows that
- * are there. */
+/* Rows of 16 bits: where the lane's channels of its warp's first row lie, bytes from one row to the next, and rows that are
+ * there. */
 typedef struct {
     int64_t at;
     unsigned stride;
     int alive;
-    bool plain; /* all of the warp's are, and lie at four bytes: nothing to ask of a row */
+    bool plain; /* all of the warp's are, and lie at eight bytes: nothing to ask of a row */
 } scan_rows;
 
-static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, unsigned (&to)[ROWS][2]) {
+static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, uint2 (&to)[ROWS]) {
     const char *from = (const char *)tensor + rows.at;
     if (rows.plain) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const unsigned *pair = (const unsigned *)(from + (uint64_t)rows.stride * i);
-            to[i][0] = pair[0], to[i][1] = pair[4];
-        }
+        for (int i = 0; i < ROWS; i++) to[i] = *(const uint2 *)(from + (uint64_t)rows.stride * i);
         return;
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        to[i][0] = to[i][1] = 0;
+        to[i] = make_uint2(0, 0);
         if (i >= rows.alive) continue;
         const unsigned short *x = (const unsigned short *)(from + (uint64_t)rows.stride * i);
-        to[i][0] = x[0] | (unsigned)x[1] << 16, to[i][1] = x[8] | (unsigned)x[9] << 16;
+        to[i] = make_uint2(x[0] | (unsigned)x[1] << 16, x[2] | (unsigned)x[3] << 16);
     }
 }
 
 static __device__ inline void store_rows(const scan_rows &rows, void *tensor, const four (&x)[ROWS]) {
     char *to = (char *)tensor + rows.at;
-    unsigned pairs[ROWS][2];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        pairs[i][0] = dr_pack(T(), x[i].low.x, x[i].low.y), pairs[i][1] = dr_pack(T(), x[i].high.x, x[i].high.y);
-    if (rows.plain) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            unsigned *pair = (unsigned *)(to + (uint64_t)rows.stride * i);
-            pair[0] = pairs[i][0], pair[4] = pairs[i][1];
-        }
-        return;
-    }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        if (i >= rows.alive) break;
-        unsigned short *pair = (unsigned short *)(to + (uint64_t)rows.stride * i);
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            pair[8 * e] = (unsigned short)pairs[i][e], pair[8 * e + 1] = (unsigned short)(pairs[i][e] >> 16);
+        if (!rows.plain && i >= rows.alive) break;
+        const uint2 pairs = make_uint2(dr_pack(T(), x[i].low.x, x[i].low.y), dr_pack(T(), x[i].high.x, x[i].high.y));
+        char *at = to + (uint64_t)rows.stride * i;
+        if (rows.plain) {
+            *(uint2 *)at = pairs;
+        } else {
+            unsigned short *each = (unsigned short *)at;
+            each[0] = (unsigned short)pairs.x, each[1] = (unsigned short)(pairs.x >> 16);
+            each[2] = (unsigned short)pairs.y, each[3] = (unsigned short)(pairs.y >> 16);
+        }
     }
 }
 
@@ -149,11 +134,11 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
  */
 
 /* The rows' A from zero, behind the last of them. */
-static __device__ inline float4 end_of(const dr_scan_number *number, const unsigned (&key)[ROWS][2]) {
+static __device__ inline float4 end_of(const dr_scan_number *number, const uint2 (&key)[ROWS]) {
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const float2 low = dr_unpack(T(), key[i][0]), high = dr_unpack(T(), key[i][1]);
+        const float2 low = dr_unpack(T(), key[i].x), high = dr_unpack(T(), key[i].y);
         const float weight = number[i].gain * number[i].tail;
         sum.x = fmaf(weight, low.x * low.x, sum.x);
         sum.y = fmaf(weight, low.y * low.y, sum.y);
@@ -164,28 +149,27 @@ static __device__ inline float4 end_of(const dr_scan_number *number, const unsig
 }
 
 /* dr_scan_source with one division instead of two, since here the special functions would be what holds it: both is
- * 1 / (wide sum), so u is both sum, and u / sum both. */
-static __device__ inline float source_of(const dr_scan_squash &squash, float a, float key, float more, float &d, float &d_key) {
+ * 1 / (wide sum), so u is both sum, and u / sum both. centre: what it gets, over -slope. */
+static __device__ inline void source_of(const dr_scan_squash &squash, float a, float key, float more, float &d, float &d_key,
+                                        float &centre) {
     const float sum = a + squash.eps, z = dr_log2_near(sum) - squash.centre, wide = 1.44269504f + fabsf(z);
     const float both = dr_reciprocal_near(wide * sum), u = both * sum;
     const float b = dr_exp2_near(fmaf(-squash.factor, z * u, squash.offset)), w = b * key, d_write = fmaf(more, w, d);
-    const float part = u * (w * d_write);
+    const float part = u * (both * (w * d_write));
     d_key = fmaf(b, d_write, d_key);
-    d = squash.slope * (part * both);
-    return part * u;
+    d = squash.slope * part;
+    centre = fmaf(sum, part, centre);
 }
 
-/* A pair of row i: A before it comes back, a is stepped over it, d_write becomes s, which is added to what the rows make of
- * d = 0. Returns what the centre gets, over -slope. */
-static __device__ inline float take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
-                                         float2 &a, float2 &d, float2 &d_key, float2 &begin) {
+/* A pair of row i: a is stepped over it, d_write becomes s, which is added to what the rows make of d = 0. */
+static __device__ inline void take_pair(const dr_scan_squash &squash, const dr_scan_number &row, float settle, float2 k,
+                                        float2 &a, float2 &d, float2 &d_key, float2 &begin, float &centre) {
     a.x = dr_map_scan_step(a.x, row.alpha, row.gain, k.x);
     a.y = dr_map_scan_step(a.y, row.alpha, row.gain, k.y);
-    const float sum = source_of(squash, a.x, k.x, settle, d.x, d_key.x);
-    const float all = sum + source_of(squash, a.y, k.y, settle, d.y, d_key.y);
+    source_of(squash, a.x, k.x, settle, d.x, d_key.x, centre);
+    source_of(squash, a.y, k.y, settle, d.y, d_key.y, centre);
     begin.x = fmaf(row.head, d.x, begin.x);
     begin.y = fmaf(row.head, d.y, begin.y);
-    return all;
 }
 
 /* A pair of a row, d: what comes from behind, and then the row's; d_key becomes whole. */
@@ -204,7 +188,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const dr_cuda_rows &rows = plan.rows;
     const scan_chunk x = find_chunk(call, blockIdx.x);
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * ROWS;
-    const int channel = lane / 4 * 16 + lane % 4 * 2, alive = x.place.tokens - start;
+    const int channel = 4 * lane, alive = x.place.tokens - start;
     if (x.place.tokens <= 0) {
         if (threadIdx.x == 0) call.diagonal.centre[x.block] = 0;
         return;
@@ -214,25 +198,24 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const dr_cuda_input &input = rows.input[DR_INPUT_KEY];
     const scan_rows keys = {(dr_input_index(input, x.place.first + start, 0, x.head) + channel) * (int)sizeof(T),
                             (unsigned)input.token * (unsigned)sizeof(T), alive, rows.aligned && alive >= ROWS};
-    unsigned key[ROWS][2], beside[ROWS][2] = {};
+    uint2 key[ROWS], beside[ROWS] = {}, packed[ROWS];
     load_rows(keys, input.at, key);
-    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS: alpha, gain, times w that settle its gradient */
-    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.settle)[x.block * 64 + start + lane % ROWS];
-    const float *entry = call.chunk.scan.entry + x.block * WIDTH + channel;
-    four a = {*(const float2 *)entry, *(const float2 *)(entry + 8)}, d[ROWS];
-    const float4 *d_write = (const float4 *)(call.diagonal.squashed + ((int64_t)x.block * 64 + start) * WIDTH) + lane;
+    const int64_t first = (int64_t)x.block * 64 + start;
+    float4 told = make_float4(1, 0, 0, 0); /* of row lane % ROWS, dr_cuda_scan_row by one load */
+    if (lane % ROWS < alive) told = ((const float4 *)call.diagonal.row)[first + lane % ROWS];
+    const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
+    four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
+    const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const float4 y = keys.plain || i < alive ? d_write[i * (WIDTH / 4)] : make_float4(0, 0, 0, 0);
-        d[i] = {make_float2(y.x, y.y), make_float2(y.z, y.w)};
-    }
+    for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
     /* A before the warp's rows */
     const dr_scan_number *of_row = room.number + start;
     const float product = dr_scan_put_numbers<ROWS>(told.x, told.y, room.number + start);
-    if (lane < ROWS) room.settle[start + lane] = told.z;
+    const float2 unit = dr_unpack(__nv_bfloat16(), __float_as_uint(told.w));
+    if (lane < ROWS * BOXES) room.more[start + lane % ROWS][lane / ROWS] = make_float2(told.z, lane < ROWS ? unit.x : unit.y);
     if (lane == 0) room.factor[warp] = product;
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
@@ -245,7 +228,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const bool tells = warp < BOXES;
     dr_chain_back chain;
     float2 peeked;
-    four d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
+    four d[ROWS], d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
     float centre = 0;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -253,17 +236,22 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
             chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
             peeked = dr_chain_peek(rows, call.chain, chain);
         }
+        /* taken apart here rather than before the barrier, where that would take three times the registers */
+        key[i] = make_uint2(dr_forget(key[i].x), dr_forget(key[i].y));
+        beside[i] = make_uint2(dr_forget(beside[i].x), dr_forget(beside[i].y));
+        packed[i] = make_uint2(dr_forget(packed[i].x), dr_forget(packed[i].y));
         const dr_scan_number row = of_row[i];
-        const float settle = room.settle[start + i];
+        const float2 more = room.more[start + i][lane / 16];
+        d[i] = {dr_unpack_shared(packed[i].x, more.y), dr_unpack_shared(packed[i].y, more.y)};
         room.before[i][threadIdx.x] = make_float4(a.low.x, a.low.y, a.high.x, a.high.y);
-        d_key[i] = {dr_unpack(T(), beside[i][0]), dr_unpack(T(), beside[i][1])};
-        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][0]), a.low, d[i].low, d_key[i].low, begin.low);
-        centre += take_pair(squash, row, settle, dr_unpack(T(), key[i][1]), a.high, d[i].high, d_key[i].high, begin.high);
+        d_key[i] = {dr_unpack(T(), beside[i].x), dr_unpack(T(), beside[i].y)};
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].x), a.low, d[i].low, d_key[i].low, begin.low, centre);
+        take_pair(squash, row, more.x, dr_unpack(T(), key[i].y), a.high, d[i].high, d_key[i].high, begin.high, centre);
     }
     *(float4 *)&room.begin[warp][4 * lane] = make_float4(begin.low.x, begin.low.y, begin.high.x, begin.high.y);
     centre = dr_warp_sum(-squash.slope * centre);
     if (lane == 0) room.centre[warp] = centre;
-    const int at = scan_place(warp % BOXES * 64 + 2 * lane);
+    const int at = warp % BOXES * 64 + 2 * lane;
     if (tells) {
         const bool come = x.behind == 0 || dr_chain_known(peeked);
         room.known[warp] = come;
@@ -302,9 +290,9 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
         const float4 before = room.before[i][threadIdx.x];
         const float alpha = i + 1 < ROWS ? of_row[i + 1].alpha : 1, twice = 2 * of_row[i].gain;
         d_gain[i] = d_alpha[i] = 0;
-        give_pair(alpha, twice, dr_unpack(T(), key[i][0]), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
+        give_pair(alpha, twice, dr_unpack(T(), key[i].x), make_float2(before.x, before.y), d[i].low, behind.low, d_key[i].low,
                   d_gain[i], d_alpha[i]);
-        give_pair(alpha, twice, dr_unpack(T(), key[i][1]), make_float2(before.z, before.w), d[i].high, behind.high,
+        give_pair(alpha, twice, dr_unpack(T(), key[i].y), make_float2(before.z, before.w), d[i].high, behind.high,
                   d_key[i].high, d_gain[i], d_alpha[i]);
     }
     if (input.gradient) store_rows(keys, input.gradient, d_key);

@@ -278,10 +278,12 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
         const float settle = dr_settle_by(call.back.write_dot[at], dot, square);
         if (call.diagonal.key) {
             call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = settle;
-        } else { /* key_scan.cu takes them together */
+        } else { /* beside the units, which are there */
             const int64_t token = x.place.first + i;
-            const float alpha = dr_diagonal_alpha(rows, token, x.key_head), gain = dr_diagonal_gain(rows, token, x.key_head);
-            ((float4 *)call.diagonal.settle)[at] = make_float4(alpha, gain, settle, 0);
+            dr_cuda_scan_row &to = call.diagonal.row[at];
+            to.alpha = dr_diagonal_alpha(rows, token, x.key_head);
+            to.gain = dr_diagonal_gain(rows, token, x.key_head);
+            to.settle = settle;
         }
     }
     const dr_input gained = dr_row_gained(&spec);

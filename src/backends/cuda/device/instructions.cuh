@@ -71,6 +71,13 @@ static __device__ inline float dr_reciprocal_near(float x) {
     return y;
 }
 
+/* The larger of two magnitudes; none where one is none. */
+static __device__ inline float dr_larger(float x, float y) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
+    return larger;
+}
+
 /* C [16 x 8] += A [16 x 16] B [16 x 8] and, for tf32, A [16 x 8] B [8 x 8]. Lane l, g = l / 4, t = l % 4:
  *     C    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
  *     A    (g, 2t..) (g+8, 2t..) (g, 2t+8..) (g+8, 2t+8..) in pairs; tf32: (g, t) (g+8, t) (g, t+4) (g+8, t+4)

@@ -11,14 +11,24 @@
 
 #include "backends/cuda/chunkwise/chunkwise.h"
 
+/* What key_scan.cu takes of a row beside vectors. */
+typedef struct {
+    float alpha, gain;
+    float settle;     /* times B * key is to be added to squashed */
+    uint16_t unit[2]; /* of 64 channels of squashed, [64][128] whole numbers of 16 bits here (shared_exponent.cuh): the upper
+                         halves of two floats */
+} dr_cuda_scan_row;
+
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
     float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan; query NULL:
                                                 its gradient is complete and where it belongs */
     float *squashed, *morrison, *read_query; /* of what the scan made */
-    float *settle;                           /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is; of
-                                                dr_cuda_diagonal_rows_back a row's numbers together, as key_scan.cu has them */
+    union {
+        float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
+        dr_cuda_scan_row *row; /* [slots][H][64] with dr_cuda_diagonal_rows_back */
+    };
     float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;                            /* [slots][H][K] partial sums */
     float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
@@ -38,7 +48,7 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
 /* Whether the backward's stages do. */
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);
-/* Whether it is a kernel of its own that takes gradients as they are in the accumulators of gradients.cu (key_scan.cu). */
+/* Whether it is a kernel of its own (key_scan.cu), for which gradients.cu leaves what write keys get in 16 bits. */
 bool dr_cuda_diagonal_rows_back(const dr_cuda_chunk_plan *plan);
 /* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
  * saves them. */

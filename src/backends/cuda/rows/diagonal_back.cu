@@ -16,9 +16,9 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
         gradients->centre = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
         return;
     }
-    if (dr_cuda_diagonal_rows_back(plan)) { /* as key_scan.cu takes them: squashed in its order, alpha, gain and settle together */
-        gradients->settle = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 4 * sizeof(float));
-        gradients->squashed = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 128 * sizeof(float));
+    if (dr_cuda_diagonal_rows_back(plan)) {
+        gradients->row = (dr_cuda_scan_row *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * sizeof(dr_cuda_scan_row));
+        gradients->squashed = (float *)dr_arena_take(arena, chunks * DR_CUDA_CHUNK_ROWS * 128 * sizeof(uint16_t));
         gradients->centre = (float *)dr_arena_take(arena, chunks * sizeof(float));
         return;
     }
