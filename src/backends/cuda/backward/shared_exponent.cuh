@@ -1,6 +1,6 @@
 /* Floats as 16 bits that share an exponent: what write keys get, on its way from gradients.cu to key_scan.cu. That is not yet a
- * gradient of the call, so it may not lose what bfloat16 takes from the largest of a row's numbers; whole numbers of a unit that
- * the row has are off by half of it.
+ * gradient of the call, so it may not lose what bfloat16 takes from the largest of a row's numbers; whole numbers of a unit
+ * that the row has are off by half of it.
  *
  * The unit is a power of two, the largest magnitude within [2^14, 2^15) of it: so that one rounding, 2^-15 of the largest at
  * most, is all that changes. 2^23 + 2^15 and a whole number together are a float whose last 16 bits are that number, 2^15

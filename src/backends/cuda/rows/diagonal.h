@@ -29,9 +29,9 @@ typedef struct {
         float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
         dr_cuda_scan_row *row; /* [slots][H][64] with dr_cuda_diagonal_rows_back */
     };
-    float *end, *exit;                       /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
-    float *ridge;                            /* [slots][H][K] partial sums */
-    float *centre;                           /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
+    float *end, *exit; /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
+    float *ridge;      /* [slots][H][K] partial sums */
+    float *centre;     /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
 } dr_cuda_diagonal_gradients;
 
 #ifdef __cplusplus
