@@ -107,27 +107,10 @@ typedef struct {
 static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsigned n) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const int64_t *cu = call.chunk.cu;
-    scan_chunk x;
-    if (plan.length) {
-        const unsigned turn = dr_divide(n, call.by.chains), chain = n - turn * call.by.chains.by;
-        const unsigned sequence = dr_divide(chain, call.by.heads);
-        x.head = (int)(chain - sequence * call.by.heads.by);
-        x.behind = (int)turn;
-        x.before = (int)(call.by.chunks.by - 1 - turn);
-        x.slot = sequence * call.by.chunks.by + (unsigned)x.before;
-        const int64_t left = plan.length - x.before * plan.chunk;
-        x.place = {sequence, sequence * plan.length + x.before * plan.chunk, left < plan.chunk ? (int)left : plan.chunk,
-                   turn == 0};
-    } else {
-        const unsigned block = (unsigned)plan.blocks - 1 - n;
-        x.slot = dr_divide(block, call.by.heads);
-        x.head = (int)(block - x.slot * call.by.heads.by);
-        x.place = dr_find_chunk(plan, cu, x.slot);
-        x.before = (int)(x.slot - dr_sequence_slot(plan, cu, x.place.sequence));
-        x.behind = (int)dr_sequence_chunks(plan, cu, x.place.sequence) - 1 - x.before;
-    }
-    x.block = x.slot * call.by.heads.by + (unsigned)x.head;
-    return x;
+    dr_block_place at = dr_block_find(call.by, (unsigned)plan.blocks - 1 - n, plan.length > 0);
+    const dr_chunk_place place = dr_block_chunk(plan, cu, at);
+    const int chunks = plan.length ? (int)call.by.chunks.by : (int)dr_sequence_chunks(plan, cu, place.sequence);
+    return {place, dr_block_number(call.by, at), at.slot, (int)at.head, (int)at.before, chunks - 1 - (int)at.before};
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------

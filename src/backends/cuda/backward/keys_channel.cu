@@ -363,13 +363,13 @@ typedef struct {
     dr_divider group; /* value heads of a key head */
 } keys_rule;
 
-/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_in_turn). */
+/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_find). */
 static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &call, const keys_rule &rule, unsigned index,
                                                 bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_block_place at = dr_block_find(rule.by, index, in_turn);
     dr_row_block x;
-    x.block = at.slot * rule.by.heads.by + at.head;
+    x.block = dr_block_number(rule.by, at);
     x.head = (int)at.head;
     x.key_head = (int)dr_divide(at.head, rule.group);
     x.place = dr_block_chunk(plan, call.chunk.cu, at);

@@ -24,7 +24,8 @@ typedef struct {
     unsigned sequence, before; /* before: chunks of the sequence before this one; of equal sequences, until dr_block_chunk */
 } dr_block_place;
 
-/* The `index`th block; in_turn: in the order of dr_block_in_turn. */
+/* The `index`th block; in_turn: where chunks of equally long sequences are taken one after another, of all sequences and heads
+ * at once. */
 static __device__ inline dr_block_place dr_block_find(const dr_block_dividers &by, unsigned index, bool in_turn) {
     dr_block_place at;
     if (in_turn) {
@@ -40,6 +41,11 @@ static __device__ inline dr_block_place dr_block_find(const dr_block_dividers &b
         at.before = at.slot - at.sequence * by.chunks.by;
     }
     return at;
+}
+
+/* Its number (chunkwise.h). */
+static __device__ inline unsigned dr_block_number(const dr_block_dividers &by, const dr_block_place &at) {
+    return at.slot * by.heads.by + at.head;
 }
 
 /* Its tokens; then `at` is right of packed sequences as well. equal: that none are packed is known. */

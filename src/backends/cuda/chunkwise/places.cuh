@@ -44,15 +44,6 @@ static __device__ inline dr_chunk_place dr_chunk_of(const dr_cuda_chunk_plan &pl
     return place;
 }
 
-/* The block (chunkwise.h) that comes `index`th where chunks of equally long sequences are taken one after another, of all
- * sequences and heads at once. */
-static __device__ inline unsigned dr_block_in_turn(const dr_cuda_chunk_plan &plan, unsigned index) {
-    const unsigned heads = (unsigned)plan.value_heads, chains = (unsigned)plan.sequences * heads;
-    const unsigned chunks = (unsigned)plan.slots / (unsigned)plan.sequences, turn = index / chains;
-    const unsigned chain = index - turn * chains, sequence = chain / heads;
-    return (sequence * chunks + turn) * heads + (chain - sequence * heads);
-}
-
 static __device__ inline dr_chunk_place dr_find_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t slot) {
     int64_t low = 0, high = plan.sequences - 1; /* the last sequence whose slots begin at or before this one */
     if (plan.length || !cu) {

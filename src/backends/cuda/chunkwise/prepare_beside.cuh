@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     } else {
         for (unsigned round = (unsigned)dr_copy_thread(); (index = dr_beside_index<groups>(beside, round)) < blocks;
              round += PREPARE_THREADS)
-            call.tensors.made[dr_block_in_turn(call.plan, index)] = 0;
+            call.tensors.made[dr_block_number(call.facts.by, dr_block_find(call.facts.by, index, true))] = 0;
     }
     dr_beside_open();
 #pragma unroll 1

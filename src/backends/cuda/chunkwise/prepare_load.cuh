@@ -62,14 +62,14 @@ typedef struct {
     unsigned before = 0; /* in prepare: chunks of the sequence before it */
 } dr_prepare_block;
 
-/* index: of the block or, in_turn, as dr_block_in_turn has it. equal: all sequences are equally long, which is known. */
+/* index: of the block or, in_turn, as dr_block_find has it. equal: all sequences are equally long, which is known. */
 template <bool equal = false>
 static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call &call, unsigned index, bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_prepare_facts &facts = call.facts;
     dr_prepare_block x;
     dr_block_place at = dr_block_find(facts.by, index, in_turn);
-    x.block = at.slot * facts.by.heads.by + at.head;
+    x.block = dr_block_number(facts.by, at);
     x.head = (int)at.head;
     x.key_head = (int)dr_divide(at.head, facts.group);
     x.place = dr_block_chunk<equal>(plan, call.tensors.cu, at);
