@@ -417,8 +417,8 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
 #pragma unroll
     for (int b = 0; b < 4; b++) {
         if (b == at.block) continue;
-        const float4 all = *(const float4 *)&tables.total[b][at.channel];
-        const float total[4] = {all.x, all.y, all.z, all.w};
+        float total[4];
+        dr_take_four(&tables.total[b][at.channel], total);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (b < at.block)

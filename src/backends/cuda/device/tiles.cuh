@@ -204,12 +204,17 @@ template <typename T> static __device__ inline float2 dr_load_pair(const void *a
         return dr_unpack(T(), *(const unsigned *)at);
 }
 
+/* Four from a place that is a multiple of four. */
+static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
+    const float4 all = *(const float4 *)from;
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+}
+
 /* Four channels of a row of a tile, the first a multiple of four. */
 template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
     const char *at = tile + dr_tile_at<T>(0, 64, row, column);
     if constexpr (sizeof(T) == 4) {
-        const float4 all = *(const float4 *)at;
-        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+        dr_take_four((const float *)at, x);
     } else {
         const uint2 word = *(const uint2 *)at;
         const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);

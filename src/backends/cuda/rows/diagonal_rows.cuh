@@ -45,11 +45,6 @@ static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan
 
 /* ---- channels of a lane ------------------------------------------------------------------------------------------------ */
 
-static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
-    const float4 all = *(const float4 *)from;
-    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
-}
-
 template <int C> static __device__ inline void dr_inside_take(const float *from, float (&x)[C]) {
     if constexpr (C == 4) {
         dr_take_four(from, x);
