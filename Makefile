@@ -12,7 +12,7 @@ demo: ## train, score and sample a small language model on real text (CORPUS=PAT
 	@tools/demo
 
 test: ## build and run all tests
-	@tools/install-packages build test
+	@tools/install-packages build
 	cmake --preset release
 	cmake --build --preset release
 	ctest --preset release
@@ -21,13 +21,13 @@ mqar: ## compare six rules at associative recall
 	@tools/mqar
 
 asan: ## all tests under the address, leak and undefined-behaviour sanitizers
-	@tools/install-packages build test
+	@tools/install-packages build
 	cmake --preset asan
 	cmake --build --preset asan
 	ctest --preset asan
 
 tsan: ## all tests under the thread sanitizer
-	@tools/install-packages build test tsan
+	@tools/install-packages build tsan
 	cmake --preset tsan
 	cmake --build --preset tsan
 	ctest --preset tsan
