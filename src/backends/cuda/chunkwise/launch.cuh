@@ -11,21 +11,22 @@
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
 /* Prepare before the scan, or beside it. */
-template <typename T, bool scans> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
+template <typename T, dr_prepare_form form>
+static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
     if constexpr (sizeof(T) == 2)
         if (beside) {
-            if (!channel) return prepare_beside<T, 4, false, false, scans>;
-            if constexpr (!scans)
+            if (!channel) return prepare_beside<T, 4, false, false, form>;
+            if constexpr (form == DR_PREPARE_ANY)
                 if (pairs)
-                    return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, false>
-                                                   : prepare_beside<T, 3, true, true, false>;
-            return prepare_beside<T, 2, true, false, scans>;
+                    return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, form>
+                                                   : prepare_beside<T, 3, true, true, form>;
+            return prepare_beside<T, 2, true, false, form>;
         }
-    if (!channel) return prepare<T, scans>;
-    if constexpr (!scans)
-        if (pairs) return prepare_channel<T, true, false>;
-    return prepare_channel<T, false, scans>;
+    if (!channel) return prepare<T, form>;
+    if constexpr (form == DR_PREPARE_ANY)
+        if (pairs) return prepare_channel<T, true, form>;
+    return prepare_channel<T, false, form>;
 }
 
 template <typename T>
@@ -34,9 +35,11 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const dr_prepare_call call = {*plan, *tensors,
                                   dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
     const bool beside = tensors->made != NULL;
-    dr_prepare_kernel kernel = dr_choose_prepare<T, false>(*plan, beside);
-    if constexpr (sizeof(T) == 2)
-        if (plan->scan_inside) kernel = dr_choose_prepare<T, true>(*plan, beside);
+    dr_prepare_kernel kernel = dr_choose_prepare<T, DR_PREPARE_ANY>(*plan, beside);
+    if constexpr (sizeof(T) == 2) {
+        if (dr_rows_plain(*plan)) kernel = dr_choose_prepare<T, DR_PREPARE_PLAIN>(*plan, beside);
+        if (plan->scan_inside) kernel = dr_choose_prepare<T, DR_PREPARE_SCANS>(*plan, beside);
+    }
     if (beside) {
         const int groups = plan->beside.groups;
         return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,

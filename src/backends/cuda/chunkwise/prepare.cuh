@@ -408,25 +408,25 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
     }
 }
 
-/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. scans:
- * plan.scan_inside. */
-template <typename T, int groups, bool scans>
+/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. */
+template <typename T, int groups, dr_prepare_form form>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
-    constexpr bool precise = sizeof(T) == 4;
+    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_room &room = call.facts.room;
+    const bool reads = lean || plan.reads, dots = form != DR_PREPARE_PLAIN && call.facts.dots;
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.rows);
     float *matrix = (float *)(shared + room.made);
     char *reader = shared + room.reader;
     const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
 
-    dr_prepare_load<T, 0, scans>(call, x, shared);
+    dr_prepare_load<T, 0, form>(call, x, shared);
     const int i = dr_copy_thread();
     dr_inside_early early;
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<lean>(rows, x, i < 64 ? i : x.alive);
     const float lambda = !scans && plan.reader_sum && i < x.alive ? dr_chunk_scalar(rows, DR_INPUT_LAMBDA, x, i, 0, x.head) : 0;
     const float log_decay = dr_prepare_log_decay(rows, x);
     if constexpr (scans) {
@@ -438,7 +438,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     }
     const dr_prepare_half half = dr_prepare_halve(expf(log_decay));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
-    const dr_prepare_near near_read = !scans && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
+    const dr_prepare_near near_read = !lean && rows.row[0].undecayed ? dr_prepare_pairs(rows, half, true) : near;
     dr_prepare_spread(rows, half, small);
     if (!scans && plan.reader_sum && i < 64) small.lambda[i] = lambda;
     dr_copy_wait<0>();
@@ -446,7 +446,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, shared + room.writer);
-    else if (call.facts.late)
+    else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
     float l[8][4], p[8][4];
@@ -464,36 +464,36 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) l[n][e] = p[n][e] = 0;
-        dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, plan.reads, l, p);
+        dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, reads, l, p);
     }
-    if (plan.reader_sum) dr_prepare_sum(small, l, p);
-    if (call.facts.dots) dr_prepare_dots(l, small.dot);
-    if (!plan.reader_sum && tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
-    if (tensors.query)
+    if (!scans && plan.reader_sum) dr_prepare_sum(small, l, p);
+    if (dots) dr_prepare_dots(l, small.dot);
+    if (!lean && !plan.reader_sum && tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
+    if (!lean && tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     dr_meet<groups>();
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        const float dot = call.facts.dots ? small.dot[i] : 0.0f;
-        factors = dr_prepare_factors<scans>(rows, x, i, dr_prepare_gain<scans>(rows, x, i, gain_inputs, dot));
+        const float dot = dots ? small.dot[i] : 0.0f;
+        factors = dr_prepare_factors<lean>(rows, x, i, dr_prepare_gain<lean>(rows, x, i, gain_inputs, dot));
         small.gain[i] = factors.gain;
     }
     dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
-        if (plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
+        if (!lean && plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
         tensors.factors[x.block * 64 + i] = factors;
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     float *keep = tensors.keep + x.block * plan.key_width;
 #pragma unroll 1
     for (int k = i; k < plan.key_width; k += PREPARE_THREADS) keep[k] = kept;
-    dr_prepare_mask(rows, small, near, near_read, plan.reads, matrix, l, p);
+    dr_prepare_mask(rows, small, near, near_read, reads, matrix, l, p);
     dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     const int warp = dr_prepare_warp();
-    if (!plan.reads) {
+    if (!reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
             dr_group_put_score<T, false>(plan, (char *)matrix, warp, p, score);
@@ -520,14 +520,15 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_prepare_put_exit<T, T>(plan, matrix, small.leave, writer_at, exit);
 }
 
-/* scans: chunks of equal sequences take turns, so that those they wait for have begun long before. */
-template <typename T, bool scans>
+/* Where the scan is made chunks of equal sequences take turns, so that those they wait for have begun long before. */
+template <typename T, dr_prepare_form form>
 static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
     prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
+    constexpr bool scans = form == DR_PREPARE_SCANS;
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
-        dr_prepare_chunk<T, 1, scans>(call, x, shared);
+        dr_prepare_chunk<T, 1, form>(call, x, shared);
     else if constexpr (scans)
         dr_beside_close();
 }

@@ -35,12 +35,13 @@ static __device__ inline bool dr_beside_stays(const dr_cuda_beside &beside, unsi
 
 #endif
 
-/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. scans: plan.scan_inside. A group asks for its next ticket
+/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. A group asks for its next ticket
  * when it begins with the one before. */
-template <typename T, int groups, bool channel, bool pairs, bool scans>
+template <typename T, int groups, bool channel, bool pairs, dr_prepare_form form>
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
+    constexpr bool scans = form == DR_PREPARE_SCANS;
     extern __shared__ __align__(1024) char shared[];
     __shared__ unsigned taken[groups];
     const dr_cuda_beside &beside = call.plan.beside;
@@ -65,9 +66,9 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, index, true);
         if constexpr (channel)
-            dr_channel_chunk<T, pairs, scans, groups>(call, x, own);
+            dr_channel_chunk<T, pairs, form, groups>(call, x, own);
         else
-            dr_prepare_chunk<T, groups, scans>(call, x, own);
+            dr_prepare_chunk<T, groups, form>(call, x, own);
         if (scans && first) taken[group] = next;
         dr_meet<groups>(); /* everything is written, and the tiles are read */
         if (first) dr_flag_raise(call.tensors.made + x.block);

@@ -80,13 +80,14 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 /* As dr_prepare_chunk. */
-template <typename T, bool pairs, bool scans, int groups>
+template <typename T, bool pairs, dr_prepare_form form, int groups>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
-    constexpr bool precise = sizeof(T) == 4;
+    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_room &room = call.facts.room;
+    const bool reads = lean || plan.reads;
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.made);
     dr_slice_results &results = *(dr_slice_results *)(shared + room.made);
     float *gain = (float *)(shared + room.rows);
@@ -101,9 +102,9 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
-    dr_prepare_load<T, pairs ? 2 : 0, scans>(call, x, shared);
+    dr_prepare_load<T, pairs ? 2 : 0, form>(call, x, shared);
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<scans>(rows, x, i < 64 ? i : x.alive);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<lean>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.made);
         dr_inside_put_rows(plan, early, scan);
@@ -116,7 +117,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, writer);
-    else if (call.facts.late)
+    else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
     float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
@@ -125,7 +126,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
         dr_quarter_keys keys;
         dr_quarter_decays between;
-        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, plan.reads, g, sums, keys, between);
+        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, reads, g, sums, keys, between);
         decay += SLICE;
         dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         dr_meet<groups>();
@@ -134,7 +135,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
         dr_slice_leave<T, pairs>(plan, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
                                  (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
-        dr_slice_scores<precise, pairs>(tables, at.block, plan.reads, l, p, own_l, own_p);
+        dr_slice_scores<precise, pairs>(tables, at.block, reads, l, p, own_l, own_p);
         dr_meet<groups>();
     }
     dr_slice_place(at.block, own_l, l);
@@ -146,7 +147,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if (i < 64) {
         dr_cuda_row_factors factors =
-            dr_prepare_factors<scans>(rows, x, i, dr_prepare_gain<scans>(rows, x, i, gain_inputs, results.near_read[i][0]));
+            dr_prepare_factors<lean>(rows, x, i, dr_prepare_gain<lean>(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
@@ -158,7 +159,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     float *matrix = &results.matrix[0][0];
-    if (!plan.reads) {
+    if (!reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
             dr_group_put_score<T, pairs>(plan, (char *)matrix, at.block, p, score);
@@ -184,14 +185,15 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
 }
 
-/* scans: chunks take turns, as in prepare. */
-template <typename T, bool pairs, bool scans>
+/* Chunks take turns as in prepare. */
+template <typename T, bool pairs, dr_prepare_form form>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
+    constexpr bool scans = form == DR_PREPARE_SCANS;
     extern __shared__ __align__(1024) char shared[];
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
-        dr_channel_chunk<T, pairs, scans, 1>(call, x, shared);
+        dr_channel_chunk<T, pairs, form, 1>(call, x, shared);
     else if constexpr (scans)
         dr_beside_close();
 }

@@ -16,6 +16,14 @@
 
 enum { PREPARE_THREADS = 128 };
 
+/* What a kernel of prepare provides for. Code that nobody takes costs, too: a block runs once through tens of kilobytes of it,
+ * and waits for instructions that lie apart. */
+typedef enum {
+    DR_PREPARE_ANY,
+    DR_PREPARE_PLAIN, /* keys that are read as they are written, plain queries, one row a token, gains that are inputs */
+    DR_PREPARE_SCANS  /* plan.scan_inside: the same but for write keys, which it makes, and gains */
+} dr_prepare_form;
+
 /* Vectors that fill rows of a tile as they are. Strides in bytes. */
 typedef struct {
     const char *at;
@@ -370,7 +378,7 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     dr_copy_commit();
 }
 
-/* Keys that the scan makes write keys of, and queries, each a group of copies. */
+/* Keys and queries that are inputs, each a group of copies. */
 template <typename T>
 static __device__ inline void dr_load_keys(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *keys,
                                            char *queries) {
@@ -383,17 +391,18 @@ static __device__ inline void dr_load_keys(const dr_cuda_chunk_plan &plan, const
     }
 }
 
-/* The tiles that prepare begins with. steps: of dr_load_rows. scans: keys are in the tile of the readers, and their copies a
- * group of their own before that of the queries. */
-template <typename T, int steps, bool scans>
+/* The tiles that prepare begins with. steps: of dr_load_rows. With DR_PREPARE_SCANS keys are in the tile of the readers, and
+ * their copies a group of their own before that of the queries. */
+template <typename T, int steps, dr_prepare_form form>
 static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
+    constexpr bool scans = form == DR_PREPARE_SCANS;
     const dr_prepare_room &room = call.facts.room;
     char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
     if (call.facts.plain && x.alive == 64) { /* most often */
         dr_load_plain<T>(dr_shared_address(scans ? reader : writer), dr_shared_address(query), x, call.facts.key,
                          call.facts.query, scans);
-    } else if constexpr (scans) {
-        dr_load_keys<T>(call.plan, x, reader, query);
+    } else if constexpr (form != DR_PREPARE_ANY) {
+        dr_load_keys<T>(call.plan, x, scans ? reader : writer, query);
     } else {
         dr_load_rows<T, steps>(call.plan, x, writer, room.reader ? reader : NULL, query);
     }
@@ -463,6 +472,15 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
+/* Whether DR_PREPARE_PLAIN has what the rule needs. */
+static inline bool dr_rows_plain(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_row &row = rows.row[0];
+    return rows.steps == 1 && !rows.step_axis && row.write == DR_WRITE_KEY && rows.query == DR_QUERY_PLAIN && !row.undecayed &&
+           (row.read == DR_READ_KEY || plan.reader_sum) && (row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA) &&
+           rows.normalizer == DR_NORMALIZER_NONE;
+}
+
 /* Whether the gain of any row is made of r . w, which is 0 where no row reads. */
 static inline bool dr_rows_need_dots(const dr_cuda_rows &rows) {
     const int parts = rows.step_axis ? 1 : rows.steps;
@@ -504,13 +522,13 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     return facts;
 }
 
-/* What the gain of row i is made of, a thread each: asked for long before it is needed. scans: plan.scan_inside, which says
- * one row a token and no normalizer. */
-template <bool scans = false>
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. lean: one row a token and no
+ * normalizer. */
+template <bool lean = false>
 static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
     dr_map_gain_inputs inputs = {};
     if (i >= x.alive) return inputs;
-    if (scans) { /* one of the two is made use of */
+    if (lean) { /* one of the two is made use of */
         const dr_input which = rows.row[0].gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
         inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, i, 0, x.head);
         return inputs;
@@ -524,25 +542,25 @@ static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda
     return inputs;
 }
 
-template <bool scans = false>
+template <bool lean = false>
 static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                       dr_map_gain_inputs inputs, float dot) {
     dr_row_gains gains = {0, 0, 0};
     if (i >= x.alive) return gains;
     inputs.dot = dot;
-    if (!scans) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
+    if (!lean) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
     gains.gain = gains.base = dr_map_base_gain(rows.row[0].gain, rows.gain_eps, &inputs);
     gains.factor = 1;
     return gains;
 }
 
 /* gain and value of row i's factors. */
-template <bool scans = false>
+template <bool lean = false>
 static __device__ inline dr_cuda_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                                 const dr_row_gains &gains) {
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
-    const dr_row &row = scans ? rows.row[0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
+    const dr_row &row = lean ? rows.row[0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
     factors.gain = row.read == DR_READ_NONE ? 0.0f : gains.gain;
     factors.value = row.value == DR_VALUE_NONE ? 0.0f : row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
     return factors;
