@@ -37,7 +37,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const bool beside = tensors->made != NULL;
     dr_prepare_kernel kernel = dr_choose_prepare<T, DR_PREPARE_ANY>(*plan, beside);
     if constexpr (sizeof(T) == 2) {
-        if (dr_rows_plain(*plan)) kernel = dr_choose_prepare<T, DR_PREPARE_PLAIN>(*plan, beside);
+        if (dr_prepare_is_plain(*plan)) kernel = dr_choose_prepare<T, DR_PREPARE_PLAIN>(*plan, beside);
         if (plan->scan_inside) kernel = dr_choose_prepare<T, DR_PREPARE_SCANS>(*plan, beside);
     }
     if (beside) {

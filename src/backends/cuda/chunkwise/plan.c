@@ -82,8 +82,7 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
     const bool pairs = channel && steps == 2;
     const int64_t groups = !channel ? 4 : pairs && reads_written(rule) ? 3 : 2;
-    const bool made = rule->row[0].write == DR_WRITE_PRECONDITIONED; /* write keys are more work */
-    const int64_t time = !channel ? (made ? 13 : 10) : groups == 3 ? 17 : pairs ? 22 : made ? 18 : 16;
+    const int64_t time = !channel ? 10 : groups == 3 ? 17 : pairs ? 22 : 16;
     const int64_t round = groups * plan->processors;
     const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
     plan->beside = (dr_cuda_beside){

@@ -408,9 +408,11 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
     }
 }
 
-/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. */
-template <typename T, int groups, dr_prepare_form form>
-static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
+/* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. alone()
+ * is called once nothing of the chunk waits for other chunks any more. */
+template <typename T, int groups, dr_prepare_form form, typename function>
+static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
+                                               const function &alone) {
     constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
@@ -503,6 +505,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_prepare_put_written<T>(plan, small.leave, shared + room.writer, exit);
         return;
     }
+    alone();
     dr_triangle_invert<precise, groups>(matrix);
     if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
@@ -528,7 +531,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     constexpr bool scans = form == DR_PREPARE_SCANS;
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
-        dr_prepare_chunk<T, 1, form>(call, x, shared);
+        dr_prepare_chunk<T, 1, form>(call, x, shared, [] {});
     else if constexpr (scans)
         dr_beside_close();
 }

@@ -35,8 +35,9 @@ static __device__ inline bool dr_beside_stays(const dr_cuda_beside &beside, unsi
 
 #endif
 
-/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. A group asks for its next ticket
- * when it begins with the one before. */
+/* channel: prepare_channel.cuh, with pairs or not, else prepare.cuh. A group takes its next ticket late in the chunk before, so
+ * that chunks begin nearly in the order of their tickets: taken when that chunk begins, a group that waits long would begin
+ * long after others that wait for it. */
 template <typename T, int groups, bool channel, bool pairs, dr_prepare_form form>
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
@@ -62,13 +63,15 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         index = scans ? taken[group] : dr_beside_index<groups>(beside, dr_forget(round));
         if (index >= blocks) break;
         unsigned next = blocks;
-        if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
+        const auto take = [&] {
+            if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
+        };
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
         const dr_prepare_block x = dr_prepare_find(call, index, true);
         if constexpr (channel)
-            dr_channel_chunk<T, pairs, form, groups>(call, x, own);
+            dr_channel_chunk<T, pairs, form, groups>(call, x, own, take);
         else
-            dr_prepare_chunk<T, groups, form>(call, x, own);
+            dr_prepare_chunk<T, groups, form>(call, x, own, take);
         if (scans && first) taken[group] = next;
         dr_meet<groups>(); /* everything is written, and the tiles are read */
         if (first) dr_flag_raise(call.tensors.made + x.block);

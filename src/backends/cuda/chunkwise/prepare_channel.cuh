@@ -80,8 +80,9 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 }
 
 /* As dr_prepare_chunk. */
-template <typename T, bool pairs, dr_prepare_form form, int groups>
-static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
+template <typename T, bool pairs, dr_prepare_form form, int groups, typename function>
+static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
+                                               const function &alone) {
     constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
@@ -168,6 +169,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
             dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
         return;
     }
+    alone();
     dr_triangle_invert<precise, groups>(matrix);
     if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
@@ -193,7 +195,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 
     extern __shared__ __align__(1024) char shared[];
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
-        dr_channel_chunk<T, pairs, form, 1>(call, x, shared);
+        dr_channel_chunk<T, pairs, form, 1>(call, x, shared, [] {});
     else if constexpr (scans)
         dr_beside_close();
 }

@@ -16,12 +16,13 @@
 
 enum { PREPARE_THREADS = 128 };
 
-/* What a kernel of prepare provides for. Code that nobody takes costs, too: a block runs once through tens of kilobytes of it,
- * and waits for instructions that lie apart. */
+/* What a kernel of prepare provides for. A block runs once through tens of kilobytes of code and waits for instructions: what
+ * lies between them for other rules costs a tenth and more of its time. */
 typedef enum {
     DR_PREPARE_ANY,
-    DR_PREPARE_PLAIN, /* keys that are read as they are written, plain queries, one row a token, gains that are inputs */
-    DR_PREPARE_SCANS  /* plan.scan_inside: the same but for write keys, which it makes, and gains */
+    DR_PREPARE_PLAIN, /* dr_prepare_is_plain: keys and queries that are inputs, read keys those that are written or, with
+                       * plan.reader_sum, key + lambda query; one row a token, whose gain is an input */
+    DR_PREPARE_SCANS  /* plan.scan_inside: the same, but that write keys are made of the keys, and with any gain */
 } dr_prepare_form;
 
 /* Vectors that fill rows of a tile as they are. Strides in bytes. */
@@ -472,8 +473,8 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* Whether DR_PREPARE_PLAIN has what the rule needs. */
-static inline bool dr_rows_plain(const dr_cuda_chunk_plan &plan) {
+/* Whether DR_PREPARE_PLAIN provides for the rule. */
+static inline bool dr_prepare_is_plain(const dr_cuda_chunk_plan &plan) {
     const dr_cuda_rows &rows = plan.rows;
     const dr_row &row = rows.row[0];
     return rows.steps == 1 && !rows.step_axis && row.write == DR_WRITE_KEY && rows.query == DR_QUERY_PLAIN && !row.undecayed &&
