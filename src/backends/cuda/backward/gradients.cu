@@ -100,16 +100,6 @@ template <typename T, int key_boxes, int value_boxes, int reading> static __devi
     put_values<T>(w, w.shared + values, w.shared + d_update);
 }
 
-/* Accumulators as operands A, a high and a low part. */
-template <typename T>
-static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[4][4], const float (&c)[8][4]) {
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            dr_halve<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
-}
-
 /* Products with the states before the chunk are asked for: ask(add). Where the call gives these in float, what rounding took
  * from them goes first. own: whether the group has columns of V. */
 template <typename T, int key_boxes, int value_boxes, int reading, bool own, typename F>
