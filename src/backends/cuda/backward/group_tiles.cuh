@@ -9,6 +9,17 @@
 
 enum { BOX = 64 * 64 * 2 };
 
+/* Over the four lanes that share rows of an accumulator. */
+static __device__ inline float2 sum_of_four(float2 x) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const float left = __shfl_xor_sync(0xffffffffu, x.x, step), right = __shfl_xor_sync(0xffffffffu, x.y, step);
+        x.x += left;
+        x.y += right;
+    }
+    return x;
+}
+
 #ifdef DR_CUDA_WARPGROUPS
 
 /* The same number, of which the compiler then knows that the warp has one: addresses made of it stay in registers of the warp,
@@ -72,21 +83,8 @@ template <typename T> static __device__ inline void load_places(unsigned box, un
     }
 }
 
-/* Over the four lanes that share rows of an accumulator. */
-static __device__ inline float2 sum_of_four(float2 x) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const float left = __shfl_xor_sync(0xffffffffu, x.x, step), right = __shfl_xor_sync(0xffffffffu, x.y, step);
-        x.x += left;
-        x.y += right;
-    }
-    return x;
-}
-
-/* Sums over 64 columns of C times a box, of the thread's two rows; in two chains each. */
-template <typename T> static __device__ inline float2 dots_with(const float (&c)[8][4], unsigned box) {
-    unsigned x[8][2];
-    load_places<T>(box, x);
+/* Sums over 64 columns of C times what stands in its places, of the thread's two rows; in two chains each. */
+template <typename T> static __device__ inline float2 dots_with(const float (&c)[8][4], const unsigned (&x)[8][2]) {
     float2 even = make_float2(0, 0), odd = even;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -95,6 +93,12 @@ template <typename T> static __device__ inline float2 dots_with(const float (&c)
         even.y = fmaf(c[n][2], lower.x, even.y), odd.y = fmaf(c[n][3], lower.y, odd.y);
     }
     return sum_of_four(make_float2(even.x + odd.x, even.y + odd.y));
+}
+
+template <typename T> static __device__ inline float2 dots_with(const float (&c)[8][4], unsigned box) {
+    unsigned x[8][2];
+    load_places<T>(box, x);
+    return dots_with<T>(c, x);
 }
 
 #endif

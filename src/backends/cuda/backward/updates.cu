@@ -2,10 +2,9 @@
  *
  *     Y = Z - diag(c) R~ S      U = A Y      G = scale dO U^T      M = s dY U^T      gradients of values and write gates
  *
- * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. */
-#include "backends/cuda/backward/row_tiles.cuh"
-#include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
-#include "backends/cuda/chunkwise/scan.cuh"
+ * One block of four warps, 64 columns of V at a time; a warp owns 16 rows. On sm_90a rules with a decay of each channel mostly
+ * have warp groups instead (updates_warpgroups.cuh). */
+#include "backends/cuda/backward/updates_warpgroups.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -207,12 +206,6 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
         }
 }
 
-/* Over the four lanes that share rows of an accumulator. */
-static __device__ inline float sum_of_four(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 /* Asks for the inverse as prepare's halves, a fine tile as it is. */
 static __device__ inline void copy_inverse(char *tile, const void *halves) {
     const unsigned mine = threadIdx.x * 16;
@@ -346,11 +339,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
                 write_dot[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dot[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
             }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float sum = sum_of_four(write_dot[h]);
-            if (t == 0) write_dots[mine + g + 8 * h] += sum;
-        }
+        const float2 sums = sum_of_four(make_float2(write_dot[0], write_dot[1]));
+        if (t == 0) write_dots[mine + g] += sums.x, write_dots[mine + g + 8] += sums.y;
         __syncthreads();
         const bool more = column + 64 < V;
         if (more) load_reads<T>(call, x, shared, room, column + 64, 0, !keeps);
@@ -395,8 +385,27 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
     return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room<T>().bytes, stream, *call);
 }
 
+template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backward_call *call, cudaStream_t stream) {
+    const int valued = kind == UPDATES_PAIRS && call->plan.rows.row[0].value == DR_VALUE_NONE;
+    const updates_call all = {*call, dr_block_dividers_of(call->plan), valued};
+    return dr_cuda_launch("updates_warpgroups", updates_warpgroups<__nv_bfloat16, kind>, {call->plan.blocks}, UPDATES_THREADS,
+                          updates_places<kind != UPDATES_LINEAR>::bytes, stream, all);
+}
+
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
     if (call->plan.blocks == 0) return DR_OK;
+    switch (updates_kind_of(&call->plan)) {
+    case UPDATES_LINEAR:
+        return launch_groups<UPDATES_LINEAR>(call, stream);
+    case UPDATES_PLAIN:
+        return launch_groups<UPDATES_PLAIN>(call, stream);
+    case UPDATES_GATED:
+        return launch_groups<UPDATES_GATED>(call, stream);
+    case UPDATES_PAIRS:
+        return launch_groups<UPDATES_PAIRS>(call, stream);
+    case UPDATES_OTHER:
+        break;
+    }
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));
     return DR_OK;
 }
