@@ -47,19 +47,21 @@ static bool run_is_near(gpu *g, int type, const problem *p, dr_path path, const 
     return holds;
 }
 
-static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, uint64_t seed,
-                          fault *what) {
+/* bare: without states, and a key head to each value head, as layers call it: kernels have instances for that. */
+static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, bool bare,
+                          uint64_t seed, fault *what) {
     const dr_recurrence shape = {
         .rule = rule,
         .layout = {.sequences = MOST_SEQUENCES, .rows = cu_seqlens[MOST_SEQUENCES], .cu_seqlens = cu_seqlens},
         .key_heads = 1,
-        .value_heads = rule->tied_scan ? 1 : 2,
+        .value_heads = bare || rule->tied_scan ? 1 : 2,
         .key_size = K,
         .value_size = V,
     };
     if (K < least_key_size(rule)) return true;
     dr_random random = dr_random_start(seed, 7);
     problem *p = problem_create(rule, &shape, false, &random);
+    if (bare) problem_forget_states(p);
     result want = {0};
     bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, true, &want, what) &&
                  run_is_near(g, 0, p, DR_PATH_CHUNKWISE, &want, what) && run_is_near(g, 0, p, DR_PATH_RECURRENT, &want, what) &&
@@ -78,11 +80,14 @@ bool suite_shapes(gpu *g, fault *what) {
             const bool repeats = rule.repeat > 1;
             if (repeats) rule.repeat = 3;
             const uint64_t seed = (uint64_t)(r * SIZES + s);
-            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], seed, what)) return false;
+            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, seed, what)) return false;
             rule.row[0].undecayed = true;
-            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], seed, what)) return false;
+            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, seed, what)) return false;
         }
+    for (int r = 0; r < RULES; r++)
+        if (!rule_is_right(g, dr_rule_find(rules[r]), short_seqlens, 128, 128, true, (uint64_t)(500 + r), what)) return false;
     for (int r = 0; r < CUT_RULES; r++)
-        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, (uint64_t)(1000 + r), what)) return false;
+        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, (uint64_t)(1000 + r), what))
+            return false;
     return true;
 }

@@ -179,6 +179,13 @@ problem *problem_copy(const problem *from) {
     return p;
 }
 
+void problem_forget_states(problem *p) {
+    for (int i = 0; i < DR_STATES; i++) {
+        free(p->initial[i]), free(p->d_final[i]);
+        p->initial[i] = p->d_final[i] = NULL;
+    }
+}
+
 void problem_free(problem *p) {
     for (int i = 0; i < DR_INPUTS; i++) free(p->input[i]);
     for (int i = 0; i < DR_STATES; i++) free(p->initial[i]), free(p->d_final[i]);

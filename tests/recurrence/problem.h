@@ -44,6 +44,8 @@ problem *problem_copy(const problem *from);
  * given initial states (of these sequences) or from its own. */
 problem *problem_part(const problem *from, int64_t sequence, int64_t sequences, const int64_t *first, const int64_t *tokens,
                       double *const initial[DR_STATES]);
+/* From now on without initial states and gradients of final ones. */
+void problem_forget_states(problem *p);
 void problem_free(problem *p);
 void result_free(result *r);
 
