@@ -41,7 +41,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
     const int thread = (int)(threadIdx.x % 128), lane = thread % 32, first = thread / 8, within = thread % 8 * 8;
-    const int column = w.group * 64 + within, left = rows.value_size - column, alive = w.rows.x.rows;
+    const int column = w.group * 64 + within, left = w.plain ? 8 : rows.value_size - column, alive = w.rows.x.rows;
     const unsigned at = dr_tile_at<T>(0, 64, first, within);
     union {
         uint4 words;
@@ -67,7 +67,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     T *to = (T *)value.gradient;
     if (to) {
         to += (w.rows.x.place.first + first) * value.token + (int64_t)w.rows.x.head * value.head + column;
-        if (rows.aligned) {
+        if (w.plain || rows.aligned) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 if (left > 0 && first + 16 * j < alive) __stwb((uint4 *)(to + 16 * j * value.token), put[j].words);
@@ -105,7 +105,7 @@ template <typename T, int key_boxes, int value_boxes, int reading> static __devi
 template <typename T, int key_boxes, int value_boxes, int reading, bool own, typename F>
 static __device__ inline void ask_states(const worker &w, F ask) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
-    const bool entry = w.rows.entry;
+    const bool entry = gives_entry(w);
     if (entry) {
         const auto replace = [&](bool rest) {
             const float *given = rest ? dr_given_state(w.call, w.rows.x, false) : NULL;
@@ -204,7 +204,8 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
     operands_of<T>(y, u);
     put_box<T>(values, y);
     dr_shared_fence();
-    if (!w.call.direct) put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
+    if (!leads_direct(w.call, reading, w.plain))
+        put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
 }
 
 /* ---- G and M ------------------------------------------------------------------------------------------------------------ */
@@ -230,7 +231,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
         const int row = w.row + 8 * h;
         factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
         begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
-        near[h] = decay.near[erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
+        near[h] = decay.near[!w.plain && erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
     }
     dr_group_wait<0>();
     mask_scores(w, factor, begin, near, erase, c);
@@ -243,7 +244,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
 /* ---- the kernel --------------------------------------------------------------------------------------------------------- */
 
 /* only: the group, where not all have the same to do, so that no product is conditional; else -1. */
-template <typename T, int key_boxes, int value_boxes, int reading, int only>
+template <typename T, int key_boxes, int value_boxes, int reading, bool plain, int only>
 static __device__ inline void compute_chunks(const gradients_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     constexpr bool has_values = only < value_boxes, has_keys = only < key_boxes;
@@ -260,7 +261,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         const int64_t block = told.x.block;
         if (block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
-        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
+        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, plain};
         float u[8][4], asked[8][4], q[8][4], r[8][4];
 #pragma unroll
         for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
@@ -281,7 +282,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);
-        if (!call.direct && group == shape::groups - 1 && thread < 64) {
+        if (!leads_direct(call, reading, plain) && group == shape::groups - 1 && thread < 64) {
             float value = sums.value_dot[0][thread], write = sums.write_dot[0][thread];
             if (value_boxes == 2) value += sums.value_dot[1][thread], write += sums.write_dot[1][thread];
             call.back.value_dot[block * 64 + thread] = value;
@@ -304,7 +305,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
 
 #endif
 
-template <typename T, int key_boxes, int value_boxes, int reading>
+template <typename T, int key_boxes, int value_boxes, int reading, bool plain>
 static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
     gradients(const __grid_constant__ gradients_call call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -320,15 +321,15 @@ static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? 
     __syncthreads();
     if (threadIdx.x < 128) {
         if (shape::groups == 2) dr_registers_give<40>();
-        copy_chunks<T, key_boxes, value_boxes, reading>(call, shared);
+        copy_chunks<T, key_boxes, value_boxes, reading, plain>(call, shared);
     } else {
         if (shape::groups == 2) dr_registers_take<232>();
         if constexpr (key_boxes == value_boxes)
-            compute_chunks<T, key_boxes, value_boxes, reading, shape::groups == 1 ? 0 : -1>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, plain, shape::groups == 1 ? 0 : -1>(call, shared);
         else if (threadIdx.x < 256)
-            compute_chunks<T, key_boxes, value_boxes, reading, 0>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, plain, 0>(call, shared);
         else
-            compute_chunks<T, key_boxes, value_boxes, reading, 1>(call, shared);
+            compute_chunks<T, key_boxes, value_boxes, reading, plain, 1>(call, shared);
     }
 #endif
 }
@@ -337,8 +338,14 @@ template <typename T, int key_boxes, int value_boxes, int reading>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
-    return dr_cuda_launch("gradients", gradients<T, key_boxes, value_boxes, reading>, {grid},
-                          chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, gradients_of(*call));
+    const gradients_call known = gradients_of(*call);
+    const auto run = [&](auto kernel) {
+        return dr_cuda_launch("gradients", kernel, {grid}, chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES,
+                              stream, known);
+    };
+    if constexpr (key_boxes == 2 && value_boxes == 2 && reading != READS_NOTHING)
+        if (gradients_plain(known, reading)) return run(gradients<T, key_boxes, value_boxes, reading, true>);
+    return run(gradients<T, key_boxes, value_boxes, reading, false>);
 }
 
 template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {

@@ -84,6 +84,24 @@ static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
     return {call, dr_rows_direct(rows), dr_rows_made(rows), dr_row_led(row), dr_row_written(row), dr_row_gained(row)};
 }
 
+/* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows
+ * decay the state before they read it, and gradients lead to the inputs or, with READS_OTHER, to key_scan. Such calls have
+ * instances of their own: a warp runs through its code once a chunk, and waits for what it passes by as well. */
+static inline bool gradients_plain(const gradients_call &call, int reading) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    return rows.aligned && rows.key_size == call.plan.key_width && rows.value_size == call.plan.value_width && !call.initial &&
+           !call.d_final && !rows.row[0].undecayed && (reading == READS_OTHER ? call.made && !call.diagonal.key : call.direct);
+}
+
+/* Whether gradients of rows lead to the inputs; whether those of keys lead to the diagonal scan's backward. */
+static __device__ inline bool leads_direct(const gradients_call &call, int reading, bool plain) {
+    return plain ? reading != READS_OTHER : call.direct;
+}
+
+static __device__ inline bool leads_made(const gradients_call &call, int reading, bool plain) {
+    return plain ? reading == READS_OTHER : (reading == READS_OTHER || reading == READS_NOTHING) && call.made;
+}
+
 #ifdef DR_CUDA_WARPGROUPS
 
 /* ---- the ring ----------------------------------------------------------------------------------------------------------- */
@@ -119,13 +137,12 @@ static __device__ inline void tell_tile(unsigned base, const ring_at &at, bool a
     dr_gate_arrive(filled_gate(base, at.place));
 }
 
-/* ---- gradients of rows: of decays (decay.cu says of what) and gains
- * ----------------------------------------------------------------- */
+/* ---- gradients of rows: of decays (decay.cu says of what) and gains ---------------------------------------------------- */
 
 /* By one warp: two rows a lane. groups: that had channels. */
 template <bool reads>
 static __device__ inline void put_decays(const dr_cuda_backward_call &call, const chunk_rows &told, const chunk_sums &sums,
-                                         int groups) {
+                                         int groups, bool plain) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const int lane = (int)(threadIdx.x % 32);
@@ -136,8 +153,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
-            if (reads && !dr_undecayed(rows, i)) reader[e] -= told.gain[i] * sums.read[g][i];
-            if (reads && i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
+            if (reads && (plain || !dr_undecayed(rows, i))) reader[e] -= told.gain[i] * sums.read[g][i];
+            if (reads && !plain && i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
@@ -189,11 +206,11 @@ static __device__ inline void put_gains(const gradients_call &call, const chunk_
 }
 
 /* What is left of a chunk when all computing threads are done with it: a warp each. */
-template <int key_boxes, int value_boxes>
+template <int key_boxes, int value_boxes, int reading, bool plain>
 static __device__ inline void finish_chunk(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
-    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes);
-    if (threadIdx.x / 32 == 1 && call.direct) put_gains<true>(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes, plain);
+    if (threadIdx.x / 32 == 1 && leads_direct(call, reading, plain)) put_gains<true>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 
@@ -201,7 +218,7 @@ static __device__ inline void finish_chunk(const gradients_call &call, const chu
 
 /* A block of rows a warp: the lower lanes run down from a row each, the upper ones from the start of the block. alpha: of row
  * lane % 16 of the block. */
-static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, chunk_decays &to) {
+static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, bool plain, chunk_decays &to) {
     const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32 % 4) * 16, i = begin + own;
     float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
 #pragma unroll
@@ -217,7 +234,7 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
         return;
     }
     to.head[i] = head;
-    to.read[i] = dr_undecayed(rows, i) ? before : head;
+    to.read[i] = !plain && dr_undecayed(rows, i) ? before : head;
     if (own == 15) to.total[begin / 16] = head;
 }
 
@@ -240,13 +257,15 @@ static __device__ inline row_inputs fetch_rows(const dr_cuda_backward_call &call
 }
 
 static __device__ inline void make_rows(const dr_cuda_backward_call &call, const dr_row_block &x, const row_inputs &from,
-                                        chunk_rows &to) {
+                                        bool plain, chunk_rows &to) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x;
     if (i == 0) {
         to.x = x;
-        to.entry = dr_given_state(call, x, false) != NULL;
-        to.beyond = dr_given_state(call, x, true) != NULL;
+        if (!plain) {
+            to.entry = dr_given_state(call, x, false) != NULL;
+            to.beyond = dr_given_state(call, x, true) != NULL;
+        }
     }
     if (i < 64) {
         const float gain = from.factors.gain, rest = -gain / dr_score_gain(gain);
@@ -256,16 +275,18 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         to.lambda[i] = from.lambda;
         to.mixed[i] = rest * from.lambda;
     }
-    make_decays(rows, expf(from.log_decay), to.decay);
+    make_decays(rows, expf(from.log_decay), plain, to.decay);
 }
 
-template <typename T, int key_boxes, int value_boxes, int reading>
+template <typename T, int key_boxes, int value_boxes, int reading, bool plain>
 static __device__ inline void copy_chunks(const gradients_call &call, char *shared) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int width = plan.key_width;
+    const int width = plan.key_width, key_size = plain ? key_boxes * 64 : rows.key_size,
+              value_size = plain ? value_boxes * 64 : rows.value_size;
+    const bool aligned = plain || rows.aligned;
     const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
     const dr_source d_update = {call.back.d_update, plan.value_width, 0, 0};
     chunk_rows *told = (chunk_rows *)(shared + ROWS);
@@ -282,10 +303,10 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         row_inputs inputs;
         if (more) inputs = fetch_rows(call, x);
         dr_gate_wait(free_gate(base, PLACES + side), turn);
-        if (made + over >= 2) finish_chunk<key_boxes, value_boxes>(call, told[side], sums[side]);
+        if (made + over >= 2) finish_chunk<key_boxes, value_boxes, reading, plain>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_rows(call, x, inputs, told[side]);
+            make_rows(call, x, inputs, plain, told[side]);
         else if (threadIdx.x == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));
@@ -314,16 +335,16 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
                 const bool ours = i == shape::d_update;
                 warp_copy_rows<T, 64, value_boxes>(
                     to, (const T *)source.at + (ours ? block * 64 : x.place.first) * source.token + x.head * source.head,
-                    source.token, ours ? 64 : x.rows, ours ? value_boxes * 64 : rows.value_size, ours || rows.aligned);
+                    source.token, ours ? 64 : x.rows, ours ? value_boxes * 64 : value_size, ours || aligned);
             } else {
                 const dr_source source = i == shape::write ? dr_write_source(rows)
                                          : i == shape::key ? dr_reader_source(rows)
                                                            : dr_query_source(rows);
                 warp_copy_rows<T, 64, key_boxes>(to,
                                                  (const T *)source.at + x.place.first * source.token + x.key_head * source.head,
-                                                 source.token, x.rows, rows.key_size, rows.aligned);
+                                                 source.token, x.rows, key_size, aligned);
             }
-            tell_tile(base, own, rows.aligned);
+            tell_tile(base, own, aligned);
         }
         at = ring_forward(at, shape::tiles);
     }
@@ -340,7 +361,17 @@ typedef struct {
     unsigned base;
     int group, row, t;
     ring_at first; /* where the tiles of the chunk begin */
+    bool plain;    /* gradients_plain, known to the compiler */
 } worker;
+
+/* Whether the call gives the state before the chunk; the gradient of that after it. */
+static __device__ inline bool gives_entry(const worker &w) {
+    return !w.plain && w.rows.entry;
+}
+
+static __device__ inline bool gives_beyond(const worker &w) {
+    return !w.plain && w.rows.beyond;
+}
 
 static __device__ inline void meet_group(const worker &w) {
     __barrier_sync_count(2 + w.group, 128);

@@ -60,8 +60,8 @@ static __device__ inline float trace_of(const worker &w, const float (&c)[8][4])
 template <typename T>
 static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, int64_t stride, int size,
                                          const float (&c)[8][4]) {
-    const bool aligned = w.call.plan.rows.aligned;
-    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
+    const bool aligned = w.plain || w.call.plan.rows.aligned;
+    const int left = w.plain ? 64 : size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
     const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
     uint4 eight[4];
     dr_group_lay_rows<T>(w.shared + box, c);
@@ -84,7 +84,7 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
 }
 
 /* The same where rows that are all there and whole leave by one straight run of code and others by a loop: fewer instructions
- * to load, which pays where three matrices leave (READS_OTHER) and not where two do. */
+ * to load, which pays where three matrices leave (READS_OTHER) and not where two do; put_tokens of plain calls has no more. */
 template <typename T>
 static __device__ inline void put_straight(const worker &w, unsigned box, T *to, int64_t stride, int size,
                                            const float (&c)[8][4]) {
@@ -203,7 +203,7 @@ static __device__ inline void put_input(const worker &w, unsigned box, dr_input 
     const dr_cuda_input &input = w.call.plan.rows.input[i];
     if (!input.gradient) return;
     T *to = (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64;
-    if constexpr (reading == READS_OTHER)
+    if (reading == READS_OTHER && !w.plain)
         put_straight<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
     else
         put_tokens<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
@@ -211,7 +211,7 @@ static __device__ inline void put_input(const worker &w, unsigned box, dr_input 
 
 template <typename T, int reading = READS_NOTHING>
 static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
-    if (w.call.direct || w.call.made)
+    if (w.plain || w.call.direct || w.call.made)
         put_input<T, reading>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
@@ -222,8 +222,8 @@ template <typename T, int reading>
 static __device__ inline void put_keys(const worker &w, unsigned read, unsigned write, float (&r)[8][4], float (&k)[8][4]) {
     constexpr bool reads = reading != READS_NOTHING;
     const gradients_call &call = w.call;
-    const bool made = (!reads || reading == READS_OTHER) && call.made;
-    if (!made && !call.direct) {
+    const bool made = leads_made(call, reading, w.plain);
+    if (!w.plain && !made && !call.direct) {
         if (reads) {
             scale_rows(r, 1 / dr_score_gain(w.rows.gain[w.row]), 1 / dr_score_gain(w.rows.gain[w.row + 8]));
             put_floats(w, call.back.d_read, r);
@@ -241,7 +241,7 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
             else
                 r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
-    if (made && !call.diagonal.key) {
+    if (made && (w.plain || !call.diagonal.key)) {
         put_input<T, reading>(w, read, DR_INPUT_KEY, r);
         put_shared(w, write, call.diagonal, k);
         return;
@@ -280,7 +280,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
     const chunk_decays &decay = w.rows.decay;
-    const bool made = (!shape::reads || shape::apart) && w.call.made;
+    const bool made = leads_made(w.call, reading, w.plain);
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
@@ -290,7 +290,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         dr_group_commit();
     };
     dr_shared_fence();
-    if (w.rows.beyond) {
+    if (gives_beyond(w)) {
         const auto replace = [&](const float *given) {
             meet_group(w);
             for (int b = 0; b < value_boxes; b++)
@@ -305,7 +305,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     }
     if (rows.scalar_decay) { /* S . dS' is the trace of a product, which takes fewer instructions than the sum */
         float all[8][4];
-        from_exit(w.rows.beyond);
+        from_exit(gives_beyond(w));
         dr_group_begin();
 #pragma unroll
         for (int b = 0; b < value_boxes; b++)
@@ -313,12 +313,12 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         dr_group_commit();
         dr_group_wait<0>();
         float exit = trace_of(w, all);
-        if (w.rows.entry || w.rows.beyond)
+        if (gives_entry(w) || gives_beyond(w))
             exit = exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state);
         exit = dr_warp_sum(exit);
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
     } else {
-        from_exit(w.rows.beyond);
+        from_exit(gives_beyond(w));
         dr_group_wait<0>();
     }
     leave_tile(w, shape::output);
@@ -370,7 +370,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     float2 mix = make_float2(0, 0); /* r . query; r has its factor s as yet */
     if (shape::sums) {
         dots_with<T>(q, r, w.base + query, ask, mix);
-        if (w.call.direct) lead_sum(w, mix, r, q);
+        if (leads_direct(w.call, reading, w.plain)) lead_sum(w, mix, r, q);
     } else if (rows.scalar_decay) {
         ask = dots_with<T>(q, w.base + query);
     }

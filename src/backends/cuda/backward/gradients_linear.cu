@@ -137,7 +137,7 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
     const dr_cuda_rows &rows = call.plan.rows;
     const int thread = (int)(threadIdx.x % 128), row = thread - 64;
     __barrier_sync_count(1, 128); /* sums of all warps are there */
-    if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes);
+    if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes, false);
     if (thread / 32 == 1 && call.direct) put_gains<false>(call, told, sums, key_boxes, value_boxes);
     if (row >= 0 && !call.direct) {
         const float dot = value_boxes == 2 ? sums.value_dot[0][row] + sums.value_dot[1][row] : sums.value_dot[0][row];
@@ -161,7 +161,7 @@ static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call
         const dr_map_gain_inputs inputs = dr_prepare_gain_inputs(rows, block, i);
         to.value[i] = dr_prepare_factors(rows, block, i, dr_prepare_gain(rows, block, i, inputs, 0)).value;
     }
-    make_decays(rows, alpha, to.decay);
+    make_decays(rows, alpha, false, to.decay);
 }
 
 /* S . dS', by warp. Leaves the chunk's tiles. */
@@ -376,8 +376,8 @@ static __device__ inline void compute_linear(const gradients_call &call, char *s
         dr_gate_wait(filled_gate(base, PLACES + side), turn);
         const chunk_rows &told = ((const chunk_rows *)(shared + ROWS))[side];
         if (told.x.block < 0) break;
-        const worker w = {
-            call, told, ((chunk_sums *)(shared + SUMS))[side], shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at};
+        chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
+        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, false};
         const int tiles = linear_tiles<key_boxes, value_boxes>(told);
         compute_chunk<T, key_boxes, value_boxes>(w, read);
         dr_gate_arrive(free_gate(base, PLACES + side));
