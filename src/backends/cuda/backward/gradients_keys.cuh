@@ -9,30 +9,31 @@
 
 /* ---- what queries and keys get ------------------------------------------------------------------------------------------ */
 
-/* The sum of S . dS' over the tiles of 64 channels from `first` on and all columns of V, this thread's part; given states as
- * they are. By four warps. */
-template <typename T, int value_boxes>
-static __device__ inline float exit_sum(const dr_cuda_backward_call &call, const chunk_rows &told, int first, const char *state,
-                                        const char *d_state) {
-    const int thread = (int)(threadIdx.x % 128);
+/* The sum of S . dS' over tiles of 64 channels and all columns of V, this thread's part. By four warps. */
+template <typename T, int value_boxes> static __device__ inline float exit_sum(const char *state, const char *d_state) {
     float sum = 0;
-    if (!told.entry && !told.beyond) {
 #pragma unroll 4
-        for (int i = thread; i < value_boxes * 64 * 8; i += 128) {
-            const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
-            const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
+    for (int i = (int)(threadIdx.x % 128); i < value_boxes * 64 * 8; i += 128) {
+        const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
+        const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
-                sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
-            }
+        for (int e = 0; e < 4; e++) {
+            const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
+            sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
         }
-        return sum;
     }
+    return sum;
+}
+
+/* The same with what the call gives of them as it is. first: of the channels. */
+template <typename T, int value_boxes>
+static __device__ inline float given_exit_sum(const dr_cuda_backward_call &call, const chunk_rows &told, int first,
+                                              const char *state, const char *d_state) {
     const dr_cuda_rows &rows = call.plan.rows;
     const float *entry = dr_given_state(call, told.x, false), *beyond = dr_given_state(call, told.x, true);
+    float sum = 0;
 #pragma unroll 1
-    for (int i = thread; i < value_boxes * 64 * 64; i += 128) {
+    for (int i = (int)(threadIdx.x % 128); i < value_boxes * 64 * 64; i += 128) {
         const int column = i % (value_boxes * 64), channel = i / (value_boxes * 64);
         const unsigned at = dr_tile_at<T>(0, 64, column, channel);
         const float before =
@@ -314,7 +315,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         dr_group_wait<0>();
         float exit = trace_of(w, all);
         if (gives_entry(w) || gives_beyond(w))
-            exit = exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state);
+            exit = given_exit_sum<T, value_boxes>(w.call, w.rows, w.group * 64, w.shared + state, w.shared + d_state);
         exit = dr_warp_sum(exit);
         if (threadIdx.x % 32 == 0) w.sums.exit[w.group * 4 + dr_scan_warp()] = exit;
     } else {

@@ -43,10 +43,10 @@ template <typename T> static __device__ inline void copy_box(char *to, const T *
 
 /* The chunk's tokens of an input, boxes of 64 columns. */
 template <typename T>
-static __device__ inline void copy_tokens(char *to, const dr_cuda_rows &rows, const dr_row_block &x, const dr_source &source,
-                                          int head, int boxes, int size) {
+static __device__ inline void copy_tokens(char *to, const dr_row_block &x, const dr_source &source, int head, int boxes,
+                                          int size, bool aligned) {
     const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
-    dr_copy_rows<T>(to, 64, boxes, size, rows.aligned, 64, 0, 1, from);
+    dr_copy_rows<T>(to, 64, boxes, size, aligned, 64, 0, 1, from);
 }
 
 /* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
@@ -69,13 +69,15 @@ template <typename T> static __device__ inline void expect_linear(const dr_cuda_
     if (i == 64) dr_bulk_prefetch((const char *)call.back.d_exit + x.block * bytes, bytes);
 }
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void copy_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int width = plan.key_width;
+    const int width = plan.key_width, key_size = plain ? key_boxes * 64 : rows.key_size,
+              value_size = plain ? value_boxes * 64 : rows.value_size;
+    const bool aligned = plain || rows.aligned;
     const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
     ring_at at = {0, 1};
 #pragma unroll 1
@@ -94,16 +96,17 @@ static __device__ inline void copy_linear(const gradients_call &call, char *shar
             else if (i < shape::output)
                 copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
             else if (i == shape::key)
-                copy_tokens<T>(to, rows, x, dr_write_source(rows), x.key_head, key_boxes, rows.key_size);
+                copy_tokens<T>(to, x, dr_write_source(rows), x.key_head, key_boxes, key_size, aligned);
             else if (i == shape::query)
-                copy_tokens<T>(to, rows, x, dr_query_source(rows), x.key_head, key_boxes, rows.key_size);
+                copy_tokens<T>(to, x, dr_query_source(rows), x.key_head, key_boxes, key_size, aligned);
             else if (i == shape::value)
-                copy_tokens<T>(to, rows, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, rows.value_size);
+                copy_tokens<T>(to, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, value_size, aligned);
             else
-                copy_tokens<T>(to, rows, x, d_o, x.head, value_boxes, rows.value_size);
-            tell_tile(base, at, rows.aligned);
+                copy_tokens<T>(to, x, d_o, x.head, value_boxes, value_size, aligned);
+            tell_tile(base, at, aligned);
             at = ring_forward(at, 1);
         }
+        if (plain) continue;
         const dr_strided<T> none = {NULL, 0, 0};
         const float *given[2] = {dr_given_state(call, x, false), dr_given_state(call, x, true)};
 #pragma unroll 1
@@ -125,21 +128,22 @@ static __device__ inline void copy_linear(const gradients_call &call, char *shar
 }
 
 /* Tiles of a chunk. */
-template <int key_boxes, int value_boxes> static __device__ inline int linear_tiles(const chunk_rows &told) {
-    return linear_shape<key_boxes, value_boxes>::rests + (told.entry || told.beyond ? 2 * key_boxes : 0);
+template <int key_boxes, int value_boxes, bool plain> static __device__ inline int linear_tiles(const chunk_rows &told) {
+    return linear_shape<key_boxes, value_boxes>::rests + (!plain && (told.entry || told.beyond) ? 2 * key_boxes : 0);
 }
 
 /* ---- making -------------------------------------------------------------------------------------------------------------- */
 
 /* What is left of a chunk when all computing threads are done with it. */
-template <int key_boxes, int value_boxes>
+template <int key_boxes, int value_boxes, bool plain>
 static __device__ inline void finish_linear(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int thread = (int)(threadIdx.x % 128), row = thread - 64;
     __barrier_sync_count(1, 128); /* sums of all warps are there */
-    if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes, false);
-    if (thread / 32 == 1 && call.direct) put_gains<false>(call, told, sums, key_boxes, value_boxes);
-    if (row >= 0 && !call.direct) {
+    if (thread < 32 && rows.scalar_decay) put_decays<false>(call, told, sums, key_boxes, plain);
+    if (thread / 32 == 1 && leads_direct(call, READS_NOTHING, plain))
+        put_gains<false>(call, told, sums, key_boxes, value_boxes);
+    if (row >= 0 && !leads_direct(call, READS_NOTHING, plain)) {
         const float dot = value_boxes == 2 ? sums.value_dot[0][row] + sums.value_dot[1][row] : sums.value_dot[0][row];
         call.back.value_dot[told.x.block * 64 + row] = dot;
         call.back.write_dot[told.x.block * 64 + row] = told.value[row] * dot;
@@ -147,36 +151,41 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
     __barrier_sync_count(1, 128);
 }
 
-static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const dr_row_block &x, chunk_rows &to) {
+static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const dr_row_block &x, bool plain,
+                                               chunk_rows &to) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)(threadIdx.x % 128), row = i / 32 * 16 + i % 16;
     const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
     if (i == 0) {
         to.x = x;
-        to.entry = dr_given_state(call, x, false) != NULL;
-        to.beyond = dr_given_state(call, x, true) != NULL;
+        if (!plain) {
+            to.entry = dr_given_state(call, x, false) != NULL;
+            to.beyond = dr_given_state(call, x, true) != NULL;
+        }
     }
     if (i < 64) {
         const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, 0, 0};
         const dr_map_gain_inputs inputs = dr_prepare_gain_inputs(rows, block, i);
         to.value[i] = dr_prepare_factors(rows, block, i, dr_prepare_gain(rows, block, i, inputs, 0)).value;
     }
-    make_decays(rows, alpha, false, to.decay);
+    make_decays(rows, alpha, plain, to.decay);
 }
 
 /* S . dS', by warp. Leaves the chunk's tiles. */
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const chunk_rows &told, chunk_sums &sums,
                                        const char *shared, unsigned base, ring_at at) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    const int tiles = linear_tiles<key_boxes, value_boxes>(told);
+    const int tiles = linear_tiles<key_boxes, value_boxes, plain>(told);
     for (int b = 0; b < key_boxes; b++) {
         const ring_at state = ring_forward(at, shape::state + b), exit = ring_forward(at, shape::exit + b);
         dr_gate_wait(filled_gate(base, state.place), state.turn);
         dr_gate_wait(filled_gate(base, exit.place), exit.turn);
         if (!call.plan.rows.scalar_decay) continue;
-        const float sum = dr_warp_sum(
-            exit_sum<T, value_boxes>(call, told, b * 64, shared + state.place * PLACE, shared + exit.place * PLACE));
+        const char *before = shared + state.place * PLACE, *after = shared + exit.place * PLACE;
+        const bool given = !plain && (told.entry || told.beyond);
+        const float sum = dr_warp_sum(given ? given_exit_sum<T, value_boxes>(call, told, b * 64, before, after)
+                                            : exit_sum<T, value_boxes>(before, after));
         if (threadIdx.x % 32 == 0) sums.exit[b * 4 + threadIdx.x / 32 % 4] = sum;
     }
 #pragma unroll 1
@@ -187,7 +196,7 @@ static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const 
     }
 }
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void make_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -203,17 +212,17 @@ static __device__ inline void make_linear(const gradients_call &call, char *shar
         const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
         if (more && x.rows == 0) continue;
         dr_gate_wait(free_gate(base, PLACES + side), turn);
-        if (made + over >= 2) finish_linear<key_boxes, value_boxes>(call, told[side], sums[side]);
+        if (made + over >= 2) finish_linear<key_boxes, value_boxes, plain>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_linear_rows(call, x, told[side]);
+            make_linear_rows(call, x, plain, told[side]);
         else if (threadIdx.x % 128 == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));
         if (more) {
             __barrier_sync_count(1, 128); /* what told has is there */
-            sum_exit<T, key_boxes, value_boxes>(call, told[side], sums[side], shared, base, at);
-            at = ring_forward(at, linear_tiles<key_boxes, value_boxes>(told[side]));
+            sum_exit<T, key_boxes, value_boxes, plain>(call, told[side], sums[side], shared, base, at);
+            at = ring_forward(at, linear_tiles<key_boxes, value_boxes, plain>(told[side]));
         }
         turn ^= side;
         side ^= 1;
@@ -274,7 +283,7 @@ template <typename T> static __device__ inline void put_linear_values(const work
 
 /* turn: of the boxes of scores. No product is conditional: a group that has no channels of K, or no columns of V, of its own
  * makes those of the other once more. */
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     constexpr bool single = shape::groups == 1;
@@ -282,11 +291,11 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     const int mine = key_boxes == 2 ? w.group : 0;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const chunk_decays &decay = w.rows.decay;
-    const bool direct = w.call.direct, dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
+    const bool direct = leads_direct(w.call, READS_NOTHING, plain), dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
     const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
                    score = w.base + WORK;
     float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
-    const int given = same_in_warp(w.rows.entry || w.rows.beyond);
+    const int given = plain ? 0 : same_in_warp(w.rows.entry || w.rows.beyond);
     const unsigned output = w.base + await_tile(w, shape::output), value = w.base + await_tile(w, shape::value),
                    query = w.base + await_tile(w, shape::query), key = w.base + await_tile(w, shape::key);
     dr_group_settle(q), dr_group_settle(k), dr_group_settle(z); /* zeros, before products begin */
@@ -364,7 +373,7 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     for (int i = shape::output; i < shape::rests; i++) leave_tile(w, i);
 }
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void compute_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
     const int thread = (int)(threadIdx.x % 128), group = same_in_warp((int)(threadIdx.x / 128) - 2), lane = thread % 32;
@@ -377,9 +386,9 @@ static __device__ inline void compute_linear(const gradients_call &call, char *s
         const chunk_rows &told = ((const chunk_rows *)(shared + ROWS))[side];
         if (told.x.block < 0) break;
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
-        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, false};
-        const int tiles = linear_tiles<key_boxes, value_boxes>(told);
-        compute_chunk<T, key_boxes, value_boxes>(w, read);
+        const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, plain};
+        const int tiles = linear_tiles<key_boxes, value_boxes, plain>(told);
+        compute_chunk<T, key_boxes, value_boxes, plain>(w, read);
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, tiles);
         at.place = same_in_warp(at.place);
@@ -391,7 +400,7 @@ static __device__ inline void compute_linear(const gradients_call &call, char *s
 
 #endif
 
-template <typename T, int key_boxes, int value_boxes>
+template <typename T, int key_boxes, int value_boxes, bool plain>
 static __global__ void __launch_bounds__(256 + 128 * (key_boxes > value_boxes ? key_boxes : value_boxes), 1)
     gradients_linear(const __grid_constant__ gradients_call call) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -408,13 +417,13 @@ static __global__ void __launch_bounds__(256 + 128 * (key_boxes > value_boxes ? 
     __syncthreads();
     if (threadIdx.x < 128) {
         dr_registers_give<40>();
-        copy_linear<T, key_boxes, value_boxes>(call, shared);
+        copy_linear<T, key_boxes, value_boxes, plain>(call, shared);
     } else if (threadIdx.x < 256) {
         dr_registers_give<88>();
-        make_linear<T, key_boxes, value_boxes>(call, shared);
+        make_linear<T, key_boxes, value_boxes, plain>(call, shared);
     } else {
         dr_registers_take<shape::groups == 2 ? 192 : 240>();
-        compute_linear<T, key_boxes, value_boxes>(call, shared);
+        compute_linear<T, key_boxes, value_boxes, plain>(call, shared);
     }
 #endif
 }
@@ -423,8 +432,14 @@ template <typename T, int key_boxes, int value_boxes>
 static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
-    return dr_cuda_launch("gradients_linear", gradients_linear<T, key_boxes, value_boxes>, {grid},
-                          linear_shape<key_boxes, value_boxes>::threads, LINEAR_BYTES, stream, gradients_of(*call));
+    const gradients_call known = gradients_of(*call);
+    const auto run = [&](auto kernel) {
+        return dr_cuda_launch("gradients_linear", kernel, {grid}, linear_shape<key_boxes, value_boxes>::threads, LINEAR_BYTES,
+                              stream, known);
+    };
+    if constexpr (key_boxes == 2 && value_boxes == 2)
+        if (gradients_plain(known, READS_NOTHING)) return run(gradients_linear<T, key_boxes, value_boxes, true>);
+    return run(gradients_linear<T, key_boxes, value_boxes, false>);
 }
 
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream) {
