@@ -21,10 +21,12 @@
  * which have dO as well, and of U and dS'; of the columns of V that come next. */
 template <typename T> struct stage_copy {
     const T *rows, *state, *d_o;
-    unsigned to; /* in the first stage, of dY or U */
+    unsigned to;  /* in the first stage, of dY or U */
+    unsigned out; /* and of dO in a lean form of pairs */
+    int left;     /* tokens of dO that are there from the first on */
 };
 
-template <typename T>
+template <typename T, int form>
 static __device__ inline stage_copy<T> stage_copy_of(const dr_cuda_backward_call &call, const dr_row_block &x,
                                                      const char *shared, const keys_room &room, int first, int half) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit;
@@ -38,13 +40,16 @@ static __device__ inline stage_copy<T> stage_copy_of(const dr_cuda_backward_call
                  (row * plan.key_width + first + within);
     copy.d_o =
         (const T *)call.d_o + x.place.first * d_o_width + (x.head * plan.rows.value_size + row * (int)d_o_width + within);
+    copy.left = x.place.tokens - row;
     copy.to = dr_tile_at<T>(dr_shared_address(shared + (one ? room.stage[1] : room.stage[2])), 64, row, within);
+    copy.out = dr_tile_at<T>(dr_shared_address(shared + room.stage[0]), 64, 2 * row + 1, within);
     return copy;
 }
 
 /* Asks for the stage at `place`, columns of V from `column` on. whole: all 64 rows of dO are there, a token each, and columns.
+ * In a lean form rows of dO without a query hold anything: what products make of them stays in their rows, which nobody reads.
  */
-template <typename T>
+template <typename T, int form>
 static __device__ inline void load_stage(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int place, int column, int half, bool whole,
                                          stage_copy<T> &copy) {
@@ -52,13 +57,16 @@ static __device__ inline void load_stage(const dr_cuda_backward_call &call, cons
     const dr_cuda_chunk_plan &plan = call.plan;
     const int K = plan.key_width, V = plan.value_width, tile = room.stage[1] - room.stage[0];
     const int d_o_step = plan.rows.value_heads * plan.rows.value_size * step;
-    const unsigned to = copy.to + (unsigned)place;
-    const bool one = half == COPY_FIRST;
-    if (one && !whole) dr_load_output_rows<T>(shared + place + room.stage[0], plan.rows, x, call.d_o, column);
+    constexpr bool lean = form & LEAN, pairs = form & PAIRS;
+    const unsigned to = copy.to + (unsigned)place, out = lean && pairs ? copy.out + (unsigned)place : to - (unsigned)tile;
+    const bool one = half == COPY_FIRST, reads = lean ? form & READS : plan.reads;
+    if (one && !lean && !whole) dr_load_output_rows<T>(shared + place + room.stage[0], plan.rows, x, call.d_o, column);
 #pragma unroll
     for (int j = 0; j < 64 / step; j++) {
-        if (one && whole) dr_copy_whole(to + (unsigned)(j * bytes - tile), copy.d_o + j * d_o_step);
-        if (plan.reads || !one) dr_copy_whole(to + (unsigned)(j * bytes), copy.rows + j * step * V);
+        if (one && lean && j * step < (pairs ? 32 : 64))
+            dr_copy_async(out + (unsigned)(j * bytes * (pairs ? 2 : 1)), copy.d_o + j * d_o_step, j * step < copy.left);
+        if (one && !lean && whole) dr_copy_whole(out + (unsigned)(j * bytes), copy.d_o + j * d_o_step);
+        if (reads || !one) dr_copy_whole(to + (unsigned)(j * bytes), copy.rows + j * step * V);
         dr_copy_whole(to + (unsigned)(j * bytes + 2 * tile), copy.state + j * step * K);
     }
     copy.d_o += 64, copy.rows += 64, copy.state += 64 * K;
@@ -85,6 +93,34 @@ static __device__ inline bool load_straight(const dr_cuda_rows &rows, const dr_r
     return true;
 }
 
+/* For a lean form, 64 channels of a vector of each token, zeros behind the chunk's tokens, to rows of a tile; of two rows a
+ * token to the first or second (step). 128 threads. */
+template <typename T, int form>
+static __device__ inline void load_tokens(const dr_source &from, const dr_row_block &x, int first, char *tile, int step) {
+    constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, tokens = DR_COPY_THREADS / units, steps = form & PAIRS ? 2 : 1;
+    const int thread = dr_copy_thread(), token = thread / units, within = thread % units * unit, left = x.place.tokens - token;
+    const T *at = (const T *)from.at + (x.place.first + token) * from.token + x.head * from.head + first + within;
+    const unsigned to = dr_shared_address(tile) + unit_at<T, form>(token * steps + step, within);
+#pragma unroll
+    for (int j = 0; j < 64 / steps; j += tokens, at += tokens * from.token)
+        dr_copy_async(to + unit_at<T, form>(j * steps, 0), at, j < left);
+}
+
+/* Asks for keys and queries of a lean form, for gates in place of gated keys. */
+template <typename T, int form>
+static __device__ inline void load_keys(const dr_cuda_rows &rows, const dr_row_block &x, char *shared, const keys_room &room,
+                                        int first) {
+    constexpr int last = form & PAIRS ? 1 : 0;
+    const auto load = [&](const dr_source &from, int tile, int step) {
+        load_tokens<T, form>(from, x, first, shared + tile, step);
+    };
+    load(dr_source_of(rows.input[DR_INPUT_QUERY]), room.query, last);
+    load(dr_source_of(rows.input[DR_INPUT_KEY]), form & MADE ? room.read : room.write, last);
+    if (form & PAIRS) load(dr_source_of(rows.input[DR_INPUT_ERASE_KEY]), room.write, 0);
+    if (form & GATED) load(dr_source_of(rows.input[DR_INPUT_ERASE_GATE]), room.read, 0);
+    if (form & MADE) load(dr_source_made(rows, rows.squashed), room.write, 0);
+}
+
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
  * threads. */
 template <int form>
@@ -93,6 +129,10 @@ static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
+    if (form & LEAN) {
+        load_tokens<float, form>(dr_source_of(decay), x, first, alpha, 0);
+        return;
+    }
     if (whole) {
         dr_load_columns<float>(alpha, from.at, (int)from.stride, 0);
         return;
@@ -131,24 +171,25 @@ static __device__ inline void scale_half(const dr_cuda_rows &rows, char *shared,
     float2 other = one, product = one;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-        other = times(other, row_pair<float>(beside, thread, i * steps));
-        a[i] = row_pair<float>(alpha, thread, i * steps);
+        other = times(other, row_pair<float, form>(beside, thread, i * steps));
+        a[i] = row_pair<float, form>(alpha, thread, i * steps);
     }
     after[count - 1] = one;
 #pragma unroll
     for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
-        const float2 before = product, w = times(row_pair<T>(shared + room.write, thread, i), after[i / steps]);
+        const float2 key = row_pair<T, form>(shared + room.write, thread, i), before = product,
+                     w = times(key, after[i / steps]);
         if (row_decays<form>(i)) product = times(product, a[i / steps]);
-        const float2 q = row_asks<form>(i) ? times(row_pair<T>(shared + room.query, thread, i), product) : none;
+        const float2 q = row_asks<form>(i) ? times(row_pair<T, form>(shared + room.query, thread, i), product) : none;
         set_row<T>(shared + room.scaled[0], thread, i, second ? w : times(w, other));
         set_row<T>(shared + room.scaled[1], thread, i, second ? times(q, other) : q);
         set_row<T>(shared + room.scaled[second ? 4 : 3], thread, i, second ? q : w);
         if (!reads) continue;
         const float2 head = row_late<form>(rows, start + i) ? before : product,
                      rest = make_float2(k.rest[start + i], k.rest[start + i]);
-        const float2 r = times(times(row_pair<T>(shared + room.read, thread, i), rest), head);
+        const float2 r = times(times(read_pair<T, form>(row_pair<T, form>(shared + room.read, thread, i), key), rest), head);
         set_row<T>(shared + room.scaled[2], thread, i, second ? times(r, other) : r);
         if (second) set_row<T>(shared + room.scaled[5], thread, i, r);
     }
@@ -392,7 +433,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     constexpr bool reads = form & READS;
     const dr_cuda_chunk_plan &plan = call.plan;
     keys_room room = lay_room(sizeof(T), true);
-    if (!reads || (!(form & MADE) && rule.tied)) room.read = room.write;
+    if (!reads || (!(form & MADE) && (form & LEAN ? !(form & GATED) : rule.tied))) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     if constexpr (blocks > 1) {
         const scan_dots &dots = scan_dots_of(shared, room);
@@ -409,7 +450,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     const unsigned base = dr_shared_address(shared);
 
     /* from the states: S dO, S dY, dS' U; of 16-bit types also with the rest of the states that are given in float */
-    constexpr bool narrow = sizeof(T) == 2;
+    constexpr bool lean = form & LEAN, narrow = sizeof(T) == 2 && !lean;
     const bool given = narrow && (call.initial || call.d_final);
     float q[4][4] = {}, r[4][4] = {}, w[4][4] = {};
     float exit[2][4] = {};
@@ -417,14 +458,14 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     /* Two stages, columns of V in turn; once the first stage is done with, the tiles that follow take its place. */
     const int V = plan.value_width;
     const bool whole = form & SINGLE && rule.plain && x.rows == 64; /* most often */
-    stage_copy<T> copy = stage_copy_of<T>(call, x, shared, room, first, half);
+    stage_copy<T> copy = stage_copy_of<T, form>(call, x, shared, room, first, half);
 #pragma unroll 1
     for (int column = -128; column < V; column += 64) { /* what is asked for is two turns ahead */
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
             if constexpr (blocks > 1) dr_cluster_join();
-            if (thread / LEADS == 64 / LEADS + 1) {
+            if (!lean && thread / LEADS == 64 / LEADS + 1) {
                 const int i = (int)(thread % LEADS);
                 put_lead<T>(plan.rows, x, first, (dr_input)rule.input[i], k.leads + i);
             }
@@ -456,6 +497,14 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             __syncthreads(); /* the stage is read */
         }
         if (column >= 0 && next >= V && place == 0) { /* once */
+            if (lean) {
+                if (half == COPY_FIRST)
+                    load_scores<T>(call, x, shared, room);
+                else
+                    load_keys<T, form>(plan.rows, x, shared, room, first);
+                dr_copy_commit();
+                continue;
+            }
             const bool straight = half == COPY_SECOND && (form & MADE || (form & SINGLE && whole));
             if (straight && load_straight<T, form>(plan.rows, x, shared, room, first, whole))
                 dr_copy_commit();
@@ -463,7 +512,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
                 load_pairs<T, form & PAIRS ? 2 : 1>(call, x, shared, room, first, form & MADE ? COPY_FIRST : half);
             continue;
         }
-        if (next < V) load_stage<T>(call, x, shared, room, place, next, half, whole, copy);
+        if (next < V) load_stage<T, form>(call, x, shared, room, place, next, half, whole, copy);
         if (next == 0 && half == COPY_SECOND) load_decays<form>(plan.rows, x, first, shared + room.alpha, whole);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
     }
@@ -477,7 +526,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     }
     dr_copy_wait<0>();
     __syncthreads();
-    if constexpr (reads && (form & ~(PAIRS | SINGLE | MADE)) != READS)
+    if constexpr (reads && !lean && (form & ~(PAIRS | SINGLE | MADE)) != READS)
         finish_pairs<T>(call, x, shared, room, first); /* which takes registers */
     finish<T, form, blocks>(call, x, shared, room, k, first, q, r, w);
 }
@@ -491,7 +540,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
 }
 
 /* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. */
-template <typename T, int blocks>
+template <typename T, int form, int blocks>
 static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -499,7 +548,7 @@ static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     const int block = (int)(blockIdx.x % blocks);
     const dr_row_block x = find_rows(call, rule, (unsigned)plan.blocks - 1 - blockIdx.x / blocks, plan.length > 0);
     if (x.rows > 0)
-        make_keys<T, READS | SINGLE | MADE, blocks>(call, rule, x, block * 64);
+        make_keys<T, form, blocks>(call, rule, x, block * 64);
     else if (threadIdx.x == 0)
         *scan_centre(call, x, block) = 0;
 #endif
@@ -507,26 +556,67 @@ static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
 
 typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
+/* Whether vectors have whole boxes of channels, aligned. */
+static bool is_plain(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_rows &rows = plan.rows;
+    return rows.aligned && rows.key_size == plan.key_width && rows.value_size == plan.value_width;
+}
+
 static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
     rule.tied = dr_rows_tied(plan.rows);
-    rule.plain = plan.rows.aligned && plan.rows.key_size == plan.key_width && plan.rows.value_size == plan.value_width;
+    rule.plain = is_plain(plan);
     rule.by = dr_block_dividers_of(plan), rule.group = dr_divider_of(plan.rows.group);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
                           lay_room(element, true).bytes + more, stream, *call, rule);
 }
 
-template <typename T> static keys_kernel choose_form(const dr_cuda_chunk_plan &plan) {
+template <typename T, int form> static keys_kernel choose_made(const dr_cuda_chunk_plan &plan) {
+    return plan.key_width == 64 ? keys_channel_made<T, form, 1> : keys_channel_made<T, form, 2>;
+}
+
+/* Whether the call is one for a lean form, if its rule has one. */
+static bool is_lean(const dr_cuda_backward_call &call) {
+    return !call.initial && !call.d_final && is_plain(call.plan);
+}
+
+/* The lean form of a rule whose gradients all lead to inputs; NULL: there is none. */
+template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
+    const dr_row *row = rows.row;
+    if (row[0].undecayed) return NULL;
+    if (rows.steps == 2) {
+        const bool erases = row[0].read == DR_READ_ERASE_KEY && row[0].write == DR_WRITE_ERASE_KEY;
+        const bool tied = erases && row[1].read == DR_READ_KEY && row[1].write == DR_WRITE_KEY;
+        return tied ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
+    }
+    if (rows.steps != 1 || row[0].write != DR_WRITE_KEY) return NULL;
+    switch (row[0].read) {
+    case DR_READ_NONE:
+        return keys_channel<T, SINGLE | LEAN>;
+    case DR_READ_KEY:
+        return keys_channel<T, READS | SINGLE | LEAN>;
+    case DR_READ_GATED_KEY:
+        return keys_channel<T, READS | GATED | SINGLE | LEAN>;
+    default:
+        return NULL;
+    }
+}
+
+template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call &call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows *rows = &plan.rows;
     const bool direct = dr_rows_direct(rows);
     bool late = rows->row[0].undecayed;
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2) {
         if (dr_cuda_diagonal_inside_back(&plan))
-            return plan.key_width == 64 ? keys_channel_made<T, 1> : keys_channel_made<T, 2>;
+            return is_lean(call) ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
+                                 : choose_made<T, READS | SINGLE | MADE>(plan);
+        if (keys_kernel lean = direct && is_lean(call) ? choose_lean<T>(*rows) : NULL) return lean;
+    }
     if (!plan.reads) return direct ? keys_channel<T, 0> : keys_channel<T, FLOATS>;
     if (!direct) return late ? keys_channel<T, READS | LATE | FLOATS> : keys_channel<T, READS | FLOATS>;
     if (rows->steps == 2) return late ? keys_channel<T, READS | LATE | PAIRS> : keys_channel<T, READS | PAIRS>;
@@ -535,6 +625,6 @@ template <typename T> static keys_kernel choose_form(const dr_cuda_chunk_plan &p
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch(call, choose_form<T>(call->plan), sizeof(T), stream));
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch(call, choose_form<T>(*call), sizeof(T), stream));
     return DR_OK;
 }

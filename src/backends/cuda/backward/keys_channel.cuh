@@ -18,7 +18,11 @@ enum {
     FLOATS = 8,  /* gradients that do not all lead to inputs */
     PAIRS = 16,  /* two rows a token: only the first decays, only the second has a query */
     SINGLE = 32, /* one row a token */
-    MADE = 64    /* with SINGLE: write keys that the diagonal scan makes of read keys (keys_channel_scan.cuh) */
+    MADE = 64,   /* with SINGLE: write keys that the diagonal scan makes of read keys (keys_channel_scan.cuh) */
+    LEAN = 128 /* in 16 bits, with SINGLE or PAIRS: nothing that most calls have no need of, since a warp that runs through its
+                  code once waits where that lies apart. No given states; whole boxes of channels, aligned; a key head to each
+                  value head. Queries and keys are inputs, and keys are read, where rows read, and written, where the scan does
+                  not make that; of two rows, the first reads and writes the erase key */
 };
 
 /* Of row i of a half block: whether it is the first of its token, and the last. Where a token's rows are not known to be two,
@@ -40,35 +44,45 @@ template <int form> static __device__ inline int row_token(const dr_cuda_rows &r
 }
 
 /* Where a thread's two channels of its warp's row i lie in a tile of 64 rows: one exclusive-or from row to row, and a constant.
- */
-template <typename T> static __device__ inline unsigned row_at(unsigned thread, int i) {
+ * A lean form's tiles of inputs and log decays, which no product reads, keep their units as they come; without a form, of a
+ * tile for products. */
+template <typename T, int form = 0> static __device__ inline unsigned row_at(unsigned thread, int i) {
     constexpr unsigned width = 64 * sizeof(T);
     const unsigned begin = thread / 32 * (HALF * width) + thread % 32 * 2 * (unsigned)sizeof(T);
-    return (begin ^ (unsigned)i * 16) + (unsigned)i * width;
+    return (form & LEAN ? begin : begin ^ (unsigned)i * 16) + (unsigned)i * width;
 }
 
-template <typename T> static __device__ inline float2 row_pair(const char *tile, unsigned thread, int i) {
-    return dr_load_pair<T>(tile + row_at<T>(thread, i));
+template <typename T, int form = 0> static __device__ inline float2 row_pair(const char *tile, unsigned thread, int i) {
+    return dr_load_pair<T>(tile + row_at<T, form>(thread, i));
 }
 
-template <typename T> static __device__ inline void set_row(char *tile, unsigned thread, int i, float2 x) {
-    dr_store_pair<T>((T *)(tile + row_at<T>(thread, i)), x.x, x.y);
+template <typename T, int form = 0> static __device__ inline void set_row(char *tile, unsigned thread, int i, float2 x) {
+    dr_store_pair<T>((T *)(tile + row_at<T, form>(thread, i)), x.x, x.y);
 }
 
-template <typename T> static __device__ inline float2 row_pair(const char *tile, int i) {
-    return row_pair<T>(tile, threadIdx.x, i);
+template <typename T, int form> static __device__ inline float2 row_pair(const char *tile, int i) {
+    return row_pair<T, form>(tile, threadIdx.x, i);
 }
 
-template <typename T> static __device__ inline void set_row(char *tile, int i, float2 x) {
-    set_row<T>(tile, threadIdx.x, i, x);
+template <typename T, int form> static __device__ inline void set_row(char *tile, int i, float2 x) {
+    set_row<T, form>(tile, threadIdx.x, i, x);
 }
 
-static __device__ inline float2 alpha_pair(const char *alpha, int row, int column) {
-    return *(const float2 *)(alpha + dr_tile_at<float>(0, 64, row, column));
+/* Where a column of such a tile lies. */
+template <typename T, int form> static __device__ inline unsigned unit_at(int row, int column) {
+    return form & LEAN ? (unsigned)(row * 64 + column) * (unsigned)sizeof(T) : dr_tile_at<T>(0, 64, row, column);
 }
 
 static __device__ inline float2 times(float2 x, float2 y) {
     return make_float2(x.x * y.x, x.y * y.y);
+}
+
+/* The read key of a row by what its tile holds and its write key: a lean form's has the gate of a gated key. */
+template <typename T, int form> static __device__ inline float2 read_pair(float2 held, float2 write) {
+    if constexpr (form & LEAN && form & GATED)
+        return dr_unpack(T(), dr_pack(T(), held.x * write.x, held.y * write.y));
+    else
+        return held;
 }
 
 static __device__ inline float2 plus(float2 x, float2 y, float2 z) {
@@ -139,6 +153,10 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
     const int64_t part = (x.block * (plan.key_width / 64) + first / 64) * 64;
     const bool direct = !(form & FLOATS);
     channel_results to = {};
+    if (form & LEAN) {
+        if (form & READS) to.gain = call.back.gain_part + part;
+        return to;
+    }
     to.made = !direct && dr_rows_made(&rows);
     to.aligned = rows.aligned;
     to.left = rows.key_size - channel;
@@ -183,6 +201,21 @@ static __device__ inline void put_floats(const channel_results &to, float *at, i
     }
 }
 
+/* The input that a row of a lean form's tile leads to; DR_INPUTS: none. */
+template <int form> static __device__ inline dr_input lean_lead(int index, int row) {
+    const bool last = row_asks<form>(row);
+    if (index == LEADS_QUERY) return last ? DR_INPUT_QUERY : DR_INPUTS;
+    if (form & GATED && index == LEADS_READ) return DR_INPUT_ERASE_GATE;
+    return last ? DR_INPUT_KEY : DR_INPUT_ERASE_KEY;
+}
+
+/* Two channels of a row's gate. */
+template <typename T> static __device__ inline float2 load_gate(const channel_results &from, int row) {
+    float gate[2] = {};
+    if (row < from.rows) dr_load_lane<T, 2>((const T *)(from.gates + row * from.gate_stride), from.left, from.aligned, gate);
+    return make_float2(gate[0], gate[1]);
+}
+
 /* The warp's rows of a tile to where they lead. */
 template <typename T, int form>
 static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_block &x, const char *tile, const lead *leads,
@@ -194,6 +227,17 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
     constexpr bool known = form & (SINGLE | PAIRS);
     constexpr int steps = form & PAIRS ? 2 : 1;
     const int begin = mine + lane / units;
+    if (form & LEAN) {
+        const dr_input led = lean_lead<form>(index, begin);
+        if (led == DR_INPUTS || !rows.input[led].gradient) return;
+        const dr_cuda_input &input = rows.input[led];
+        T *at = (T *)input.gradient + dr_input_index(input, x.place.first + begin / steps, 0, x.head) + first + within;
+        __builtin_assume(__isGlobal(at));
+#pragma unroll
+        for (int i = 0; i < HALF; i += step, at += step / steps * input.token)
+            if (begin + i < x.rows) *(uint4 *)at = *(const uint4 *)(tile + unit_at<T, form>(begin + i, within));
+        return;
+    }
     if (form & SINGLE && x.rows == 64 && rows.aligned && left > 0) { /* most often */
         const lead all = leads[2 * index];
         if (!all.at) return;
@@ -245,7 +289,7 @@ template <int form> static __device__ inline void take_near(const char *alpha, c
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
         near[i] = times(tail, own_pair(own + 2 * OWN_BYTES, i));
-        if (i > 0 && row_decays<form>(i)) tail = times(tail, row_pair<float>(alpha, i));
+        if (i > 0 && row_decays<form>(i)) tail = times(tail, row_pair<float, form>(alpha, i));
     }
 }
 
@@ -269,20 +313,21 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         const int row = start + i;
         const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
         const bool late = decays && row_late<form>(rows, row);
-        const float2 a = decays ? row_pair<float>(alpha, i) : one, before = head;
-        const float2 w = row_pair<T>(shared + room.write, i);
-        float2 q = none, d_q = none, r = none, d_r = none, rest = none;
+        const float2 a = decays ? row_pair<float, form>(alpha, i) : one, before = head;
+        const float2 w = row_pair<T, form>(shared + room.write, i);
+        float2 q = none, d_q = none, r = none, d_r = none, rest = none, held = none;
         const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
         float score[HALF] = {}, erase[HALF];
         if (decays) head = times(head, a), e = none;
         if (asks) {
-            q = row_pair<T>(shared + room.query, i);
+            q = row_pair<T, form>(shared + room.query, i);
             dr_take_eight<T>(shared + room.score, 64, row, start, score);
             d_q = times(own_pair(own, i), head);
         }
         if (reads) {
             dr_take_eight<T>(shared + room.erase, 64, row, start, erase);
-            r = row_pair<T>(shared + room.read, i);
+            held = row_pair<T, form>(shared + room.read, i);
+            r = read_pair<T, form>(held, w);
             rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
@@ -333,12 +378,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else if (floats) {
                 put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             } else if (gated) {
-                float gate[2] = {};
-                if (row < to.rows) dr_load_lane<T, 2>((const T *)(to.gates + row * to.gate_stride), to.left, to.aligned, gate);
-                all = plus(make_float2(gate[0], gate[1]), erased, all);
-                set_row<T>(shared + room.read, i, times(w, erased));
+                all = plus(form & LEAN ? held : load_gate<T>(to, row), erased, all);
+                set_row<T, form>(shared + room.read, i, times(w, erased));
             } else if (sign != 0) {
-                set_row<T>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
+                set_row<T, form>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
             } else {
                 all = make_float2(all.x + erased.x, all.y + erased.y);
             }
@@ -351,7 +394,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
-            set_row<T>(shared + room.query, i, d_q);
+            set_row<T, form>(shared + room.query, i, d_q);
     }
     if (reads && to.gain) {
         dr_warp_sums<HALF>(gains);
@@ -393,7 +436,8 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
                                           const keys_rows &k, int first, const decay_sums<form> &sums) {
     typedef decay_sums<form> counts;
     constexpr bool known = form & (PAIRS | SINGLE);
-    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2, left = rows.key_size - first - d;
+    const int start = (int)(threadIdx.x / 32) * HALF, d = (int)(threadIdx.x % 32) * 2,
+              left = form & LEAN ? 2 : rows.key_size - first - d;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (!decay.gradient) return;
     float *const begin = (float *)decay.gradient + dr_input_index(decay, x.place.first, 0, x.head) + first + d +
@@ -405,7 +449,11 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
         sum[i] = make_float2(sums.behind[i].x + rest.x, sums.behind[i].y + rest.y);
         rest = make_float2(rest.x + sums.written[i].x, rest.y + sums.written[i].y);
     }
-    if (known && x.rows == 64 && rows.aligned && left > 1) { /* most often */
+    if (form & LEAN) {
+#pragma unroll
+        for (int i = 0; i < counts::tokens; i++, to += decay.token)
+            if (start + i * counts::steps < x.rows) *(float2 *)to = sum[i];
+    } else if (known && x.rows == 64 && rows.aligned && left > 1) { /* most often */
 #pragma unroll
         for (int i = 0; i < counts::tokens; i++, to += decay.token) *(float2 *)to = sum[i];
     } else {
@@ -423,7 +471,7 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
 #pragma unroll 1
     for (int row = start; row < start + HALF && row < x.rows; row += counts::steps) {
         if (!known && row % rows.steps != 0) continue;
-        const float2 a = alpha_pair(alpha, row, d);
+        const float2 a = *(const float2 *)(alpha + unit_at<float, form>(row, d));
         if (left > 0 && a.x == 0) to[0] = 0;
         if (left > 1 && a.y == 0) to[1] = 0;
         to += decay.token;
@@ -447,7 +495,7 @@ static __device__ inline void rows_far(char *shared, const keys_room &room, cons
     float2 suffix = none, prefix = none, tail = make_float2(1, 1), e = none, f = none;
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
-        const float2 w = row_pair<T>(shared + room.write, i), got = near[i], mine = own_pair(own + OWN_BYTES, i);
+        const float2 w = row_pair<T, form>(shared + room.write, i), got = near[i], mine = own_pair(own + OWN_BYTES, i);
         const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i));
         const float2 all = make_float2(mine.x + got.x + far.x, mine.y + got.y + far.y);
         if (row_asks<form>(i)) e = own_pair(own, i), f = none;
@@ -457,7 +505,7 @@ static __device__ inline void rows_far(char *shared, const keys_room &room, cons
         r.dot[i] = fmaf(w.x, all.x, w.y * all.y);
         r.square[i] = fmaf(w.x, w.x, w.y * w.y);
         if (!row_decays<form>(i)) continue;
-        tail = times(tail, row_pair<float>(shared + room.alpha, i));
+        tail = times(tail, row_pair<float, form>(shared + room.alpha, i));
         suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
         r.decays.behind[i / steps] = suffix;
@@ -476,7 +524,7 @@ static __device__ inline void put_writes(char *shared, const keys_room &room, co
         if (form & FLOATS)
             put_floats(to, to.write, start + i, r.d_write[i]);
         else
-            set_row<T>(shared + room.write, i, r.d_write[i]);
+            set_row<T, form>(shared + room.write, i, r.d_write[i]);
     }
     if (!(form & FLOATS) || !to.made) return;
     dr_warp_sums<HALF>(r.dot);

@@ -121,11 +121,11 @@ static __device__ inline float2 scan_entry(char *shared, const keys_room &room, 
 }
 
 /* Keys of the warp's rows, as they lie in their tile: asked for where they are wanted, in registers they would be spilled. */
-template <typename T>
+template <typename T, int form>
 static __device__ inline void scan_keys(const char *shared, const keys_room &room, unsigned (&key)[HALF]) {
     const unsigned thread = dr_forget(threadIdx.x);
 #pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T>(thread, i));
+    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T, form>(thread, i));
 }
 
 /* Over what the warps behind `warp` make of d. */
@@ -163,7 +163,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     /* A */
     unsigned key[HALF];
     float2 a[HALF];
-    scan_keys<T>(shared, room, key);
+    scan_keys<T, form>(shared, room, key);
     dr_scan_replay<T, HALF>(key, number, a);
     __syncwarp(); /* the warp's write keys are read */
     share.end[lane] = a[HALF - 1];
@@ -187,7 +187,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
-    scan_keys<T>(shared, room, key);
+    scan_keys<T, form>(shared, room, key);
     float centre = dr_scan_sources<T, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
     share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
     centre = dr_warp_sum(centre);
@@ -214,10 +214,10 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     const float2 behind = scan_through(shared, room, k, last.exit[lane], warp);
 
     float d_gain[HALF], d_alpha[HALF];
-    scan_keys<T>(shared, room, key);
+    scan_keys<T, form>(shared, room, key);
     dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
 #pragma unroll
-    for (int i = 0; i < HALF; i++) set_row<T>(shared + room.read, i, d_key[i]);
+    for (int i = 0; i < HALF; i++) set_row<T, form>(shared + room.read, i, d_key[i]);
     dr_warp_sums<HALF>(d_gain);
     dr_warp_sums<HALF>(d_alpha);
     const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;
