@@ -11,8 +11,9 @@ enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
-static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193},
-                                                    cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
+static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
+static const int64_t equal_seqlens[MOST_SEQUENCES + 1] = {0, 129, 258, 387, 516}; /* given as equally long */
+static const int64_t cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
 static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}};
 
 static bool is_near(gpu *g, int type, const char *name, const char *of, const double *got, const double *want, int64_t count,
@@ -62,6 +63,7 @@ static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens
     dr_random random = dr_random_start(seed, 7);
     problem *p = problem_create(rule, &shape, false, &random);
     if (bare) problem_forget_states(p);
+    if (cu_seqlens == equal_seqlens) p->recurrence.layout.cu_seqlens = NULL;
     result want = {0};
     bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, true, &want, what) &&
                  run_is_near(g, 0, p, DR_PATH_CHUNKWISE, &want, what) && run_is_near(g, 0, p, DR_PATH_RECURRENT, &want, what) &&
@@ -84,8 +86,13 @@ bool suite_shapes(gpu *g, fault *what) {
             rule.row[0].undecayed = true;
             if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, seed, what)) return false;
         }
-    for (int r = 0; r < RULES; r++)
-        if (!rule_is_right(g, dr_rule_find(rules[r]), short_seqlens, 128, 128, true, (uint64_t)(500 + r), what)) return false;
+    for (int r = 0; r < RULES; r++) {
+        const dr_rule *rule = dr_rule_find(rules[r]);
+        const uint64_t seed = (uint64_t)(500 + r);
+        if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, seed, what)) return false;
+        for (int s = 0; s < 3; s++)
+            if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, seed, what)) return false;
+    }
     for (int r = 0; r < CUT_RULES; r++)
         if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, (uint64_t)(1000 + r), what))
             return false;

@@ -404,16 +404,18 @@ typedef struct {
     dr_divider group; /* value heads of a key head */
 } keys_rule;
 
-/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_find). */
+/* The chunk and head that come `index`th; in_turn: of equal sequences' all in turn (dr_block_find). equal: all sequences are
+ * equally long, which is known. */
+template <bool equal = false>
 static __device__ inline dr_row_block find_rows(const dr_cuda_backward_call &call, const keys_rule &rule, unsigned index,
                                                 bool in_turn) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    dr_block_place at = dr_block_find(rule.by, index, in_turn);
+    dr_block_place at = dr_block_find(rule.by, index, equal || in_turn);
     dr_row_block x;
     x.block = dr_block_number(rule.by, at);
     x.head = (int)at.head;
     x.key_head = (int)dr_divide(at.head, rule.group);
-    x.place = dr_block_chunk(plan, call.chunk.cu, at);
+    x.place = dr_block_chunk<equal>(plan, call.chunk.cu, at);
     x.rows = x.place.tokens * plan.rows.steps;
     return x;
 }
@@ -539,14 +541,16 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
     if (x.rows > 0) make_keys<T, form, 1>(call, rule, x, (int)(blockIdx.x & (parts - 1)) * 64);
 }
 
-/* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. */
+/* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. LEAN provides for these
+ * only: to ask whether sequences are packed costs pkda 3%. */
 template <typename T, int form, int blocks>
 static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const dr_cuda_chunk_plan &plan = call.plan;
     const int block = (int)(blockIdx.x % blocks);
-    const dr_row_block x = find_rows(call, rule, (unsigned)plan.blocks - 1 - blockIdx.x / blocks, plan.length > 0);
+    const dr_row_block x =
+        find_rows<(form & LEAN) != 0>(call, rule, (unsigned)plan.blocks - 1 - blockIdx.x / blocks, plan.length > 0);
     if (x.rows > 0)
         make_keys<T, form, blocks>(call, rule, x, block * 64);
     else if (threadIdx.x == 0)
@@ -613,8 +617,8 @@ template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
     if constexpr (sizeof(T) == 2) {
         if (dr_cuda_diagonal_inside_back(&plan))
-            return is_lean(call) ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
-                                 : choose_made<T, READS | SINGLE | MADE>(plan);
+            return is_lean(call) && plan.length ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
+                                                : choose_made<T, READS | SINGLE | MADE>(plan);
         if (keys_kernel lean = direct && is_lean(call) ? choose_lean<T>(*rows) : NULL) return lean;
     }
     if (!plan.reads) return direct ? keys_channel<T, 0> : keys_channel<T, FLOATS>;
