@@ -13,20 +13,41 @@ typedef void (*dr_prepare_kernel)(dr_prepare_call);
 /* Prepare before the scan, or beside it. */
 template <typename T, dr_prepare_form form>
 static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
+    constexpr bool any = form == DR_PREPARE_ANY, paired = any || form == DR_PREPARE_PLAIN;
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
+    if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
+        if (!channel) {
+            if constexpr (sizeof(T) == 2)
+                if (beside) return prepare_beside<T, 4, false, false, form>;
+            return prepare<T, form>;
+        }
     if constexpr (sizeof(T) == 2)
         if (beside) {
-            if (!channel) return prepare_beside<T, 4, false, false, form>;
-            if constexpr (form == DR_PREPARE_ANY)
-                if (pairs)
-                    return plan.beside.groups == 2 ? prepare_beside<T, 2, true, true, form>
-                                                   : prepare_beside<T, 3, true, true, form>;
+            if constexpr (any)
+                if (pairs && plan.beside.groups == 2) return prepare_beside<T, 2, true, true, form>;
+            if constexpr (paired)
+                if (pairs) return prepare_beside<T, 3, true, true, form>;
             return prepare_beside<T, 2, true, false, form>;
         }
-    if (!channel) return prepare<T, form>;
-    if constexpr (form == DR_PREPARE_ANY)
+    if constexpr (paired)
         if (pairs) return prepare_channel<T, true, form>;
     return prepare_channel<T, false, form>;
+}
+
+template <typename T> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
+    if constexpr (sizeof(T) == 2) switch (dr_prepare_form_of(plan)) {
+        case DR_PREPARE_PLAIN:
+            return dr_choose_prepare<T, DR_PREPARE_PLAIN>(plan, beside);
+        case DR_PREPARE_GATED:
+            return dr_choose_prepare<T, DR_PREPARE_GATED>(plan, beside);
+        case DR_PREPARE_LINEAR:
+            return dr_choose_prepare<T, DR_PREPARE_LINEAR>(plan, beside);
+        case DR_PREPARE_SCANS:
+            return dr_choose_prepare<T, DR_PREPARE_SCANS>(plan, beside);
+        case DR_PREPARE_ANY:
+            break;
+        }
+    return dr_choose_prepare<T, DR_PREPARE_ANY>(plan, beside);
 }
 
 template <typename T>
@@ -35,11 +56,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const dr_prepare_call call = {*plan, *tensors,
                                   dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
     const bool beside = tensors->made != NULL;
-    dr_prepare_kernel kernel = dr_choose_prepare<T, DR_PREPARE_ANY>(*plan, beside);
-    if constexpr (sizeof(T) == 2) {
-        if (dr_prepare_is_plain(*plan)) kernel = dr_choose_prepare<T, DR_PREPARE_PLAIN>(*plan, beside);
-        if (plan->scan_inside) kernel = dr_choose_prepare<T, DR_PREPARE_SCANS>(*plan, beside);
-    }
+    const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, beside);
     if (beside) {
         const int groups = plan->beside.groups;
         return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,

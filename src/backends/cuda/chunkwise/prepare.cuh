@@ -424,11 +424,11 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     char *reader = shared + room.reader;
     const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
 
-    dr_prepare_load<T, 0, form>(call, x, shared);
+    dr_prepare_load<T, false, form>(call, x, shared);
     const int i = dr_copy_thread();
     dr_inside_early early;
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<lean>(rows, x, i < 64 ? i : x.alive);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<form>(rows, x, i < 64 ? i : x.alive);
     const float lambda = !scans && plan.reader_sum && i < x.alive ? dr_chunk_scalar(rows, DR_INPUT_LAMBDA, x, i, 0, x.head) : 0;
     const float log_decay = dr_prepare_log_decay(rows, x);
     if constexpr (scans) {
@@ -478,7 +478,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
         const float dot = dots ? small.dot[i] : 0.0f;
-        factors = dr_prepare_factors<lean>(rows, x, i, dr_prepare_gain<lean>(rows, x, i, gain_inputs, dot));
+        factors = dr_prepare_factors<form>(rows, x, i, dr_prepare_gain<form>(rows, x, i, gain_inputs, dot));
         small.gain[i] = factors.gain;
     }
     dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */

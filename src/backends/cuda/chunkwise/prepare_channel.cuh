@@ -83,12 +83,13 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 template <typename T, bool pairs, dr_prepare_form form, int groups, typename function>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
+    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY,
+                   gated = form == DR_PREPARE_GATED;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_room &room = call.facts.room;
-    const bool reads = lean || plan.reads;
+    const bool reads = lean ? form != DR_PREPARE_LINEAR : plan.reads;
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.made);
     dr_slice_results &results = *(dr_slice_results *)(shared + room.made);
     float *gain = (float *)(shared + room.rows);
@@ -97,15 +98,15 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
     const int i = dr_copy_thread();
 
-    const dr_quarter_place at = dr_quarter_find(plan, x);
+    const dr_quarter_place at = dr_quarter_find(plan, x, lean ? 1 + pairs : rows.steps, !lean && rows.row[0].undecayed);
     const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
     const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
     float g[4][4] = {};
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
-    dr_prepare_load<T, pairs ? 2 : 0, form>(call, x, shared);
+    dr_prepare_load<T, pairs, form>(call, x, shared);
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
-    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<lean>(rows, x, i < 64 ? i : x.alive);
+    const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<form, pairs>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
         dr_inside_room &scan = *(dr_inside_room *)(shared + room.made);
         dr_inside_put_rows(plan, early, scan);
@@ -113,11 +114,13 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_meet<groups>();
         dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
     }
-    if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
+    if constexpr (groups == 1 && !pairs && !gated) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, writer);
+    else if constexpr (gated)
+        dr_finish_gated<T, groups>(x, writer, reader);
     else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
@@ -134,7 +137,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         if (i < SLICE)
             tensors.keep[x.block * plan.key_width + slice + i] =
                 tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_leave<T, pairs>(plan, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
+        dr_slice_leave<T, pairs>(plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
                                  (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise, pairs>(tables, at.block, reads, l, p, own_l, own_p);
         dr_meet<groups>();
@@ -147,8 +150,8 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_quarter_put<pairs>(at, sums, results);
     dr_meet<groups>();
     if (i < 64) {
-        dr_cuda_row_factors factors =
-            dr_prepare_factors<lean>(rows, x, i, dr_prepare_gain<lean>(rows, x, i, gain_inputs, results.near_read[i][0]));
+        dr_cuda_row_factors factors = dr_prepare_factors<form, pairs>(
+            rows, x, i, dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;

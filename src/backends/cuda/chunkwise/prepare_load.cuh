@@ -16,13 +16,15 @@
 
 enum { PREPARE_THREADS = 128 };
 
-/* What a kernel of prepare provides for. A block runs once through tens of kilobytes of code and waits for instructions: what
- * lies between them for other rules costs a tenth and more of its time. */
+/* What a kernel of prepare provides for; by channel: with a decay of each. A block runs once through tens of kilobytes of code
+ * and waits for instructions: what lies between them for other rules costs a tenth and more of its time. */
 typedef enum {
     DR_PREPARE_ANY,
-    DR_PREPARE_PLAIN, /* dr_prepare_is_plain: keys and queries that are inputs, read keys those that are written or, with
-                       * plan.reader_sum, key + lambda query; one row a token, whose gain is an input */
-    DR_PREPARE_SCANS  /* plan.scan_inside: the same, but that write keys are made of the keys, and with any gain */
+    DR_PREPARE_PLAIN,  /* write keys and queries that are inputs, read keys those that are written or, with plan.reader_sum,
+                        * key + lambda query; gains that are inputs or one; one row a token or, by channel, two */
+    DR_PREPARE_GATED,  /* the same with read keys that are gated, one row a token, by channel */
+    DR_PREPARE_LINEAR, /* the same without read keys */
+    DR_PREPARE_SCANS   /* plan.scan_inside: as plain, but that write keys are made of the keys, and with any gain; one row */
 } dr_prepare_form;
 
 /* Vectors that fill rows of a tile as they are. Strides in bytes. */
@@ -30,6 +32,12 @@ typedef struct {
     const char *at;
     uint32_t token, head;
 } dr_plain_rows;
+
+/* An input that fills rows of a tile as it is: of every token one, of which `first` is the first. */
+typedef struct {
+    dr_input input;
+    int tile, first;
+} dr_prepare_part;
 
 /* Where everything of a chunk lies in shared memory. */
 typedef struct {
@@ -47,6 +55,7 @@ typedef struct {
     dr_divider group;         /* value heads of a key head */
     bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
+    dr_prepare_part part[3];  /* what the tiles come from, but with DR_PREPARE_ANY */
     unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
                                  share of a chunk's tokens */
     int sums;                 /* so many of a sequence's first chunks have their key + lambda query stored */
@@ -379,34 +388,35 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
     dr_copy_commit();
 }
 
-/* Keys and queries that are inputs, each a group of copies. */
-template <typename T>
-static __device__ inline void dr_load_keys(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *keys,
-                                           char *queries) {
-    const dr_cuda_rows &rows = plan.rows;
+/* Tiles of nothing but inputs (dr_prepare_facts), each of these a group of copies. */
+template <typename T, bool pairs, bool gated>
+static __device__ inline void dr_load_parts(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    if constexpr (pairs) dr_clear_rows<T>(shared + call.facts.room.query, 64, x.boxes, 1, 2);
 #pragma unroll 1
-    for (int i = 0; i < 2; i++) {
-        dr_copy_rows<T>(i ? queries : keys, 64, x.boxes, rows.key_size, rows.aligned, 64, 0, 1,
-                        dr_rows_at<T>(x, rows.input[i ? DR_INPUT_QUERY : DR_INPUT_KEY], false, false));
+    for (int i = 0; i < (pairs || gated ? 3 : 2); i++) {
+        const dr_prepare_part &part = call.facts.part[i];
+        dr_copy_rows<T>(shared + part.tile, 64, x.boxes, rows.key_size, rows.aligned, pairs ? 32 : 64, pairs ? part.first : 0,
+                        pairs ? 2 : 1,
+                        dr_rows_at<T>(x, rows.input[part.input], gated && part.input == DR_INPUT_ERASE_GATE, false));
         dr_copy_commit();
     }
 }
 
-/* The tiles that prepare begins with. steps: of dr_load_rows. With DR_PREPARE_SCANS keys are in the tile of the readers, and
- * their copies a group of their own before that of the queries. */
-template <typename T, int steps, dr_prepare_form form>
+/* The tiles that prepare begins with. With DR_PREPARE_SCANS keys are in the tile of the readers, and their copies a group of
+ * their own before that of the queries. pairs: two rows a token. */
+template <typename T, bool pairs, dr_prepare_form form>
 static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     constexpr bool scans = form == DR_PREPARE_SCANS;
     const dr_prepare_room &room = call.facts.room;
     char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
-    if (call.facts.plain && x.alive == 64) { /* most often */
+    if (!pairs && form != DR_PREPARE_GATED && call.facts.plain && x.alive == 64) /* most often */
         dr_load_plain<T>(dr_shared_address(scans ? reader : writer), dr_shared_address(query), x, call.facts.key,
                          call.facts.query, scans);
-    } else if constexpr (form != DR_PREPARE_ANY) {
-        dr_load_keys<T>(call.plan, x, scans ? reader : writer, query);
-    } else {
-        dr_load_rows<T, steps>(call.plan, x, writer, room.reader ? reader : NULL, query);
-    }
+    else if constexpr (form != DR_PREPARE_ANY)
+        dr_load_parts<T, pairs, form == DR_PREPARE_GATED>(call, x, shared);
+    else
+        dr_load_rows<T, pairs ? 2 : 0>(call.plan, x, writer, room.reader ? reader : NULL, query);
 }
 
 /* Asks the second-level cache for keys and queries of the chunk that begins when this one ends: of its tokens, which lie one
@@ -454,6 +464,15 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
     dr_meet<groups>();
 }
 
+/* The same where the read keys are gates times the write keys. */
+template <typename T, int groups>
+static __device__ inline void dr_finish_gated(const dr_prepare_block &x, const char *writer, char *reader) {
+    const dr_form_factor none = {NULL, 0, 1.0f};
+    dr_form_tiles<T, groups>(reader, x.boxes, 64, 0, 1, DR_FORM_TIMES, reader, writer, 0, none, x.place.tokens);
+    dr_shared_fence();
+    dr_meet<groups>();
+}
+
 /* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.
  */
 template <typename T>
@@ -473,13 +492,34 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     }
 }
 
-/* Whether DR_PREPARE_PLAIN provides for the rule. */
-static inline bool dr_prepare_is_plain(const dr_cuda_chunk_plan &plan) {
+/* The one that provides for the rule and the least beside it. */
+static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan) {
     const dr_cuda_rows &rows = plan.rows;
-    const dr_row &row = rows.row[0];
-    return rows.steps == 1 && !rows.step_axis && row.write == DR_WRITE_KEY && rows.query == DR_QUERY_PLAIN && !row.undecayed &&
-           (row.read == DR_READ_KEY || plan.reader_sum) && (row.gain == DR_GAIN_BETA || row.gain == DR_GAIN_GAMMA) &&
-           rows.normalizer == DR_NORMALIZER_NONE;
+    const dr_row &first = rows.row[0];
+    if (plan.scan_inside) return DR_PREPARE_SCANS;
+    if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.query != DR_QUERY_PLAIN) return DR_PREPARE_ANY;
+    for (int i = 0; i < rows.steps; i++) {
+        const dr_row &row = rows.row[i];
+        const bool input = row.write == DR_WRITE_KEY || row.write == DR_WRITE_ERASE_KEY;
+        if (!input || row.undecayed || (row.gain != DR_GAIN_ONE && dr_row_gained(&row) == DR_INPUTS)) return DR_PREPARE_ANY;
+    }
+    if (plan.reads && (dr_rows_tied(rows) || plan.reader_sum)) return DR_PREPARE_PLAIN;
+    if (!rows.channel_decay || rows.steps > 1) return DR_PREPARE_ANY;
+    if (!plan.reads) return DR_PREPARE_LINEAR;
+    return first.read == DR_READ_GATED_KEY && first.write == DR_WRITE_KEY ? DR_PREPARE_GATED : DR_PREPARE_ANY;
+}
+
+static inline void dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_form form, dr_prepare_facts *facts) {
+    const dr_prepare_room &room = facts->room;
+    int parts = 0;
+    const auto add = [&](dr_input input, int tile, int first) { facts->part[parts++] = {input, tile, first}; };
+    if (form == DR_PREPARE_ANY) return;
+    if (form == DR_PREPARE_SCANS)
+        add(DR_INPUT_KEY, room.reader, 0);
+    else
+        for (int i = 0; i < rows.steps; i++) add(dr_row_written(&rows.row[i]), room.writer, i);
+    if (form == DR_PREPARE_GATED) add(DR_INPUT_ERASE_GATE, room.reader, 0);
+    add(DR_INPUT_QUERY, room.query, rows.steps - 1);
 }
 
 /* Whether the gain of any row is made of r . w, which is 0 where no row reads. */
@@ -509,6 +549,7 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     facts.by = dr_block_dividers_of(plan), facts.group = dr_divider_of(rows.group);
     facts.plain =
         rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
+    dr_prepare_find_parts(rows, dr_prepare_form_of(plan), &facts);
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
     if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
         query.token == key.token)
@@ -523,15 +564,16 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     return facts;
 }
 
-/* What the gain of row i is made of, a thread each: asked for long before it is needed. lean: one row a token and no
- * normalizer. */
-template <bool lean = false>
+/* What the gain of row i is made of, a thread each: asked for long before it is needed. pairs: two rows a token, which forms
+ * other than DR_PREPARE_ANY want to know. */
+template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
 static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda_rows &rows, const dr_prepare_block &x, int i) {
     dr_map_gain_inputs inputs = {};
     if (i >= x.alive) return inputs;
-    if (lean) { /* one of the two is made use of */
-        const dr_input which = rows.row[0].gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
-        inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, i, 0, x.head);
+    if (form != DR_PREPARE_ANY) { /* one of the two is made use of */
+        const dr_gain gain = rows.row[pairs ? i % 2 : 0].gain;
+        const dr_input which = gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
+        inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, pairs ? i / 2 : i, 0, x.head);
         return inputs;
     }
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
@@ -543,25 +585,30 @@ static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda
     return inputs;
 }
 
-template <bool lean = false>
+template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
 static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                       dr_map_gain_inputs inputs, float dot) {
     dr_row_gains gains = {0, 0, 0};
     if (i >= x.alive) return gains;
     inputs.dot = dot;
-    if (!lean) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
-    gains.gain = gains.base = dr_map_base_gain(rows.row[0].gain, rows.gain_eps, &inputs);
+    if (form == DR_PREPARE_ANY) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
+    const dr_gain gain = rows.row[pairs ? i % 2 : 0].gain;
     gains.factor = 1;
+    if (form == DR_PREPARE_SCANS)
+        gains.gain = gains.base = dr_map_base_gain(gain, rows.gain_eps, &inputs);
+    else
+        gains.gain = gains.base = gain == DR_GAIN_ONE ? 1 : inputs.beta;
     return gains;
 }
 
 /* gain and value of row i's factors. */
-template <bool lean = false>
+template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
 static __device__ inline dr_cuda_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                                 const dr_row_gains &gains) {
     dr_cuda_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
-    const dr_row &row = lean ? rows.row[0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
+    const dr_row &row =
+        form != DR_PREPARE_ANY ? rows.row[pairs ? i % 2 : 0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
     factors.gain = row.read == DR_READ_NONE ? 0.0f : gains.gain;
     factors.value = row.value == DR_VALUE_NONE ? 0.0f : row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
     return factors;

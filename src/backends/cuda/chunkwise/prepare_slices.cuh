@@ -49,19 +49,19 @@ static __device__ inline int dr_channel_block(const dr_prepare_block &x) {
     return (int)((threadIdx.x / 32 + threadIdx.x / 128 * 2 + chunk + chunk / 4) % 4);
 }
 
-static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
-    const dr_cuda_rows &rows = plan.rows;
+static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, int steps,
+                                                          bool undecayed) {
     const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
-    const int stride = (int)rows.input[DR_INPUT_LOG_DECAY].token;
+    const int stride = (int)plan.rows.input[DR_INPUT_LOG_DECAY].token;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int token = at.row + i, step = 0;
         const bool alive = token < x.alive;
-        if (rows.steps > 1) step = token % rows.steps, token /= rows.steps;
+        if (steps > 1) step = token % steps, token /= steps;
         at.decay[i] = alive && step == 0 ? token * stride : -1;
-        at.query[i] = step == rows.steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
-        at.undecayed[i] = rows.row[0].undecayed && step == 0;
+        at.query[i] = step == steps - 1 && token < plan.chunk ? token * plan.key_width : -1;
+        at.undecayed[i] = undecayed && step == 0;
     }
     return at;
 }
@@ -406,7 +406,7 @@ template <bool pairs> static __device__ inline void dr_quarter_again(const float
 
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
 template <typename T, bool pairs>
-static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, const dr_slice_tables &tables,
+static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, bool reads, const dr_slice_tables &tables,
                                              const dr_quarter_place &at, const dr_quarter_keys &keys,
                                              const dr_quarter_decays &decays, char *leaving, int slice, T *reader_to,
                                              T *query_to, T *exit_to) {
@@ -432,7 +432,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
     for (int i = 0; i < 4; i++) {
         const int row = at.row + i;
         float x[4], y[4];
-        if (plan.reads) {
+        if (reads) {
             dr_quarter_again<pairs>(keys.reader[i], &tables.reader[row][at.channel], x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
@@ -448,7 +448,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, con
         dr_quarter_again<pairs>(keys.writer[i], &tables.writer[row][at.channel], x);
 #pragma unroll
         for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
-        if (plan.reads)
+        if (reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
             dr_slice_put<T>(exit_to + row * plan.key_width + column, y);
