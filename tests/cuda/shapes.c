@@ -86,6 +86,14 @@ bool suite_shapes(gpu *g, fault *what) {
             rule.row[0].undecayed = true;
             if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, seed, what)) return false;
         }
+    for (int r = 0; r < CUT_RULES; r++)
+        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, (uint64_t)(1000 + r), what))
+            return false;
+    return true;
+}
+
+/* Packed sequences and equal ones, in kernels that provide for nothing else. */
+bool suite_layers(gpu *g, fault *what) {
     for (int r = 0; r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
         const uint64_t seed = (uint64_t)(500 + r);
@@ -93,8 +101,5 @@ bool suite_shapes(gpu *g, fault *what) {
         for (int s = 0; s < 3; s++)
             if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, seed, what)) return false;
     }
-    for (int r = 0; r < CUT_RULES; r++)
-        if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, (uint64_t)(1000 + r), what))
-            return false;
     return true;
 }
