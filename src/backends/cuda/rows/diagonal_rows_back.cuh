@@ -19,6 +19,8 @@
 #include "backends/cuda/device/told.cuh"
 #include "backends/cuda/rows/diagonal_chain.cuh"
 
+enum { CHAIN_AT_ONCE = 8 };
+
 /* ---- rows ------------------------------------------------------------------------------------------------------------------
  */
 
@@ -181,8 +183,9 @@ static __device__ inline void dr_chain_tell(const dr_cuda_diagonal_chain &chain,
     if (threadIdx.x % 32 == 0) dr_tell(chain.product + x.product, product);
 }
 
-/* Waits for d behind the chunk: what the nearest chunk behind has by now behind itself, through what those between make of it.
- * Not what the call gives, which may be any number. By a whole warp, a lane of which looks for each of 32 chunks. */
+/* Waits for d behind the chunk: what the nearest chunk behind has by now behind itself, through what those between make of it,
+ * eight of them in one trip to the second-level cache. Not what the call gives, which may be any number. By a whole warp, a
+ * lane of which looks for each of 32 chunks. */
 static __device__ inline float2 dr_chain_await(const dr_cuda_diagonal_chain &chain, const dr_chain_back &x) {
     const int lane = (int)(threadIdx.x % 32);
     const float *entry = chain.entry + x.at, *end = chain.end + x.at, *product = chain.product + x.product;
@@ -191,29 +194,30 @@ static __device__ inline float2 dr_chain_await(const dr_cuda_diagonal_chain &cha
         const bool there = lane < x.behind && dr_is_told(dr_hear(entry - 2 * lane + lane * x.stride));
         between = __ffs((int)__ballot_sync(0xffffffffu, there)) - 1;
     } while (between < 0);
-    float2 d;
-    do d = make_float2(dr_hear(entry + between * x.stride), dr_hear(entry + between * x.stride + 1));
-    while (!dr_is_told(d.x) || !dr_is_told(d.y));
-#pragma unroll 1
-    for (int i = between; i > 0; i -= 4) {
-        float p[4];
-        float2 y[4];
-#pragma unroll
-        for (int n = 0; n < 4; n++) { /* asked for at once */
-            const int64_t at = n < i ? i - n : i;
-            p[n] = dr_hear(product + at);
-            y[n] = make_float2(dr_hear(end + at * x.stride), dr_hear(end + at * x.stride + 1));
+    float2 d = make_float2(0, 0);
+    float passed = 0; /* lane l: the alphas of the lth chunk between, from the last on */
+    for (int i = 0;;) {
+        float2 y[CHAIN_AT_ONCE];
+        if (i == 0) {
+            d = make_float2(dr_hear(entry + between * x.stride), dr_hear(entry + between * x.stride + 1));
+            if (lane < between) passed = dr_hear(product + between - lane);
         }
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            if (n >= i) break;
-            while (!dr_is_told(p[n])) p[n] = dr_hear(product + i - n);
-            while (!dr_is_told(y[n].x)) y[n].x = dr_hear(end + (i - n) * x.stride);
-            while (!dr_is_told(y[n].y)) y[n].y = dr_hear(end + (i - n) * x.stride + 1);
-            d = make_float2(fmaf(p[n], d.x, y[n].x), fmaf(p[n], d.y, y[n].y));
+        for (int n = 0; n < CHAIN_AT_ONCE; n++) {
+            const float *at = end + (i + n < between ? between - i - n : 0) * x.stride;
+            y[n] = make_float2(dr_hear(at), dr_hear(at + 1));
         }
+        bool told = dr_is_told(d.x) && dr_is_told(d.y) && dr_is_told(passed);
+#pragma unroll
+        for (int n = 0; n < CHAIN_AT_ONCE; n++) told = told && (i + n >= between || (dr_is_told(y[n].x) && dr_is_told(y[n].y)));
+        if (!__all_sync(0xffffffffu, told)) continue;
+#pragma unroll
+        for (int n = 0; n < CHAIN_AT_ONCE; n++) {
+            const float over = __shfl_sync(0xffffffffu, passed, i + n);
+            if (i + n < between) d = make_float2(fmaf(over, d.x, y[n].x), fmaf(over, d.y, y[n].y));
+        }
+        if ((i += CHAIN_AT_ONCE) >= between) return d;
     }
-    return d;
 }
 
 /* By a warp: d, behind the chunk, goes before it. */
