@@ -249,6 +249,25 @@ static __global__ void __launch_bounds__(32 * WARPS) row_gradients(const __grid_
     if (t < place.tokens) token_back<T, E>(call, rest / heads, t, place.first + t, (int)(rest % heads));
 }
 
+/* What a row has of each 64 channels. */
+typedef struct {
+    float of[4];
+} parts_of;
+
+static __device__ inline parts_of ask_parts(const float *from, int64_t at, int parts) {
+    parts_of x = {};
+#pragma unroll
+    for (int p = 0; p < 4; p++)
+        if (from && p < parts) x.of[p] = from[at + p * 64];
+    return x;
+}
+
+static __device__ inline float add_parts(float sum, const parts_of &x) {
+#pragma unroll
+    for (int p = 0; p < 4; p++) sum += x.of[p];
+    return sum;
+}
+
 /* Where keys.cu has led the gradients of the vectors to the inputs: those of the gains and of lambda, and for the scan's
  * backward the multiple of w that settles w's, or if that is made the gradients of its gains and decays. One thread a row. */
 static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constant__ dr_cuda_backward_call call) {
@@ -260,43 +279,41 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
     const dr_row &spec = dr_rule_row(rows, step);
     const bool reads = spec.read != DR_READ_NONE;
-    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
-    float sum = spec.value == DR_VALUE_GAIN ? call.back.value_dot[at] : 0, lambda = 0;
-    for (int p = 0; p < parts && reads; p++) sum += call.back.gain_part[part + p * 64];
-    for (int p = 0; p < parts && call.back.lambda_part; p++) lambda += call.back.lambda_part[part + p * 64];
+    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i, place = x.place.first + i;
+    const dr_cuda_backward_tensors &back = call.back;
+    const bool settles = call.diagonal.settle, beside = settles && !call.diagonal.key; /* beside the units, which are there */
+
+    /* asked for before any of it is waited for */
+    const parts_of gained = ask_parts(reads ? back.gain_part : NULL, part, parts),
+                   lambdas = ask_parts(back.lambda_part, part, parts);
+    const parts_of dots = ask_parts(settles && reads ? back.write_part : NULL, part, parts);
+    const parts_of squares = ask_parts(settles && reads ? back.square_part : NULL, part, parts);
+    const parts_of scan_gains = ask_parts(back.scan_gain_part, part, parts),
+                   scan_decays = ask_parts(back.scan_decay_part, part, parts);
+    const float value_dot = back.value_dot[at], write_dot = back.write_dot[at];
+    const float gain = rows.diagonal_scan && reads ? call.chunk.factors[at].gain : 0;
+    const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, place, x.key_head) : 0;
+    const float scan_gain = beside ? dr_diagonal_gain(rows, place, x.key_head) : 0;
+
+    float sum = add_parts(spec.value == DR_VALUE_GAIN ? value_dot : 0, gained);
     if (rows.diagonal_scan && reads) {
-        const float gain = call.chunk.factors[at].gain;
         const dr_row_gains gains = {gain, gain, 1};
-        settle_gain(plan.storage, spec, gains, call.back.value_dot[at], call.back.write_dot[at], &sum);
+        settle_gain(plan.storage, spec, gains, value_dot, write_dot, &sum);
     }
-    if (call.diagonal.settle) {
-        float dot = 0, square = 0;
-        for (int p = 0; p < parts && reads; p++) {
-            dot += call.back.write_part[part + p * 64];
-            square += call.back.square_part[part + p * 64];
-        }
-        const float settle = dr_settle_by(call.back.write_dot[at], dot, square);
-        if (call.diagonal.key) {
-            call.diagonal.settle[(x.place.first + i) * rows.key_heads + x.key_head] = settle;
-        } else { /* beside the units, which are there */
-            const int64_t token = x.place.first + i;
+    if (settles) {
+        const float settle = dr_settle_by(write_dot, add_parts(0, dots), add_parts(0, squares));
+        if (beside) {
             dr_cuda_scan_row &to = call.diagonal.row[at];
-            to.alpha = dr_diagonal_alpha(rows, token, x.key_head);
-            to.gain = dr_diagonal_gain(rows, token, x.key_head);
-            to.settle = settle;
+            to.alpha = alpha, to.gain = scan_gain, to.settle = settle;
+        } else {
+            call.diagonal.settle[place * rows.key_heads + x.key_head] = settle;
         }
     }
-    const dr_input gained = dr_row_gained(&spec);
-    if (gained != DR_INPUTS) put_scalar(rows, gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
-    if (call.back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, lambda);
-    if (!call.back.scan_gain_part) return;
-    float d_gain = 0, d_alpha = 0;
-    for (int p = 0; p < parts; p++) {
-        d_gain += call.back.scan_gain_part[part + p * 64];
-        d_alpha += call.back.scan_decay_part[part + p * 64];
-    }
-    const float alpha = dr_diagonal_alpha(rows, x.place.first + i, x.key_head);
-    dr_diagonal_put_scalars(rows, x.place.first + i, x.key_head, alpha, d_gain, d_alpha);
+    const dr_input gained_by = dr_row_gained(&spec);
+    if (gained_by != DR_INPUTS) put_scalar(rows, gained_by, x.place.first + token, dr_step_index(rows, step), x.head, sum);
+    if (back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, add_parts(0, lambdas));
+    if (back.scan_gain_part)
+        dr_diagonal_put_scalars(rows, place, x.key_head, alpha, add_parts(0, scan_gains), add_parts(0, scan_decays));
 }
 
 /* Whether a rule's rows leave gain_gradients anything to do. */
