@@ -1,5 +1,6 @@
 /* Fixed shapes against the CPU backend: sequences of 1, 63, 64 and 65 tokens in one call, head sizes that the kernels have and
- * some between them; and sequences that are cut into parts, whose first pass and joins have kernels of their own. */
+ * some between them; sequences that are cut into parts, whose first pass and joins have kernels of their own; and calls without
+ * states, for which many kernels have instances of their own. */
 #include "suites.h"
 
 #include <math.h>
@@ -92,7 +93,7 @@ bool suite_shapes(gpu *g, fault *what) {
     return true;
 }
 
-/* Packed sequences and equal ones, in kernels that provide for nothing else. */
+/* Packed sequences and equal ones: some instances take only these. */
 bool suite_layers(gpu *g, fault *what) {
     for (int r = 0; r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
