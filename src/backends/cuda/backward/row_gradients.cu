@@ -279,7 +279,8 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
     const dr_row &spec = dr_rule_row(rows, step);
     const bool reads = spec.read != DR_READ_NONE;
-    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i, place = x.place.first + i;
+    const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
+    const int64_t scanned = x.place.first + i; /* the scan's token: rules with one have one row a token here */
     const dr_cuda_backward_tensors &back = call.back;
     const bool settles = call.diagonal.settle, beside = settles && !call.diagonal.key; /* beside the units, which are there */
 
@@ -292,8 +293,8 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
                    scan_decays = ask_parts(back.scan_decay_part, part, parts);
     const float value_dot = back.value_dot[at], write_dot = back.write_dot[at];
     const float gain = rows.diagonal_scan && reads ? call.chunk.factors[at].gain : 0;
-    const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, place, x.key_head) : 0;
-    const float scan_gain = beside ? dr_diagonal_gain(rows, place, x.key_head) : 0;
+    const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, scanned, x.key_head) : 0;
+    const float scan_gain = beside ? dr_diagonal_gain(rows, scanned, x.key_head) : 0;
 
     float sum = add_parts(spec.value == DR_VALUE_GAIN ? value_dot : 0, gained);
     if (rows.diagonal_scan && reads) {
@@ -306,14 +307,14 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
             dr_cuda_scan_row &to = call.diagonal.row[at];
             to.alpha = alpha, to.gain = scan_gain, to.settle = settle;
         } else {
-            call.diagonal.settle[place * rows.key_heads + x.key_head] = settle;
+            call.diagonal.settle[scanned * rows.key_heads + x.key_head] = settle;
         }
     }
     const dr_input gained_by = dr_row_gained(&spec);
     if (gained_by != DR_INPUTS) put_scalar(rows, gained_by, x.place.first + token, dr_step_index(rows, step), x.head, sum);
     if (back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, add_parts(0, lambdas));
     if (back.scan_gain_part)
-        dr_diagonal_put_scalars(rows, place, x.key_head, alpha, add_parts(0, scan_gains), add_parts(0, scan_decays));
+        dr_diagonal_put_scalars(rows, scanned, x.key_head, alpha, add_parts(0, scan_gains), add_parts(0, scan_decays));
 }
 
 /* Whether a rule's rows leave gain_gradients anything to do. */
