@@ -10,7 +10,7 @@
 
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
-/* Prepare before the scan, or beside it. */
+/* Prepare before the scan, or beside it; of each form the kernels that it may come to. */
 template <typename T, dr_prepare_form form>
 static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
     constexpr bool any = form == DR_PREPARE_ANY, paired = any || form == DR_PREPARE_PLAIN;

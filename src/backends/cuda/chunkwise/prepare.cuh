@@ -409,7 +409,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 }
 
 /* A chunk of a value head, by 128 threads that have `shared` to themselves, one of `groups` such groups of the block. alone()
- * is called once nothing of the chunk waits for other chunks any more. */
+ * is called, where rows read, once nothing of the chunk waits for other chunks any more. */
 template <typename T, int groups, dr_prepare_form form, typename function>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {

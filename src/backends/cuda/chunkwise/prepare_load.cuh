@@ -24,7 +24,7 @@ typedef enum {
                         * key + lambda query; gains that are inputs or one; one row a token or, by channel, two */
     DR_PREPARE_GATED,  /* the same with read keys that are gated, one row a token, by channel */
     DR_PREPARE_LINEAR, /* the same without read keys */
-    DR_PREPARE_SCANS   /* plan.scan_inside: as plain, but that write keys are made of the keys, and with any gain; one row */
+    DR_PREPARE_SCANS   /* plan.scan_inside: as plain, but that write keys are made of the keys that are read; one row a token */
 } dr_prepare_form;
 
 /* Vectors that fill rows of a tile as they are. Strides in bytes. */
@@ -33,7 +33,7 @@ typedef struct {
     uint32_t token, head;
 } dr_plain_rows;
 
-/* An input that fills rows of a tile as it is: of every token one, of which `first` is the first. */
+/* An input that fills rows of a tile as it is, one of every token; first: the first token's row. */
 typedef struct {
     dr_input input;
     int tile, first;
@@ -55,7 +55,7 @@ typedef struct {
     dr_divider group;         /* value heads of a key head */
     bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
-    dr_prepare_part part[3];  /* what the tiles come from, but with DR_PREPARE_ANY */
+    dr_prepare_part part[3];  /* what the tiles come from; not of DR_PREPARE_ANY */
     unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
                                  share of a chunk's tokens */
     int sums;                 /* so many of a sequence's first chunks have their key + lambda query stored */
