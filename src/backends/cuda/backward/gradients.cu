@@ -343,6 +343,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
         return dr_cuda_launch("gradients", kernel, {grid}, chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES,
                               stream, known);
     };
+    /* of calls without reads, those that training makes are mostly gradients_linear's */
     if constexpr (key_boxes == 2 && value_boxes == 2 && reading != READS_NOTHING)
         if (gradients_plain(known, reading)) return run(gradients<T, key_boxes, value_boxes, reading, true>);
     return run(gradients<T, key_boxes, value_boxes, reading, false>);

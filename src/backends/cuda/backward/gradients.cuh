@@ -1,5 +1,5 @@
-/* What the parts of gradients.cu share: the ring of tiles in shared memory, the warps that copy, what a computing thread knows,
- * and products of boxes of 64 columns. */
+/* What gradients.cu and gradients_linear.cu share: the ring of tiles in shared memory, the warps that copy, what a computing
+ * thread knows, and what it does with its rows. */
 #ifndef DR_CUDA_GRADIENTS_CUH
 #define DR_CUDA_GRADIENTS_CUH
 
@@ -421,7 +421,7 @@ static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (
         }
 }
 
-/* The same of two matrices at once. */
+/* dots_with of two matrices and one box. */
 template <typename T>
 static __device__ inline void dots_with(const float (&c)[8][4], const float (&d)[8][4], unsigned box, float2 &c_dot,
                                         float2 &d_dot) {

@@ -85,7 +85,7 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
 }
 
 /* The same where rows that are all there and whole leave by one straight run of code and others by a loop: fewer instructions
- * to load, which pays where three matrices leave (READS_OTHER) and not where two do; put_tokens of plain calls has no more. */
+ * to load, which pays where three matrices leave (READS_OTHER) and not where two do. Of plain calls put_tokens is as short. */
 template <typename T>
 static __device__ inline void put_straight(const worker &w, unsigned box, T *to, int64_t stride, int size,
                                            const float (&c)[8][4]) {

@@ -1,6 +1,7 @@
-/* updates (updates.cu) for sm_90a, 16-bit types, K and V of 65 to 128 and a decay of each channel, and for the rows that such
- * rules mostly have (updates_kind): all of a chunk is asked for at once, two groups of four warps have 64 columns of V each,
- * and of G and M each makes one. What comes of a product is laid where the operands of one before it were. */
+/* updates (updates.cu) for sm_90a, 16-bit types, V of 65 to 128, K likewise where rows read, else up to 128, and a decay of
+ * each channel, and for the rows that such rules mostly have (updates_kind): all of a chunk is asked for at once, two groups of
+ * four warps have 64 columns of V each, and of G and M each makes one. What comes of a product is laid where the operands of
+ * one before it were. */
 #ifndef DR_CUDA_UPDATES_WARPGROUPS_CUH
 #define DR_CUDA_UPDATES_WARPGROUPS_CUH
 
@@ -9,8 +10,8 @@
 
 enum { UPDATES_THREADS = 256 };
 
-/* A row a token that does not read, or does; one whose value is gated; two rows a token, of which one has a value, not gated.
- * UPDATES_OTHER: none of these. */
+/* One row a token: that does not read; that does; that does, and whose value is gated. Two rows a token, of which one has a
+ * value, not gated. UPDATES_OTHER: none of these, or other sizes. */
 typedef enum { UPDATES_LINEAR, UPDATES_PLAIN, UPDATES_GATED, UPDATES_PAIRS, UPDATES_OTHER } updates_kind;
 
 static inline updates_kind updates_kind_of(const dr_cuda_chunk_plan *plan) {
