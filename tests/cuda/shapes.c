@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "delta_net",     "gdn",  "kda",  "comba", "eda",
-                                    "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla", "gdn2"};
+                                    "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla", "gdn2",  "pgdn"};
 enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
