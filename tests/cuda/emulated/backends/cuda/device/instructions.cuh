@@ -1,0 +1,85 @@
+/* In place of the project's header of that name, which holds instructions of the GPU: the same functions by those of block.h.
+ * What the kernels under test do not use ends the program. */
+#ifndef DR_CUDA_INSTRUCTIONS_CUH
+#define DR_CUDA_INSTRUCTIONS_CUH
+
+#include "block.h"
+
+static inline unsigned dr_shared_address(const void *pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+static inline void dr_load_matrices(unsigned (&to)[4], unsigned address) {
+    warp_matrices(to, address, true, false);
+}
+
+static inline void dr_load_matrices_transposed(unsigned (&to)[4], unsigned address) {
+    warp_matrices(to, address, true, true);
+}
+
+static inline unsigned dr_transpose_matrix(unsigned) {
+    grid_fail("dr_transpose_matrix is not emulated");
+}
+
+static inline float dr_load_shared(unsigned address) {
+    return *(float *)shared_at(address, 4);
+}
+
+static inline float2 dr_load_shared2(unsigned address) {
+    return *(float2 *)shared_at(address, 8);
+}
+
+static inline void dr_fence_device() {}
+
+static inline float dr_exp2_near(float x) {
+    return exp2f(x);
+}
+
+static inline float dr_log2_near(float x) {
+    return log2f(x);
+}
+
+static inline float dr_reciprocal_near(float x) {
+    return 1 / x;
+}
+
+static inline float dr_larger(float x, float y) {
+    return isnan(x) || isnan(y) ? NAN : fmaxf(fabsf(x), fabsf(y));
+}
+
+static inline void dr_multiply(__nv_bfloat16, float (&)[4], const unsigned (&)[4], unsigned, unsigned) {
+    grid_fail("dr_multiply is not emulated");
+}
+
+static inline void dr_multiply_tf32(float (&)[4], const unsigned (&)[4], unsigned, unsigned) {
+    grid_fail("dr_multiply_tf32 is not emulated");
+}
+
+static inline __nv_bfloat162 __hfma2(__nv_bfloat162, __nv_bfloat162, __nv_bfloat162) {
+    grid_fail("__hfma2 is not emulated");
+}
+
+static inline unsigned dr_forget(unsigned x) {
+    return x;
+}
+
+static inline void dr_copy_async(unsigned to, const void *from, bool valid) {
+    copy_ask(to, from, 16, valid);
+}
+
+static inline void dr_copy_whole(unsigned to, const void *from) {
+    copy_ask(to, from, 16, true);
+}
+
+static inline void dr_copy_word(unsigned to, const void *from, bool valid) {
+    copy_ask(to, from, 4, valid);
+}
+
+static inline void dr_copy_commit() {}
+
+/* Of all groups, also where fewer are asked for. */
+template <int unfinished> static inline void dr_copy_wait() {
+    copy_wait();
+}
+
+#endif

@@ -1,0 +1,405 @@
+/* The threads of a block as fibers, and what they do together (block.h). A fiber that has to wait gives its turn to the next;
+ * where all of them wait, the copies that are still to be made are made one after another until one of them can go on. */
+#include "block.h"
+
+#include <deque>
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+grid_manner manner;
+uint3 thread_index, block_index, block_count, block_size;
+alignas(1024) char shared[SHARED_SIZE];
+
+enum { MOST_THREADS = 1024, WARPS = MOST_THREADS / 32, STACK = 64 * 1024, BARRIERS = 16 };
+
+typedef struct {
+    ucontext_t context;
+    std::vector<char> stack;
+    const uint32_t *turns; /* waits until these have another parity than `turn`; NULL: for nothing */
+    uint32_t turn;
+    bool done;
+} fiber;
+
+typedef struct {
+    unsigned arrived, threads;
+    uint32_t turns; /* how often all have met */
+} barrier;
+
+/* 8 bytes of shared memory. */
+typedef struct {
+    uint16_t arrivals, missing;
+    uint32_t turns;
+} gate;
+
+typedef std::vector<std::function<void()>> product_group;
+
+typedef struct {
+    int arrived;
+    warp_task task;
+    uint32_t turns;
+    bool rests; /* its threads take no turns for a while */
+    void *brought[32];
+    product_group open;              /* products since the last commit */
+    std::deque<product_group> asked; /* those before it that were not waited for */
+} warp;
+
+typedef struct {
+    unsigned thread;
+    std::function<void()> make;
+} copy;
+
+static fiber fibers[MOST_THREADS];
+static warp warps[WARPS];
+static barrier barriers[BARRIERS];
+static std::deque<copy> copies;
+static ucontext_t scheduler;
+static std::function<void()> entry;
+static uint64_t gate_turns; /* of all gates */
+static uint64_t drawn;      /* the last random number */
+static unsigned unfinished_threads;
+
+void grid_fail(const char *sentence) {
+    printf("block %u, thread %u: %s\n", block_index.x, thread_index.x, sentence);
+    exit(1);
+}
+
+/* ---- a grid ------------------------------------------------------------------------------------------------------------- */
+
+static bool has_to_wait(const fiber &f) {
+    return f.turns && (*f.turns & 1) == (f.turn & 1);
+}
+
+/* Waits until what is counted in `turns` has another parity than `turn`. */
+static void wait_for(const uint32_t *turns, uint32_t turn) {
+    fiber *f = &fibers[thread_index.x];
+    f->turns = turns;
+    f->turn = turn;
+    if (has_to_wait(*f)) swapcontext(&f->context, &scheduler);
+    f->turns = NULL;
+}
+
+static void take_thread() {
+    entry();
+    fibers[thread_index.x].done = true;
+    unfinished_threads--;
+    setcontext(&scheduler);
+}
+
+static void begin_thread(fiber *f) {
+    f->stack.assign(STACK, (char)manner.fill);
+    f->turns = NULL;
+    f->done = false;
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack.data();
+    f->context.uc_stack.ss_size = STACK;
+    makecontext(&f->context, take_thread, 0);
+}
+
+static unsigned draw_below(unsigned bound) {
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(drawn >> 33) % bound;
+}
+
+static std::vector<unsigned> order_of_threads(unsigned threads) {
+    std::vector<unsigned> order(threads);
+    for (unsigned i = 0; i < threads; i++) order[i] = i;
+    for (unsigned i = threads - 1; i > 0 && manner.seed; i--) std::swap(order[i], order[draw_below(i + 1)]);
+    return order;
+}
+
+/* Warps begin and end to rest by chance, so that some are far ahead of others. */
+static void draw_rests() {
+    for (warp &w : warps)
+        if (draw_below(8) == 0) w.rests = !w.rests;
+}
+
+/* Until a gate turns. */
+static void make_copies() {
+    if (copies.empty()) grid_fail("no thread of the block can go on");
+    const uint64_t before = gate_turns;
+    while (gate_turns == before && !copies.empty()) {
+        const copy next = std::move(copies.front());
+        copies.pop_front();
+        next.make();
+    }
+}
+
+static void block_run(const std::vector<unsigned> &order) {
+    memset(shared, manner.fill, sizeof shared);
+    for (barrier &b : barriers) b = {};
+    for (warp &w : warps) w.rests = false;
+    for (unsigned thread : order) begin_thread(&fibers[thread]);
+    unfinished_threads = (unsigned)order.size();
+    while (unfinished_threads > 0) {
+        bool some = false;
+        if (manner.seed) draw_rests();
+        for (unsigned thread : order) {
+            if (fibers[thread].done || has_to_wait(fibers[thread])) continue;
+            some = true;
+            if (warps[thread / 32].rests) continue;
+            thread_index = {thread, 0, 0};
+            swapcontext(&scheduler, &fibers[thread].context);
+        }
+        if (!some) make_copies();
+    }
+    for (const barrier &b : barriers)
+        if (b.arrived) grid_fail("the block ends while threads wait at a barrier");
+    for (const warp &w : warps) {
+        if (w.arrived) grid_fail("the block ends while lanes of a warp wait");
+        if (!w.open.empty() || !w.asked.empty()) grid_fail("the block ends with products that were not waited for");
+    }
+    if (!copies.empty()) grid_fail("the block ends with copies that were not waited for");
+}
+
+void grid_run(unsigned blocks, unsigned threads, const std::function<void()> &kernel) {
+    if (threads > MOST_THREADS || threads % 32) grid_fail("a block is not of 32 to 1024 threads in whole warps");
+    entry = kernel;
+    drawn = manner.seed;
+    block_count = {blocks, 1, 1}, block_size = {threads, 1, 1};
+    const std::vector<unsigned> order = order_of_threads(threads);
+    for (unsigned i = 0; i < blocks; i++) {
+        block_index = {i, 0, 0};
+        block_run(order);
+    }
+}
+
+/* ---- shared memory and copies to it ------------------------------------------------------------------------------------- */
+
+char *shared_at(unsigned address, unsigned bytes) {
+    if (address < SHARED_BEGIN || address + bytes > SHARED_BEGIN + SHARED_SIZE)
+        grid_fail("an address lies outside of shared memory");
+    if (address % bytes) grid_fail("an address in shared memory is not aligned");
+    return shared + (address - SHARED_BEGIN);
+}
+
+void copy_ask(unsigned to, const void *from, unsigned bytes, bool valid) {
+    if (valid && (uintptr_t)from % bytes) grid_fail("what is copied to shared memory is not aligned");
+    const auto make = [=] {
+        if (valid)
+            memcpy(shared_at(to, bytes), from, bytes);
+        else
+            memset(shared_at(to, bytes), 0, bytes);
+    };
+    if (manner.late)
+        copies.push_back({thread_index.x, make});
+    else
+        make();
+}
+
+void copy_wait() {
+    for (size_t i = 0; i < copies.size();) {
+        if (copies[i].thread == thread_index.x) {
+            copies[i].make();
+            copies.erase(copies.begin() + (std::ptrdiff_t)i);
+        } else {
+            i++;
+        }
+    }
+}
+
+/* ---- threads that wait for one another ---------------------------------------------------------------------------------- */
+
+static warp *own_warp() {
+    return &warps[thread_index.x / 32];
+}
+
+void warp_meet(warp_task task, void *mine, const std::function<void(void **)> &together) {
+    warp *w = own_warp();
+    if (w->arrived && w->task != task) grid_fail("lanes of a warp do different things");
+    w->task = task;
+    w->brought[thread_index.x % 32] = mine;
+    if (++w->arrived == 32) {
+        if (together) together(w->brought);
+        w->arrived = 0;
+        w->turns++;
+        return;
+    }
+    wait_for(&w->turns, w->turns);
+}
+
+void block_barrier(unsigned number, unsigned threads) {
+    if (number >= BARRIERS) grid_fail("there is no barrier of that number");
+    barrier *b = &barriers[number];
+    if (b->arrived && b->threads != threads) grid_fail("threads wait at a barrier for different numbers of threads");
+    b->threads = threads;
+    if (++b->arrived == threads) {
+        b->arrived = 0;
+        b->turns++;
+        return;
+    }
+    wait_for(&b->turns, b->turns);
+}
+
+static gate *gate_at(unsigned address) {
+    return (gate *)shared_at(address, sizeof(gate));
+}
+
+void gate_open(unsigned address, int arrivals) {
+    *gate_at(address) = {(uint16_t)arrivals, (uint16_t)arrivals, 0};
+}
+
+void gate_arrive(unsigned address) {
+    gate *g = gate_at(address);
+    if (g->missing == 0) grid_fail("a thread arrives at a gate that is not open");
+    if (--g->missing > 0) return;
+    g->missing = g->arrivals;
+    g->turns++;
+    gate_turns++;
+}
+
+void gate_arrive_copied(unsigned address) {
+    if (manner.late)
+        copies.push_back({thread_index.x, [=] { gate_arrive(address); }});
+    else
+        gate_arrive(address);
+}
+
+void gate_wait(unsigned address, unsigned turn) {
+    wait_for(&gate_at(address)->turns, turn);
+}
+
+/* ---- what warps do ------------------------------------------------------------------------------------------------------ */
+
+uint32_t warp_shuffle(uint32_t mask, uint32_t x, int from) {
+    typedef struct {
+        uint32_t given, got;
+        int from;
+    } exchange;
+    if (mask != 0xffffffffu) grid_fail("a shuffle of some lanes only");
+    exchange mine = {x, x, from};
+    warp_meet(WARP_SHUFFLE, &mine, [](void **lanes) {
+        for (int l = 0; l < 32; l++) {
+            exchange *to = (exchange *)lanes[l];
+            if (to->from >= 0 && to->from < 32) to->got = ((exchange *)lanes[to->from])->given;
+        }
+    });
+    return mine.got;
+}
+
+uint32_t __ballot_sync(uint32_t mask, int x) {
+    typedef struct {
+        bool given;
+        uint32_t all;
+    } vote;
+    if (mask != 0xffffffffu) grid_fail("a vote of some lanes only");
+    vote mine = {x != 0, 0};
+    warp_meet(WARP_BALLOT, &mine, [](void **lanes) {
+        uint32_t all = 0;
+        for (int l = 0; l < 32; l++) all |= (uint32_t)((vote *)lanes[l])->given << l;
+        for (int l = 0; l < 32; l++) ((vote *)lanes[l])->all = all;
+    });
+    return mine.all;
+}
+
+void warp_matrices(unsigned (&x)[4], unsigned address, bool load, bool transposed) {
+    typedef struct {
+        unsigned *x, address;
+    } part;
+    part mine = {x, address};
+    const warp_task tasks[2][2] = {{WARP_STORE, WARP_STORE_TRANSPOSED}, {WARP_LOAD, WARP_LOAD_TRANSPOSED}};
+    warp_meet(tasks[load][transposed], &mine, [=](void **lanes) {
+        for (int i = 0; i < 4 * 64; i++) {
+            const int matrix = i / 64, lane = i / 2 % 32, half = i % 2, left = lane / 4, right = lane % 4 * 2 + half;
+            const int row = transposed ? right : left, column = transposed ? left : right;
+            uint16_t *there = (uint16_t *)shared_at(((part *)lanes[8 * matrix + row])->address, 16) + column;
+            uint16_t *own = (uint16_t *)&((part *)lanes[lane])->x[matrix] + half;
+            if (load)
+                *own = *there;
+            else
+                *there = *own;
+        }
+    });
+}
+
+static float widened(uint16_t x) {
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+/* Element (k, n) of an operand, k of the 16 that are contracted; contiguous: those along k are. */
+static float operand_element(uint64_t operand, bool contiguous, int n, int k) {
+    const unsigned begin = (unsigned)(operand & 0x3fff) << 4, leading = (unsigned)(operand >> 16 & 0x3fff) << 4,
+                   stride = (unsigned)(operand >> 32 & 0x3fff) << 4;
+    if (operand >> 62 != 1 || (operand >> 49 & 7)) grid_fail("an operand of a product without the 128-byte swizzle");
+    const int row = contiguous ? n : k, column = contiguous ? k : n;
+    unsigned at = begin + (unsigned)(column / 64) * leading + (unsigned)(row / 8) * stride + (unsigned)(row % 8) * 128 +
+                  (unsigned)(column % 64) * 2;
+    at ^= (at >> 7 & 7) << 4;
+    return widened(*(uint16_t *)shared_at(at, 2));
+}
+
+/* What a lane brings to a product; of A, where it is in registers, 4 of its words. */
+typedef struct {
+    float (*c)[4];
+    int columns;
+    const unsigned *a;
+    uint64_t a_tile, b;
+    bool turned, along, add;
+} product;
+
+typedef struct {
+    product lane[32];
+    unsigned a[32][4];
+    int warp; /* of its group */
+} warp_product;
+
+/* Products of two numbers of 16 bits are whole in a float. */
+static void multiply(const warp_product &p) {
+    const product &first = p.lane[0];
+    float a[16][16], b[128][16];
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++) {
+            const unsigned word = first.a ? p.a[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] : 0;
+            a[row][k] = first.a ? widened((uint16_t)(word >> k % 2 * 16))
+                                : operand_element(first.a_tile, !first.turned, p.warp * 16 + row, k);
+        }
+    for (int n = 0; n < first.columns * 8; n++)
+        for (int k = 0; k < 16; k++) b[n][k] = operand_element(first.b, first.along, n, k);
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < first.columns * 4; i++) {
+            const int row = l / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + l % 4 * 2 + i % 2;
+            float *c = &p.lane[l].c[i / 4][i % 4], sum = first.add ? *c : 0;
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+            *c = sum;
+        }
+}
+
+void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_tile, bool turned, uint64_t b, bool along,
+                    bool add) {
+    product mine = {c, columns, a, a_tile, b, turned, along, add};
+    warp_meet(WARP_MULTIPLY, &mine, [](void **lanes) {
+        warp_product p;
+        p.warp = (int)(thread_index.x / 32 % 4);
+        for (int l = 0; l < 32; l++) {
+            p.lane[l] = *(product *)lanes[l];
+            const product &x = p.lane[l], &y = p.lane[0];
+            if (x.columns != y.columns || x.a_tile != y.a_tile || x.b != y.b || x.add != y.add)
+                grid_fail("lanes of a warp ask for different products");
+            if (x.a) memcpy(p.a[l], x.a, sizeof p.a[l]);
+        }
+        if (manner.late)
+            own_warp()->open.push_back([p] { multiply(p); });
+        else
+            multiply(p);
+    });
+}
+
+void group_commit() {
+    warp_meet(WARP_COMMIT, NULL, [](void **) {
+        warp *w = own_warp();
+        w->asked.push_back(std::move(w->open));
+        w->open.clear();
+    });
+}
+
+void group_wait(int unfinished) {
+    warp_meet(WARP_WAIT, NULL, [=](void **) {
+        warp *w = own_warp();
+        while ((int)w->asked.size() > unfinished) {
+            for (const auto &make : w->asked.front()) make();
+            w->asked.pop_front();
+        }
+    });
+}

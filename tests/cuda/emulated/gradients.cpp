@@ -1,0 +1,363 @@
+/* The kernel gradients of backends/cuda/backward/gradients.cu on the host (block.h), where there need be no GPU: a program that
+ * prints a line for each case, and exits with 1 and a sentence at the first check that does not hold.
+ *
+ * The kernel has an instance for plain calls, in which questions to the plan are answered beforehand, beside the general one
+ * that takes the same calls. Both do the same arithmetic in the same order, so that they must leave the same bits. The plans,
+ * the layouts of memory and the choice of the instance are the project's own; tensors, and what earlier stages would have left,
+ * are random numbers. Of every case:
+ *
+ *     the bits that the general instance leaves, copies and products made at once and threads in turn, are left by both with
+ *     copies and products as late as may be, and by threads in a random order with rests
+ *     inputs, and memory around the tensors, are as they were
+ *     other bytes in memory beforehand give the same results, and what is not written is not touched
+ *     a bit of a key that is flipped makes a difference, so that the comparison can fail
+ *     gradients of queries, keys and values are near those by plain loops in double */
+#include "block.h"
+
+#include "backends/cuda/backward/gradients.cu"
+#include "backends/cuda/rows/rows_make.h"
+extern "C" {
+#include "base/random.h"
+}
+
+#include <deque>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <vector>
+
+typedef __nv_bfloat16 T;
+
+enum { SEQUENCES = 2, HEADS = 2, SIZE = 128, ROOM = 8192, AROUND = 0xee };
+
+static const char *case_name;
+static long checks;
+
+static void check(bool holds, const char *sentence) {
+    checks++;
+    if (holds) return;
+    printf("%-9s FAIL: %s\n", case_name, sentence);
+    exit(1);
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------------- */
+
+/* Memory with room before and behind it that nobody may write to. */
+typedef struct {
+    std::vector<char> memory;
+    char *at;
+    size_t size;
+} tensor;
+
+typedef struct {
+    dr_recurrence recurrence;
+    dr_cuda_backward_call call;
+    int reading;
+    std::deque<tensor> given, left;
+    tensor *workspace; /* one of those left, with the call's d_exit and d_update, which are given */
+    dr_random random;
+} setting;
+
+static tensor *add_tensor(std::deque<tensor> *to, size_t size) {
+    to->push_back({std::vector<char>(size + 2 * ROOM, (char)AROUND), NULL, size});
+    tensor *t = &to->back();
+    t->at = (char *)(((uintptr_t)t->memory.data() + ROOM / 2 + 255) / 256 * 256);
+    memset(t->at, 0, size);
+    return t;
+}
+
+static bool room_is_untouched(const tensor &t) {
+    const char *begin = t.memory.data(), *end = begin + t.memory.size();
+    for (const char *at = begin; at < end; at++)
+        if ((at < t.at || at >= t.at + t.size) && *at != (char)AROUND) return false;
+    return true;
+}
+
+static float uniform(setting *s, float low, float high) {
+    return low + (high - low) * (float)dr_random_uniform(&s->random);
+}
+
+static T normal(setting *s, float size) {
+    return __float2bfloat16_rn(size * (float)dr_random_normal(&s->random));
+}
+
+static void fill_normal(setting *s, void *to, size_t count, float size) {
+    for (size_t i = 0; i < count; i++) ((T *)to)[i] = normal(s, size);
+}
+
+static void add_inputs(setting *s, const dr_backend *backend, dr_inputs *inputs, dr_input_gradients *gradients) {
+    for (int n = 0; n < DR_INPUTS; n++) {
+        const dr_input input = (dr_input)n;
+        if (!dr_rule_uses(s->recurrence.rule, input)) continue;
+        const size_t count = (size_t)dr_recurrence_input_count(&s->recurrence, input),
+                     element = dr_dtype_size(dr_recurrence_input_dtype(backend, input));
+        const bool decay = input == DR_INPUT_LOG_DECAY || input == DR_INPUT_SCAN_LOG_DECAY;
+        char *at = add_tensor(&s->given, count * element)->at;
+        inputs->at[n] = at;
+        gradients->at[n] = add_tensor(&s->left, count * element)->at;
+        if (element == sizeof(T)) fill_normal(s, at, count, input == DR_INPUT_VALUE ? 1 : 1 / sqrtf(SIZE));
+        for (size_t i = 0; i < count && element == sizeof(float); i++)
+            ((float *)at)[i] = decay ? uniform(s, -0.3f, 0) : uniform(s, 0.05f, 1);
+    }
+}
+
+/* What prepare and the diagonal scan would have made: factors of rows, A (unit and lower) in two halves, write keys. */
+static void fill_prepared(setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const float *beta = (const float *)plan.rows.input[DR_INPUT_BETA].at;
+    const T *key = (const T *)plan.rows.input[DR_INPUT_KEY].at;
+    for (int64_t block = 0; block < plan.blocks; block++) {
+        const dr_row_block x = dr_row_block_of(plan, NULL, (unsigned)block);
+        char *inverse = (char *)s->call.chunk.inverse + block * DR_HALVES_BYTES;
+        for (int row = 0; row < 64; row++) {
+            const bool there = row < x.rows;
+            const float gain = there ? beta[(x.place.first + row) * HEADS + x.head] : 0;
+            s->call.chunk.factors[block * 64 + row] = {gain, there ? 1.0f : 0.0f, gain, there ? plan.rows.scale : 0};
+            T *d_update = (T *)s->call.back.d_update + (block * 64 + row) * SIZE;
+            if (there) fill_normal(s, d_update, SIZE, 1);
+            for (int column = 0; column < 64; column++) {
+                const float a = row == column ? 1 : there && column < row ? 0.1f * (float)dr_random_normal(&s->random) : 0;
+                const unsigned at = dr_tile_at<T>(0, 64, row, column);
+                const T high = __float2bfloat16_rn(a);
+                *(T *)(inverse + at) = high;
+                *(T *)(inverse + BOX + at) = __float2bfloat16_rn(a - __bfloat162float(high));
+            }
+        }
+    }
+    for (int64_t i = 0; i < plan.tokens * HEADS * SIZE && plan.rows.squashed; i++)
+        ((T *)plan.rows.squashed)[i] = __float2bfloat16_rn(uniform(s, 0.6f, 1.5f) * __bfloat162float(key[i]));
+}
+
+/* A call of two sequences without states, as engine.c makes it. */
+static void make_call(setting *s, const char *rule, int tokens) {
+    dr_operations operations = {};
+    const_cast<dr_dtype &>(operations.dtype) = DR_F32;
+    dr_cuda gpu = {};
+    gpu.hopper = true, gpu.processors = 2, gpu.shared_limit = SHARED_SIZE, gpu.major = 9;
+    dr_backend backend = {};
+    backend.ops = &operations, backend.isa = "sm_90a", backend.storage = DR_BF16, backend.state = &gpu;
+    s->random = dr_random_start(7, 1);
+    s->recurrence.rule = dr_rule_find(rule);
+    s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;
+    s->recurrence.key_heads = s->recurrence.value_heads = HEADS;
+    s->recurrence.key_size = s->recurrence.value_size = SIZE;
+    dr_inputs inputs = {};
+    dr_input_gradients gradients = {};
+    add_inputs(s, &backend, &inputs, &gradients);
+    dr_cuda_backward_call *call = &s->call;
+    dr_cuda_chunk_plan *plan = &call->plan;
+    check(dr_cuda_chunk_make_plan(&s->recurrence, DR_BF16, &gpu, plan) == DR_OK, "the engine makes no plan of the call");
+    dr_cuda_rows_make(&backend, &s->recurrence, &inputs, &gradients, &plan->rows);
+    plan->halves = true;
+    plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
+    s->reading = reading_of(plan);
+    dr_cuda_diagonal_chain chain;
+    void *states = NULL, *entry = NULL;
+    const auto lay_saved = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_chunk_lay(plan, true, &arena, &call->chunk);
+        states = dr_arena_take(&arena, dr_cuda_chunk_saved_bytes(plan));
+        entry = dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
+        dr_cuda_diagonal_lay_made(plan, &arena);
+        return arena.used;
+    };
+    const auto lay_workspace = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_diagonal_lay(plan, &arena, &chain);
+        dr_cuda_backward_lay(plan, &arena, &call->back);
+        dr_cuda_diagonal_lay_gradients(plan, &arena, &call->diagonal);
+        return arena.used;
+    };
+    lay_saved(add_tensor(&s->given, lay_saved(NULL))->at);
+    s->workspace = add_tensor(&s->left, lay_workspace(NULL));
+    lay_workspace(s->workspace->at);
+    call->saved = states;
+    call->chunk.scan.entry = (float *)entry;
+    call->chain = dr_cuda_diagonal_turn(&chain, &call->diagonal, NULL, NULL);
+    const size_t outputs = (size_t)plan->tokens * HEADS * SIZE, units = (size_t)plan->blocks * SIZE * SIZE;
+    char *d_o = add_tensor(&s->given, outputs * sizeof(T))->at;
+    call->d_o = d_o;
+    fill_normal(s, d_o, outputs, 1);
+    fill_normal(s, states, units, 0.3f);
+    fill_normal(s, call->back.d_exit, units, 0.3f);
+    fill_prepared(s);
+}
+
+/* ---- what an instance leaves -------------------------------------------------------------------------------------------- */
+
+/* The bytes of every tensor left. */
+typedef std::vector<std::vector<char>> result;
+
+static result bytes_of(const std::deque<tensor> &tensors) {
+    result bytes;
+    for (const tensor &t : tensors) bytes.emplace_back(t.at, t.at + t.size);
+    return bytes;
+}
+
+template <int reading> static dr_status launch_instance(const dr_cuda_backward_call *call, bool plain) {
+    const gradients_call known = gradients_of(*call);
+    check(gradients_plain(known, reading), "the call is not plain");
+    if (plain) return launch<T, 2, 2, reading>(call, NULL);
+    return dr_cuda_launch("gradients", gradients<T, 2, 2, reading, false>, {2}, chunk_shape<2, 2, reading>::threads,
+                          SHARED_BYTES, NULL, known);
+}
+
+/* before: every byte of what is left, of shared memory and of stacks. */
+static result run(setting *s, bool plain, unsigned seed, bool late, unsigned char before) {
+    const dr_cuda_backward_call *call = &s->call;
+    const size_t exit_size = (size_t)call->plan.blocks * SIZE * SIZE * sizeof(T), update_size = exit_size / SIZE * 64;
+    const char *exit = (const char *)call->back.d_exit, *update = (const char *)call->back.d_update;
+    const std::vector<char> d_exit(exit, exit + exit_size), d_update(update, update + update_size);
+    const result given = bytes_of(s->given);
+    for (tensor &t : s->left) memset(t.at, before, t.size);
+    memcpy(call->back.d_exit, d_exit.data(), exit_size);
+    memcpy(call->back.d_update, d_update.data(), update_size);
+    manner = {seed, late, before};
+    const dr_status status =
+        s->reading == READS_WRITTEN ? launch_instance<READS_WRITTEN>(call, plain) : launch_instance<READS_OTHER>(call, plain);
+    check(status == DR_OK, "the launch fails");
+    check(bytes_of(s->given) == given && !memcmp(exit, d_exit.data(), exit_size) &&
+              !memcmp(update, d_update.data(), update_size),
+          "an input is written to");
+    for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
+    for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
+    return bytes_of(s->left);
+}
+
+/* Bytes that differ are those that nobody has written. */
+static bool same_where_written(const result &a, unsigned char before_a, const result &b, unsigned char before_b) {
+    for (size_t i = 0; i < a.size(); i++)
+        for (size_t j = 0; j < a[i].size(); j++)
+            if (a[i][j] != b[i][j] && (a[i][j] != (char)before_a || b[i][j] != (char)before_b)) return false;
+    return true;
+}
+
+/* ---- against plain loops ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    double error, size; /* sums of squares */
+} distance;
+
+static void add_distance(distance *d, const void *is, int64_t at, double wanted) {
+    const double error = (double)__bfloat162float(((const T *)is)[at]) - wanted;
+    d->error += error * error;
+    d->size += wanted * wanted;
+}
+
+/* The gradients of the queries, keys and values of a chunk by the equations of backward.h, in double. */
+static void add_chunk_distances(const setting *s, int64_t block, distance *query, distance *key, distance *value) {
+    const dr_cuda_backward_call *call = &s->call;
+    const dr_cuda_rows &rows = call->plan.rows;
+    const dr_row_block x = dr_row_block_of(call->plan, NULL, (unsigned)block);
+    const int count = x.rows;
+    const bool other = s->reading == READS_OTHER;
+    const auto element = [](const void *tensor, int64_t at) { return (double)__bfloat162float(((const T *)tensor)[at]); };
+    const auto place = [&](int row, int column) { return ((x.place.first + row) * HEADS + x.head) * SIZE + column; };
+    const auto state = [&](const void *tensor, int v, int k) { return element(tensor, (block * SIZE + v) * SIZE + k); };
+    const auto d_update = [&](int row, int v) { return element(call->back.d_update, (block * 64 + row) * SIZE + v); };
+    const auto of_row = [&](dr_input input, int row) {
+        return (double)((const float *)rows.input[input].at)[(x.place.first + row) * HEADS + x.head];
+    };
+    const void *queries = rows.input[DR_INPUT_QUERY].at, *keys = rows.input[DR_INPUT_KEY].at,
+               *writes = other ? rows.squashed : keys;
+    double decay[64], beta[64];
+    static double y[64][SIZE], u[64][SIZE], score[64][64], erase[64][64];
+    for (int i = 0; i < count; i++) {
+        decay[i] = (i ? decay[i - 1] : 1) * exp(of_row(DR_INPUT_LOG_DECAY, i));
+        beta[i] = of_row(DR_INPUT_BETA, i);
+        for (int v = 0; v < SIZE; v++) {
+            double read = 0;
+            for (int k = 0; k < SIZE; k++) read += element(keys, place(i, k)) * state(call->saved, v, k);
+            y[i][v] = beta[i] * (element(rows.input[DR_INPUT_VALUE].at, place(i, v)) - decay[i] * read);
+            u[i][v] = score[i][v % 64] = erase[i][v % 64] = 0;
+        }
+    }
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j <= i; j++) {
+            const char *tile = (const char *)call->chunk.inverse + block * DR_HALVES_BYTES + dr_tile_at<T>(0, 64, i, j);
+            for (int v = 0; v < SIZE; v++) u[i][v] += (element(tile, 0) + element(tile + BOX, 0)) * y[j][v];
+        }
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j <= i; j++)
+            for (int v = 0; v < SIZE; v++) {
+                score[i][j] += rows.scale * decay[i] / decay[j] * element(call->d_o, place(i, v)) * u[j][v];
+                if (j < i) erase[i][j] += beta[i] * decay[i] / decay[j] * d_update(i, v) * u[j][v];
+            }
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < SIZE; k++) {
+            double of_query = 0, of_read = 0, of_write = 0;
+            for (int v = 0; v < SIZE; v++) {
+                of_query += rows.scale * decay[i] * state(call->saved, v, k) * element(call->d_o, place(i, v));
+                of_read -= beta[i] * decay[i] * state(call->saved, v, k) * d_update(i, v);
+                of_write += decay[count - 1] / decay[i] * state(call->back.d_exit, v, k) * u[i][v];
+            }
+            for (int j = 0; j <= i; j++) {
+                of_query += score[i][j] * element(writes, place(j, k));
+                of_read -= erase[i][j] * element(writes, place(j, k));
+            }
+            for (int j = i; j < count; j++)
+                of_write += score[j][i] * element(queries, place(j, k)) - erase[j][i] * element(keys, place(j, k));
+            add_distance(query, rows.input[DR_INPUT_QUERY].gradient, place(i, k), of_query);
+            add_distance(key, rows.input[DR_INPUT_KEY].gradient, place(i, k), other ? of_read : of_read + of_write);
+            add_distance(value, rows.input[DR_INPUT_VALUE].gradient, place(i, k), beta[i] * d_update(i, k));
+        }
+}
+
+/* Within a hundredth, by the norm: bf16 alone makes a quarter of that. */
+static void check_against_loops(const setting *s) {
+    distance query = {0, 0}, key = {0, 0}, value = {0, 0};
+    for (int64_t block = 0; block < s->call.plan.blocks; block++) add_chunk_distances(s, block, &query, &key, &value);
+    const auto near = [](const distance &d) { return d.error < 1e-4 * d.size; };
+    check(near(query), "gradients of queries are not those of the plain loops");
+    check(near(key), "gradients of keys are not those of the plain loops");
+    check(near(value), "gradients of values are not those of the plain loops");
+}
+
+/* ---- cases -------------------------------------------------------------------------------------------------------------- */
+
+static double seconds() {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void check_case(const char *rule, int reading, int tokens) {
+    enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a };
+    static const struct {
+        unsigned seed;
+        bool late;
+    } manners[] = {{0, false}, {0, true}, {1, true}};
+    char name[32];
+    snprintf(name, sizeof name, "%s %d", rule, tokens);
+    case_name = name;
+    const double start = seconds();
+    const long checks_before = checks;
+    setting s = {};
+    make_call(&s, rule, tokens);
+    check(s.reading == reading, "the rows do not read what the case is for");
+    const result want = run(&s, false, 0, false, BEFORE);
+    check_against_loops(&s);
+    for (const auto &m : manners) {
+        if (m.late)
+            check(run(&s, false, m.seed, m.late, BEFORE) == want, "the general instance depends on the order of what happens");
+        check(run(&s, true, m.seed, m.late, BEFORE) == want, "the plain instance leaves other bits than the general one");
+    }
+    check(same_where_written(want, BEFORE, run(&s, true, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
+          "results depend on what was in memory before");
+    uint16_t *key = (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE;
+    *key ^= 8;
+    check(run(&s, true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
+    printf("%-9s %6ld checks %6.1f s  all right\n", name, checks - checks_before, seconds() - start);
+    fflush(stdout);
+}
+
+int main() {
+    static const int tokens[] = {150, 128, 209};
+    for (int count : tokens) {
+        check_case("gdn", READS_WRITTEN, count);
+        check_case("pgdn", READS_OTHER, count);
+    }
+    return 0;
+}
