@@ -88,9 +88,8 @@ static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
  * decay the state before they read it, and gradients lead to the inputs or, with READS_OTHER, to key_scan. Such calls have
  * instances of their own: a warp runs through its code once a chunk, and waits for what it passes by as well. */
 static inline bool gradients_plain(const gradients_call &call, int reading) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    return rows.aligned && rows.key_size == call.plan.key_width && rows.value_size == call.plan.value_width && !call.initial &&
-           !call.d_final && !rows.row[0].undecayed && (reading == READS_OTHER ? call.made && !call.diagonal.key : call.direct);
+    return dr_call_plain(call) && !call.plan.rows.row[0].undecayed &&
+           (reading == READS_OTHER ? call.made && !call.diagonal.key : call.direct);
 }
 
 /* Whether gradients of rows lead to the inputs; whether those of keys lead to the diagonal scan's backward. */

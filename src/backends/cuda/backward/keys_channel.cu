@@ -560,18 +560,12 @@ static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
 
 typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
-/* Whether vectors have whole boxes of channels, aligned. */
-static bool is_plain(const dr_cuda_chunk_plan &plan) {
-    const dr_cuda_rows &rows = plan.rows;
-    return rows.aligned && rows.key_size == plan.key_width && rows.value_size == plan.value_width;
-}
-
 static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
     rule.tied = dr_rows_tied(plan.rows);
-    rule.plain = is_plain(plan);
+    rule.plain = dr_vectors_whole(plan);
     rule.by = dr_block_dividers_of(plan), rule.group = dr_divider_of(plan.rows.group);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
     return dr_cuda_launch("keys_channel", kernel, {call->plan.blocks, call->plan.key_width / 64}, THREADS,
@@ -580,11 +574,6 @@ static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, i
 
 template <typename T, int form> static keys_kernel choose_made(const dr_cuda_chunk_plan &plan) {
     return plan.key_width == 64 ? keys_channel_made<T, form, 1> : keys_channel_made<T, form, 2>;
-}
-
-/* Whether the call is one for a lean form, if its rule has one. */
-static bool is_lean(const dr_cuda_backward_call &call) {
-    return !call.initial && !call.d_final && is_plain(call.plan);
 }
 
 /* The lean form of a rule whose gradients all lead to inputs; NULL: there is none. */
@@ -617,9 +606,9 @@ template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call
     for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
     if constexpr (sizeof(T) == 2) {
         if (dr_cuda_diagonal_inside_back(&plan))
-            return is_lean(call) && plan.length ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
-                                                : choose_made<T, READS | SINGLE | MADE>(plan);
-        if (keys_kernel lean = direct && is_lean(call) ? choose_lean<T>(*rows) : NULL) return lean;
+            return dr_call_plain(call) && plan.length ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
+                                                      : choose_made<T, READS | SINGLE | MADE>(plan);
+        if (keys_kernel lean = direct && dr_call_plain(call) ? choose_lean<T>(*rows) : NULL) return lean;
     }
     if (!plan.reads) return direct ? keys_channel<T, 0> : keys_channel<T, FLOATS>;
     if (!direct) return late ? keys_channel<T, READS | LATE | FLOATS> : keys_channel<T, READS | FLOATS>;

@@ -36,6 +36,17 @@ static __device__ inline const float *dr_given_state(const dr_cuda_backward_call
     return there ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
 }
 
+/* Whether vectors fill their boxes of channels, and lie aligned. */
+static inline bool dr_vectors_whole(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_rows &rows = plan.rows;
+    return rows.aligned && rows.key_size == plan.key_width && rows.value_size == plan.value_width;
+}
+
+/* Whether that is so and the call gives no states: kernels that provide for nothing else are half as long. */
+static inline bool dr_call_plain(const dr_cuda_backward_call &call) {
+    return dr_vectors_whole(call.plan) && !call.initial && !call.d_final;
+}
+
 static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
     const bool there = channel < rows.key_size && column < rows.value_size;
     return there ? state[(int64_t)channel * rows.value_size + column] : 0;
