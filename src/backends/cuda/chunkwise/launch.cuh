@@ -34,8 +34,9 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool 
     return prepare_channel<T, false, form>;
 }
 
-template <typename T> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
-    if constexpr (sizeof(T) == 2) switch (dr_prepare_form_of(plan)) {
+template <typename T>
+static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, dr_prepare_form form, bool beside) {
+    if constexpr (sizeof(T) == 2) switch (form) {
         case DR_PREPARE_PLAIN:
             return dr_choose_prepare<T, DR_PREPARE_PLAIN>(plan, beside);
         case DR_PREPARE_GATED:
@@ -53,10 +54,11 @@ template <typename T> static dr_prepare_kernel dr_choose_prepare(const dr_cuda_c
 template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
+    const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = {*plan, *tensors,
-                                  dr_prepare_facts_of(*plan, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
+                                  dr_prepare_facts_of(*plan, form, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
     const bool beside = tensors->made != NULL;
-    const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, beside);
+    const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {
         const int groups = plan->beside.groups;
         return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,

@@ -538,8 +538,8 @@ static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int elemen
 }
 
 /* blocks: thread blocks of a multiprocessor that ask for tiles ahead, or 0. */
-static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, const dr_prepare_room &room, int element,
-                                                   int blocks) {
+static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, dr_prepare_form form,
+                                                   const dr_prepare_room &room, int element, int blocks) {
     const dr_cuda_rows &rows = plan.rows;
     const bool scans = plan.scan_inside;
     const dr_source key = scans ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
@@ -549,7 +549,7 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     facts.by = dr_block_dividers_of(plan), facts.group = dr_divider_of(rows.group);
     facts.plain =
         rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
-    dr_prepare_find_parts(rows, dr_prepare_form_of(plan), &facts);
+    dr_prepare_find_parts(rows, form, &facts);
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
     if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
         query.token == key.token)
