@@ -314,10 +314,6 @@ void warp_matrices(unsigned (&x)[4], unsigned address, bool load, bool transpose
     });
 }
 
-static float widened(uint16_t x) {
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 /* Element (k, n) of an operand, k of the 16 that are contracted; contiguous: those along k are. */
 static float operand_element(uint64_t operand, bool contiguous, int n, int k) {
     const unsigned begin = (unsigned)(operand & 0x3fff) << 4, leading = (unsigned)(operand >> 16 & 0x3fff) << 4,
@@ -327,7 +323,7 @@ static float operand_element(uint64_t operand, bool contiguous, int n, int k) {
     unsigned at = begin + (unsigned)(column / 64) * leading + (unsigned)(row / 8) * stride + (unsigned)(row % 8) * 128 +
                   (unsigned)(column % 64) * 2;
     at ^= (at >> 7 & 7) << 4;
-    return widened(*(uint16_t *)shared_at(at, 2));
+    return dr_bf16_to_float(*(uint16_t *)shared_at(at, 2));
 }
 
 /* What a lane brings to a product; of A, where it is in registers, 4 of its words. */
@@ -352,7 +348,7 @@ static void multiply(const warp_product &p) {
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++) {
             const unsigned word = first.a ? p.a[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] : 0;
-            a[row][k] = first.a ? widened((uint16_t)(word >> k % 2 * 16))
+            a[row][k] = first.a ? dr_bf16_to_float((uint16_t)(word >> k % 2 * 16))
                                 : operand_element(first.a_tile, !first.turned, p.warp * 16 + row, k);
         }
     for (int n = 0; n < first.columns * 8; n++)

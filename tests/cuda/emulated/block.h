@@ -9,6 +9,8 @@
 #ifndef DR_TESTS_CUDA_EMULATED_BLOCK_H
 #define DR_TESTS_CUDA_EMULATED_BLOCK_H
 
+#include "base/half.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -155,15 +157,11 @@ void copy_ask(unsigned to, const void *from, unsigned bytes, bool valid);
 void copy_wait();
 
 static inline uint32_t __float_as_uint(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+    return dr_float_bits(x);
 }
 
 static inline float __uint_as_float(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return dr_float_of_bits(bits);
 }
 
 static inline float __fmul_rn(float x, float y) {

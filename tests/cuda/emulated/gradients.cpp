@@ -17,13 +17,13 @@
 #include "backends/cuda/backward/gradients.cu"
 #include "backends/cuda/rows/rows_make.h"
 extern "C" {
+#include "base/clock.h"
 #include "base/random.h"
 }
 
 #include <deque>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <vector>
 
 typedef __nv_bfloat16 T;
@@ -317,12 +317,6 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static double seconds() {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void check_case(const char *rule, int reading, int tokens) {
     enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a };
     static const struct {
@@ -332,7 +326,7 @@ static void check_case(const char *rule, int reading, int tokens) {
     char name[32];
     snprintf(name, sizeof name, "%s %d", rule, tokens);
     case_name = name;
-    const double start = seconds();
+    const double start = dr_clock_now();
     const long checks_before = checks;
     setting s = {};
     make_call(&s, rule, tokens);
@@ -349,7 +343,7 @@ static void check_case(const char *rule, int reading, int tokens) {
     uint16_t *key = (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE;
     *key ^= 8;
     check(run(&s, true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
-    printf("%-9s %6ld checks %6.1f s  all right\n", name, checks - checks_before, seconds() - start);
+    printf("%-9s %6ld checks %6.1f s  all right\n", name, checks - checks_before, dr_clock_now() - start);
     fflush(stdout);
 }
 

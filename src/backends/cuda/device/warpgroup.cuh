@@ -5,6 +5,7 @@
 #define DR_CUDA_WARPGROUP_CUH
 
 #include "backends/cuda/device/instructions.cuh"
+#include "backends/cuda/device/operand.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define DR_CUDA_WARPGROUPS 1
@@ -80,17 +81,6 @@ static __device__ inline void dr_group_commit() {
 
 template <int unfinished> static __device__ inline void dr_group_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(unfinished) : "memory");
-}
-
-/* Where operand B begins in a tile of fragments.cuh (16 bits, so the 128-byte swizzle): at a multiple of 1024 bytes or, within
- * a row, of 32. leading: bytes from one box of 64 columns to the next, where B's columns are those of the tile. */
-static __device__ inline uint64_t dr_group_operand(unsigned address, unsigned leading) {
-    return (uint64_t)(address >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-/* The operand so many bytes on. */
-static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
-    return (b & 0xffffffff00000000u) | ((unsigned)b + (bytes >> 4));
 }
 
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of

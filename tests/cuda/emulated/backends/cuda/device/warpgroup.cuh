@@ -3,6 +3,7 @@
 #define DR_CUDA_WARPGROUP_CUH
 
 #include "backends/cuda/device/instructions.cuh"
+#include "backends/cuda/device/operand.cuh"
 
 #define DR_CUDA_WARPGROUPS 1
 
@@ -42,16 +43,6 @@ static inline void dr_group_commit() {
 
 template <int unfinished> static inline void dr_group_wait() {
     group_wait(unfinished);
-}
-
-/* As the matrix units take it: where it begins, from one box of 64 columns to the next, from eight rows to the next eight, and
- * the 128-byte swizzle. */
-static inline uint64_t dr_group_operand(unsigned address, unsigned leading) {
-    return (uint64_t)(address >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-static inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
-    return (b & 0xffffffff00000000u) | ((unsigned)b + (bytes >> 4));
 }
 
 template <bool along, int columns>
