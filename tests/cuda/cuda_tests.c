@@ -9,10 +9,11 @@
  * Exit status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
 #include "suites.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static int usage(const char *wrong) {
@@ -31,12 +32,6 @@ static dr_backend *opened(const char *name, const dr_backend_options *options) {
     if (dr_backend_open(name, options, &backend) == DR_OK) return backend;
     printf("cuda_tests: skipped: %s\n", dr_last_error());
     exit(77);
-}
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 int main(int argc, char **argv) {
@@ -81,10 +76,10 @@ int main(int argc, char **argv) {
         if (only && strcmp(only, suites[i].name) != 0) continue;
         ran = true;
         fault what = {""};
-        const double start = seconds();
+        const double start = dr_clock_now();
         const long before = g.checks;
         status = !suites[i].run(&g, &what) || dr_backend_wait(g.cuda[0]) != DR_OK;
-        printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g.checks - before, seconds() - start,
+        printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g.checks - before, dr_clock_now() - start,
                status ? "FAIL: " : "all right", status ? (what.text[0] ? what.text : dr_last_error()) : "");
         fflush(stdout);
     }
