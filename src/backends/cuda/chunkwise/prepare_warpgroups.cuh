@@ -92,7 +92,8 @@ static __device__ inline void dr_halves_turn(const float *matrix, const float *l
             float x = 0, y = 0;
             if (k >= warp) { /* A^T is zero left of its diagonal */
                 x = matrix[row * DR_MATRIX_PITCH + column], y = matrix[(row + 1) * DR_MATRIX_PITCH + column];
-                x *= leave[row], y *= leave[row + 1];
+                const float2 leaves = *(const float2 *)(leave + row);
+                x *= leaves.x, y *= leaves.y;
             }
             dr_halve<T>(x, y, high[k][i], low[k][i]);
         }

@@ -76,8 +76,8 @@ template <bool precise> static __device__ inline void dr_matrix_b(dr_eight_b<pre
     dr_round<precise>(m[(k + 2 * t + 1) * DR_MATRIX_PITCH + n + g], b.high[1], b.low[1]);
 }
 
-/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once. The
- * other lanes do the same and keep it for themselves. */
+/* The calling warp's block on the diagonal: each of 16 lanes solves for one column, so a row of L is read by all at once, four
+ * numbers of it. The other lanes do the same and keep it for themselves. */
 static __device__ inline void dr_triangle_substitute(float *block) {
     const int lane = (int)(threadIdx.x % 32), column = lane % 16;
     float x[16];
@@ -85,7 +85,13 @@ static __device__ inline void dr_triangle_substitute(float *block) {
     for (int i = 0; i < 16; i++) {
         float sum = i == column ? 1.0f : 0.0f;
 #pragma unroll
-        for (int k = 0; k < i; k++) sum = fmaf(-block[i * DR_MATRIX_PITCH + k], x[k], sum);
+        for (int k = 0; k < i; k += 4) {
+            float row[4];
+            dr_take_four(block + i * DR_MATRIX_PITCH + k, row);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (k + e < i) sum = fmaf(-row[e], x[k + e], sum);
+        }
         x[i] = sum;
     }
     __syncwarp();
