@@ -45,6 +45,8 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, dr_pr
             return dr_choose_prepare<T, DR_PREPARE_LINEAR>(plan, beside);
         case DR_PREPARE_SCANS:
             return dr_choose_prepare<T, DR_PREPARE_SCANS>(plan, beside);
+        case DR_PREPARE_NARROW_SCANS:
+            return dr_choose_prepare<T, DR_PREPARE_NARROW_SCANS>(plan, beside);
         case DR_PREPARE_ANY:
             break;
         }

@@ -413,12 +413,12 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 template <typename T, int groups, dr_prepare_form form, typename function>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY;
+    constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_room &room = call.facts.room;
-    const bool reads = lean || plan.reads, dots = form != DR_PREPARE_PLAIN && call.facts.dots;
+    const bool reads = lean || plan.reads, dots = !lean && call.facts.dots;
     dr_prepare_small &small = *(dr_prepare_small *)(shared + room.rows);
     float *matrix = (float *)(shared + room.made);
     char *reader = shared + room.reader;
@@ -436,7 +436,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(plan, early, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
+        dr_inside_make<T, dr_prepare_scan_channels(form), groups>(plan, tensors, x, early, scan, reader, shared + room.writer);
     }
     const dr_prepare_half half = dr_prepare_halve(expf(log_decay));
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
@@ -528,7 +528,7 @@ template <typename T, dr_prepare_form form>
 static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3)
     prepare(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];
-    constexpr bool scans = form == DR_PREPARE_SCANS;
+    constexpr bool scans = dr_prepare_scans(form);
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)
         dr_prepare_chunk<T, 1, form>(call, x, shared, [] {});

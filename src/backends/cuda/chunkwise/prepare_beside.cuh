@@ -42,7 +42,7 @@ template <typename T, int groups, bool channel, bool pairs, dr_prepare_form form
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
-    constexpr bool scans = form == DR_PREPARE_SCANS;
+    constexpr bool scans = dr_prepare_scans(form);
     extern __shared__ __align__(1024) char shared[];
     __shared__ unsigned taken[groups];
     const dr_cuda_beside &beside = call.plan.beside;

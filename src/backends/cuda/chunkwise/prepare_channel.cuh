@@ -83,7 +83,7 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 template <typename T, bool pairs, dr_prepare_form form, int groups, typename function>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, scans = form == DR_PREPARE_SCANS, lean = form != DR_PREPARE_ANY,
+    constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY,
                    gated = form == DR_PREPARE_GATED;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
@@ -112,7 +112,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_inside_put_rows(plan, early, scan);
         dr_copy_wait<1>();
         dr_meet<groups>();
-        dr_inside_make<T, groups>(plan, tensors, x, early, scan, reader, writer);
+        dr_inside_make<T, dr_prepare_scan_channels(form), groups>(plan, tensors, x, early, scan, reader, writer);
     }
     if constexpr (groups == 1 && !pairs && !gated) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
@@ -194,7 +194,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
 template <typename T, bool pairs, dr_prepare_form form>
 static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
-    constexpr bool scans = form == DR_PREPARE_SCANS;
+    constexpr bool scans = dr_prepare_scans(form);
     extern __shared__ __align__(1024) char shared[];
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0)

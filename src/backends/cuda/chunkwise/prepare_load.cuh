@@ -24,8 +24,18 @@ typedef enum {
                         * key + lambda query; gains that are inputs or one; one row a token or, by channel, two */
     DR_PREPARE_GATED,  /* the same with read keys that are gated, one row a token, by channel */
     DR_PREPARE_LINEAR, /* the same without read keys */
-    DR_PREPARE_SCANS   /* plan.scan_inside: as plain, but that write keys are made of the keys that are read; one row a token */
+    DR_PREPARE_SCANS,  /* plan.scan_inside: as plain, but that write keys are made of the keys that are read; one row a token */
+    DR_PREPARE_NARROW_SCANS /* the same with K of 64 instead of 128 */
 } dr_prepare_form;
+
+static __host__ __device__ constexpr bool dr_prepare_scans(dr_prepare_form form) {
+    return form == DR_PREPARE_SCANS || form == DR_PREPARE_NARROW_SCANS;
+}
+
+/* Channels of the scan that a lane takes. */
+static __host__ __device__ constexpr int dr_prepare_scan_channels(dr_prepare_form form) {
+    return form == DR_PREPARE_SCANS ? 4 : 2;
+}
 
 /* Vectors that fill rows of a tile as they are. Strides in bytes. */
 typedef struct {
@@ -403,11 +413,11 @@ static __device__ inline void dr_load_parts(const dr_prepare_call &call, const d
     }
 }
 
-/* The tiles that prepare begins with. With DR_PREPARE_SCANS keys are in the tile of the readers, and their copies a group of
+/* The tiles that prepare begins with. With dr_prepare_scans keys are in the tile of the readers, and their copies a group of
  * their own before that of the queries. pairs: two rows a token. */
 template <typename T, bool pairs, dr_prepare_form form>
 static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
-    constexpr bool scans = form == DR_PREPARE_SCANS;
+    constexpr bool scans = dr_prepare_scans(form);
     const dr_prepare_room &room = call.facts.room;
     char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
     if (!pairs && form != DR_PREPARE_GATED && call.facts.plain && x.alive == 64) /* most often */
@@ -496,7 +506,7 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
 static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan) {
     const dr_cuda_rows &rows = plan.rows;
     const dr_row &first = rows.row[0];
-    if (plan.scan_inside) return DR_PREPARE_SCANS;
+    if (plan.scan_inside) return plan.key_width == 128 ? DR_PREPARE_SCANS : DR_PREPARE_NARROW_SCANS;
     if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.query != DR_QUERY_PLAIN) return DR_PREPARE_ANY;
     for (int i = 0; i < rows.steps; i++) {
         const dr_row &row = rows.row[i];
@@ -514,7 +524,7 @@ static inline void dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_fo
     int parts = 0;
     const auto add = [&](dr_input input, int tile, int first) { facts->part[parts++] = {input, tile, first}; };
     if (form == DR_PREPARE_ANY) return;
-    if (form == DR_PREPARE_SCANS)
+    if (dr_prepare_scans(form))
         add(DR_INPUT_KEY, room.reader, 0);
     else
         for (int i = 0; i < rows.steps; i++) add(dr_row_written(&rows.row[i]), room.writer, i);
@@ -594,10 +604,7 @@ static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, 
     if (form == DR_PREPARE_ANY) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
     const dr_gain gain = rows.row[pairs ? i % 2 : 0].gain;
     gains.factor = 1;
-    if (form == DR_PREPARE_SCANS)
-        gains.gain = gains.base = dr_map_base_gain(gain, rows.gain_eps, &inputs);
-    else
-        gains.gain = gains.base = gain == DR_GAIN_ONE ? 1 : inputs.beta;
+    gains.gain = gains.base = gain == DR_GAIN_ONE ? 1 : inputs.beta;
     return gains;
 }
 

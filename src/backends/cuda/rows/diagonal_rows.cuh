@@ -332,9 +332,9 @@ static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, con
 /* From a tile of keys the tile of write keys, by lanes of C channels; behind a barrier where the keys and the rows' numbers are
  * there. */
 template <typename T, int C, int groups>
-static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                              const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
-                                              const char *keys, char *writes) {
+static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                             const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
+                                             const char *keys, char *writes) {
     const int warp = dr_copy_thread() / 32, channel = (int)(threadIdx.x % 32) * C;
     const dr_inside_squash squash = dr_inside_squash_of(plan.rows.squash, early.centre);
     float a[C];
@@ -358,16 +358,6 @@ static __device__ inline void dr_inside_lanes(const dr_cuda_chunk_plan &plan, co
 #pragma unroll
     for (int e = 0; e < C; e++) a[e] = fmaf(squash.scale, a[e], squash.eps);
     dr_inside_writes<T, C>(room, squash, keys, writes, a);
-}
-
-template <typename T, int groups>
-static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                             const dr_prepare_block &x, const dr_inside_early &early, dr_inside_room &room,
-                                             const char *keys, char *writes) {
-    if (plan.key_width == 128)
-        dr_inside_lanes<T, 4, groups>(plan, tensors, x, early, room, keys, writes);
-    else
-        dr_inside_lanes<T, 2, groups>(plan, tensors, x, early, room, keys, writes);
 }
 
 #endif
