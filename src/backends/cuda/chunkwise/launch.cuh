@@ -23,8 +23,6 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool 
         }
     if constexpr (sizeof(T) == 2)
         if (beside) {
-            if constexpr (any)
-                if (pairs && plan.beside.groups == 2) return prepare_beside<T, 2, true, true, form>;
             if constexpr (paired)
                 if (pairs) return prepare_beside<T, 3, true, true, form>;
             return prepare_beside<T, 2, true, false, form>;
@@ -57,8 +55,9 @@ template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
     const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
-    const dr_prepare_call call = {*plan, *tensors,
-                                  dr_prepare_facts_of(*plan, form, room, sizeof(T), plan->rows.channel_decay ? 2 : 0)};
+    const dr_prepare_call call = {
+        *plan, *tensors,
+        dr_prepare_facts_of(*plan, form, room, sizeof(T), plan->rows.channel_decay ? dr_channel_blocks<T>() : 0)};
     const bool beside = tensors->made != NULL;
     const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {

@@ -59,7 +59,7 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     plan->parts = dr_cuda_most_parts(plan, chunks);
 }
 
-/* Whether rows that read do so by the key that they write: prepare then holds one tile for both. */
+/* Whether rows that read do so by the key that they write. */
 static bool reads_written(const dr_rule *rule) {
     for (int i = 0; i < rule->rows; i++) {
         const dr_row *row = &rule->row[i];
@@ -80,9 +80,8 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const int steps = dr_rule_steps(rule);
     if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && steps > 2)) return;
     if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
-    const bool pairs = channel && steps == 2;
-    const int64_t groups = !channel ? 4 : pairs && reads_written(rule) ? 3 : 2;
-    const int64_t time = !channel ? 10 : groups == 3 ? 17 : pairs ? 22 : 16;
+    const int64_t groups = !channel ? 4 : steps == 2 ? 3 : 2;
+    const int64_t time = !channel ? 10 : steps == 1 ? 16 : reads_written(rule) ? 17 : 22;
     const int64_t round = groups * plan->processors;
     const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
     plan->beside = (dr_cuda_beside){

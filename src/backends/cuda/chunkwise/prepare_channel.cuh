@@ -18,19 +18,26 @@ static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
-    /* leaving: float: in the place of the write keys; for warp groups its halves take the places of write keys and queries */
+    /* leaving: float: in the place of the write keys; for warp groups its halves take the places of write keys and queries.
+     * What the slices make lies where their tables were, A's halves where readers were, so that three thread blocks find room.
+     */
     const bool groups = element == 2 && plan.hopper;
     if (element == 2 && !groups) {
         room.leaving = end;
         end += 64 * plan.key_width * 4;
     }
     room.made = end;
-    room.halves = room.made + ((int)sizeof(dr_slice_results) + 1023) / 1024 * 1024;
-    end += (int)sizeof(dr_slice_tables);
+    room.rows = room.made + (int)sizeof(dr_slice_results);
+    end += reader ? (int)offsetof(dr_slice_tables, total) : (int)sizeof(dr_slice_tables);
+    room.halves = reader && tile >= DR_HALVES_BYTES ? room.reader : (room.rows + 64 * (int)sizeof(float) + 1023) / 1024 * 1024;
     if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
-    room.rows = end;
-    room.bytes = room.rows + 64 * (int)sizeof(float);
+    room.bytes = end;
     return room;
+}
+
+/* Thread blocks of a multiprocessor: as many as there is room for. */
+template <typename T> static __host__ __device__ constexpr int dr_channel_blocks() {
+    return sizeof(T) == 2 ? 3 : 2;
 }
 
 /* Masks, gains and scale; what is within a quarter comes from its table. Only columns of the warp's own block ask for it. */
@@ -84,12 +91,13 @@ template <typename T, bool pairs, dr_prepare_form form, int groups, typename fun
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
     constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY,
-                   gated = form == DR_PREPARE_GATED;
+                   linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
+                   totals = form == DR_PREPARE_PLAIN || linear;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
     const dr_prepare_room &room = call.facts.room;
-    const bool reads = lean ? form != DR_PREPARE_LINEAR : plan.reads;
+    const bool reads = lean ? !linear : plan.reads;
     dr_slice_tables &tables = *(dr_slice_tables *)(shared + room.made);
     dr_slice_results &results = *(dr_slice_results *)(shared + room.made);
     float *gain = (float *)(shared + room.rows);
@@ -124,22 +132,27 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
-    float l[8][4] = {}, p[8][4] = {}, own_l[3][4] = {}, own_p[3][4] = {};
+    float l[8][4] = {}, p[8][4] = {}, own_l[2][4] = {}, own_p[2][4] = {};
     dr_quarter_sums sums = {};
 #pragma unroll 1
     for (int slice = 0; slice < plan.key_width; slice += SLICE) {
         dr_quarter_keys keys;
         dr_quarter_decays between;
-        dr_slice_tabulate<T, pairs>(tables, at, writer, reader, query, slice, reads, g, sums, keys, between);
+        dr_slice_tabulate<T, pairs, totals>(tables, at, writer, reader, query, slice, reads, g, sums, keys, between);
         decay += SLICE;
         dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
         dr_meet<groups>();
-        if (i < SLICE)
-            tensors.keep[x.block * plan.key_width + slice + i] =
-                tables.total[0][i] * tables.total[1][i] * tables.total[2][i] * tables.total[3][i];
-        dr_slice_leave<T, pairs>(plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
-                                 (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
-        dr_slice_scores<precise, pairs>(tables, at.block, reads, l, p, own_l, own_p);
+        if (i < SLICE) {
+            float all = 1;
+#pragma unroll
+            for (int b = 0; b < 4; b++)
+                all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
+            tensors.keep[x.block * plan.key_width + slice + i] = all;
+        }
+        dr_slice_leave<T, pairs, totals, pairs || (groups == 1 && !linear)>(
+            plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
+            (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
+        dr_slice_scores<precise, pairs, totals>(tables, at.block, reads, l, p, own_l, own_p);
         dr_meet<groups>();
     }
     dr_slice_place(at.block, own_l, l);
@@ -192,7 +205,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
 
 /* Chunks take turns as in prepare. */
 template <typename T, bool pairs, dr_prepare_form form>
-static __global__ void __launch_bounds__(PREPARE_THREADS, pairs && sizeof(T) == 2 ? 3 : 2)
+static __global__ void __launch_bounds__(PREPARE_THREADS, dr_channel_blocks<T>())
     prepare_channel(const __grid_constant__ dr_prepare_call call) {
     constexpr bool scans = dr_prepare_scans(form);
     extern __shared__ __align__(1024) char shared[];

@@ -8,7 +8,7 @@
  *               and q as far as the start of their block, to w as far as the end of its own
  *     leave     r, q from the start of the chunk to memory, w to its end to a tile
  *
- * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill three operands of 8.
+ * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill two operands of 8.
  *
  * With two rows a token (pairs) only the first of them decays and only the second has a query: half the exponentials, and the
  * eight queries of a block are the upper rows of their operand, whose lower ones are zero. */
@@ -17,22 +17,42 @@
 
 #include "backends/cuda/chunkwise/prepare.cuh"
 
-enum { SLICE = 32, SLICE_PITCH = SLICE + 4 /* eight rows of 16 bytes lie in different banks */ };
+enum { SLICE = 32 };
 
-/* Tables of one slice of channels, and what follows them once all slices are done. */
+/* Tables of one slice of channels, and what follows them once all slices are done. Rows lie by dr_slice_at. */
 typedef struct {
-    float reader[64][SLICE_PITCH], query[64][SLICE_PITCH]; /* times the decay from the start of row i's quarter */
-    float writer[64][SLICE_PITCH];                         /* w times the decay from after row i to the end of its quarter */
-    float quarter[16][SLICE];                              /* decay of a quarter */
-    float rest[16][SLICE];                                 /* from the end of a quarter to the end of its block */
-    float total[4][SLICE];                                 /* of a block */
+    float reader[64][SLICE], query[64][SLICE]; /* times the decay from the start of row i's quarter */
+    float writer[64][SLICE];                   /* w times the decay from after row i to the end of its quarter */
+    float decay[4][6][SLICE]; /* of a block: of each of its quarters; from the ends of its first two to its own. Of the last of
+                                 these, channel c is at c ^ 16: loads of both meet in no bank. */
+    float total[4][SLICE];    /* of a block, if `totals`: where rows read other keys than they write, there is no room for it */
 } dr_slice_tables;
+
+/* Decay of a block, of four channels. */
+template <bool totals>
+static __device__ inline void dr_slice_total(const dr_slice_tables &tables, int block, int channel, float (&x)[4]) {
+    if (totals) return dr_take_four(&tables.total[block][channel], x);
+    float first[4], rest[4];
+    dr_take_four(&tables.decay[block][0][channel], first);
+    dr_take_four(&tables.decay[block][4][channel], rest);
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = first[e] * rest[e];
+}
+
+enum { SLICE_REST = 4 /* the first of those rows */, SLICE_ROW = SLICE * 4 /* bytes */ };
 
 typedef struct {
     float matrix[64][DR_MATRIX_PITCH];
     float near_read[64][4],
         near_query[64][4]; /* [i][d]: the scores of row i and row i - d of the same quarter, without gains */
 } dr_slice_results;
+
+/* Where a row of a table has a channel: units of 16 bytes change places with the row, so that no two of eight neighbouring
+ * rows, nor of rows 8 to 11 and 0 to 3, have one unit in the same banks. Bits of a channel beyond those given may be added by
+ * ^. */
+static __device__ inline int dr_slice_at(int row, int channel) {
+    return row * SLICE + (channel ^ ((row ^ (row >> 1 & 4)) & 7) * 4);
+}
 
 /* A thread's quarter of the chunk's rows, and its 4 channels of a slice. What follows from rows alone is found once. */
 typedef struct {
@@ -52,8 +72,8 @@ static __device__ inline int dr_channel_block(const dr_prepare_block &x) {
 static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, int steps,
                                                           bool undecayed) {
     const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
-    dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
     const int stride = (int)plan.rows.input[DR_INPUT_LOG_DECAY].token;
+    dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int token = at.row + i, step = 0;
@@ -120,10 +140,34 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
         for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
+/* Four channels of a row as they lie in a tile. */
+template <typename T> struct dr_slice_words { unsigned word[sizeof(T)]; };
+
+template <typename T> static __device__ inline dr_slice_words<T> dr_slice_take(const char *tile, int row, int column) {
+    dr_slice_words<T> x;
+    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
+    if constexpr (sizeof(T) == 4) {
+        const uint4 all = *(const uint4 *)at;
+        x.word[0] = all.x, x.word[1] = all.y, x.word[2] = all.z, x.word[3] = all.w;
+    } else {
+        const uint2 all = *(const uint2 *)at;
+        x.word[0] = all.x, x.word[1] = all.y;
+    }
+    return x;
+}
+
+template <typename T> static __device__ inline float dr_slice_channel(const dr_slice_words<T> &x, int e) {
+    if constexpr (sizeof(T) == 4) return __uint_as_float(x.word[e]);
+    const float2 pair = dr_unpack(T(), x.word[e / 2]);
+    return e % 2 ? pair.y : pair.x;
+}
+
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
 template <typename T, bool pairs>
 static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
-                                               dr_quarter_sums &sums, dr_quarter_keys &x, float (&total)[4]) {
+                                               const dr_slice_words<T> (&reader)[4], const dr_slice_words<T> (&query)[4],
+                                               const dr_slice_words<T> (&writer)[4], dr_quarter_sums &sums, dr_quarter_keys &x,
+                                               float (&total)[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
@@ -133,23 +177,25 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int first = i * (i + 1) / 2;
-            const float read = x.reader[i][e] * (at.undecayed[i] ? 1.0f : alpha[i]), asked = x.query[i][e] * alpha[i];
+            const float r = dr_slice_channel<T>(reader[i], e),
+                        q = dr_quarter_asks<pairs>(i) ? dr_slice_channel<T>(query[i], e) : 0;
+            const float read = r * (at.undecayed[i] ? 1.0f : alpha[i]), asked = q * alpha[i];
 #pragma unroll
             for (int j = 0; j < i; j++) {
                 if (dr_quarter_asks<pairs>(i)) sums.asked[first + j] = fmaf(asked, f[j], sums.asked[first + j]);
                 if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
                 f[j] *= alpha[i];
             }
-            f[i] = x.writer[i][e]; /* no decay lies between a row and itself */
-            if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(x.query[i][e], f[i], sums.asked[first + i]);
-            if (reads) sums.read[first + i] = fmaf(x.reader[i][e], f[i], sums.read[first + i]);
+            f[i] = dr_slice_channel<T>(writer[i], e); /* no decay lies between a row and itself */
+            if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(q, f[i], sums.asked[first + i]);
+            if (reads) sums.read[first + i] = fmaf(r, f[i], sums.read[first + i]);
             x.query[i][e] = asked * head;
             x.reader[i][e] = read * head;
             head *= alpha[i];
         }
 #pragma unroll
         for (int i = 3; i >= 0; i--) {
-            x.writer[i][e] *= tail;
+            x.writer[i][e] = tail * dr_slice_channel<T>(writer[i], e);
             tail *= alpha[i];
         }
         total[e] = alpha[0] * alpha[1] * (alpha[2] * alpha[3]);
@@ -157,32 +203,33 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
 }
 
 /* All tables of a slice. */
-template <typename T, bool pairs>
+template <typename T, bool pairs, bool totals>
 static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const dr_quarter_place &at, const char *writer,
                                                 const char *reader, const char *query, int slice, bool reads,
                                                 const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_keys &x,
                                                 dr_quarter_decays &decays) {
     float total[4];
-    x = {};
+    dr_slice_words<T> read[4], asked[4], written[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        dr_tile_four<T>(writer, at.row + i, slice + at.channel, x.writer[i]);
-        if (dr_quarter_asks<pairs>(i)) dr_tile_four<T>(query, at.row + i, slice + at.channel, x.query[i]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) x.reader[i][e] = x.writer[i][e];
+        written[i] = dr_slice_take<T>(writer, at.row + i, slice + at.channel);
+        asked[i] = written[i];
+        if (dr_quarter_asks<pairs>(i)) asked[i] = dr_slice_take<T>(query, at.row + i, slice + at.channel);
+        read[i] = written[i];
     }
     if (reader != writer)
 #pragma unroll
-        for (int i = 0; i < 4; i++) dr_tile_four<T>(reader, at.row + i, slice + at.channel, x.reader[i]);
-    dr_quarter_scale<T, pairs>(at, reads, g, sums, x, total);
+        for (int i = 0; i < 4; i++) read[i] = dr_slice_take<T>(reader, at.row + i, slice + at.channel);
+    dr_quarter_scale<T, pairs>(at, reads, g, read, asked, written, sums, x, total);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        dr_put_four<float>(&tables.writer[at.row + i][at.channel], x.writer[i]);
+        const int own = dr_slice_at(at.row + i, at.channel);
+        dr_put_four<float>(tables.writer[0] + own, x.writer[i]);
         if (dr_quarter_asks<pairs>(i))
-            dr_put_four<float>(&tables.query[dr_query_row<pairs>(at.row + i)][at.channel], x.query[i]);
-        if (reads) dr_put_four<float>(&tables.reader[at.row + i][at.channel], x.reader[i]);
+            dr_put_four<float>(tables.query[0] + dr_slice_at(dr_query_row<pairs>(at.row + i), at.channel), x.query[i]);
+        if (reads) dr_put_four<float>(tables.reader[0] + own, x.reader[i]);
     }
-    dr_put_four<float>(&tables.quarter[at.row / 4][at.channel], total);
+    dr_put_four<float>(&tables.decay[at.block][at.quarter][at.channel], total);
 #pragma unroll
     for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
         const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
@@ -191,16 +238,17 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
         decays.rest[e] = (at.quarter & 1 ? 1.0f : other) * (at.quarter & 2 ? 1.0f : far);
         total[e] = half * far;
     }
-    dr_put_four<float>(&tables.rest[at.row / 4][at.channel], decays.rest);
-    if (at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
+    if (totals && at.quarter == 0) dr_put_four<float>(&tables.total[at.block][at.channel], total);
+    if (at.quarter < 2)
+        dr_put_four<float>(&tables.decay[at.block][SLICE_REST + at.quarter][at.channel ^ at.quarter * 16], decays.rest);
 }
 
 /* ---- products --------------------------------------------------------------------------------------------------------- */
 
 /* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. row: each lane's. */
-static __device__ inline void dr_slice_load(float (&x)[4], const float *row) {
+static __device__ inline void dr_slice_load(float (&x)[4], const void *table, unsigned at) {
     unsigned word[4];
-    dr_load_matrices(word, dr_shared_address(row));
+    dr_load_matrices(word, dr_shared_address(table) + at);
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = __uint_as_float(word[i]);
 }
@@ -233,74 +281,82 @@ static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const floa
 }
 
 /* Scores of the warp's rows: with blocks before theirs in l and p; with earlier quarters of their own in `own`, whose columns
- * are w of rows 0..7 for readers of quarter 2, the same for quarter 3, and w of rows 8..11 for quarter 3 and of 0..3 for
- * quarter
- * 1. What else is in those products is not used. Of the queries of pairs, eight a block, p and own_p hold transposed scores, of
- * 16 writers each: p[b] of block b, own_p[0] of what is for quarters 2 and 3, the upper half of own_p[1] of the rest. */
-template <bool precise, bool pairs>
+ * are w of rows 0..7 for readers of quarters 2 and 3, and w of rows 8..11 for quarter 3 and of 0..3 for quarter 1. What else is
+ * in those products is not used. Of the queries of pairs, eight a block, p and own_p hold transposed scores, of 16 writers
+ * each: p[b] of block b, own_p[0] of what is for quarters 2 and 3, the upper half of own_p[1] of the rest. */
+template <bool precise, bool pairs, bool totals>
 static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int block, bool reads, float (&l)[8][4],
-                                              float (&p)[8][4], float (&own_l)[3][4], float (&own_p)[3][4]) {
+                                              float (&p)[8][4], float (&own_l)[2][4], float (&own_p)[2][4]) {
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4, r = lane % 8;
     const bool second = g >= 4;
     const int own_row = block * 16 + (lane < 16 ? r : r < 4 ? 8 + r : r - 4);
     /* places in the tables, found once: only k moves */
-    const unsigned row = dr_forget((block * 16 + lane % 16) * SLICE_PITCH + lane / 16 * 4),
-                   own = dr_forget(own_row * SLICE_PITCH + lane / 8 % 2 * 4), quarter = dr_forget(block * 4 * SLICE + t),
-                   writer = dr_forget((lane / 16 * 8 + r) * SLICE_PITCH + lane / 8 % 2 * 4),
-                   rest = dr_forget(g / 4 * SLICE + t);
+    const auto place = [](int row, int channel) { return dr_forget((unsigned)dr_slice_at(row, channel) * 4); }; /* bytes */
+    const unsigned row = place(block * 16 + lane % 16, lane / 16 * 4), own = place(own_row, lane / 8 % 2 * 4),
+                   writer = place(lane / 16 * 8 + r, lane / 8 % 2 * 4), asked = pairs ? place(block * 8 + g, t) : 0,
+                   mine = dr_forget(block * (int)sizeof tables.decay[0] + t * 4),
+                   rest = dr_forget((SLICE_REST + g / 4) * SLICE_ROW + (t ^ g / 4 * 16) * 4);
+    const auto number = [](const void *table, unsigned at) { return *(const float *)((const char *)table + at); };
+    const auto decay_of = [&](int b, int i, unsigned at) { return number(tables.decay[b][i], at); };
 #pragma unroll 1
-    for (int k = 0; k < SLICE; k += 8) {
+    for (unsigned k = 0; k < SLICE_ROW; k += 32) { /* bytes of eight channels */
         float reader[4] = {}, query[4];
-        if (reads) dr_slice_load(reader, &tables.reader[0][k] + row);
+        if (reads) dr_slice_load(reader, tables.reader, row ^ k);
         if constexpr (pairs) {
 #pragma unroll
-            for (int i = 0; i < 2; i++) query[i] = tables.query[block * 8 + g][k + i * 4 + t];
+            for (int i = 0; i < 2; i++) query[i] = number(tables.query, asked ^ (k + i * 16));
         } else {
-            dr_slice_load(query, &tables.query[0][k] + row);
+            dr_slice_load(query, tables.query, row ^ k);
         }
-        float decay[3][2], w[4], near[2], far[2]; /* near, far: w of rows 0..7 for quarters 2 and 3 */
+        float decay[3][2], w[4], near[2]; /* near: w of rows 0..7 for quarter 2 */
 #pragma unroll
         for (int q = 0; q < 3; q++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) decay[q][i] = (&tables.quarter[q][k + i * 4])[quarter];
-        dr_slice_load(w, &tables.writer[0][k] + own);
-        if (reads) dr_slice_multiply<precise>(own_l[2], reader, w + 2);
-        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[2], query, w + 2);
+            for (int i = 0; i < 2; i++) decay[q][i] = decay_of(0, q, mine + k + i * 16);
+        dr_slice_load(w, tables.writer, own ^ k);
+        if (reads) dr_slice_multiply<precise>(own_l[1], reader, w + 2);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[1], query, w + 2);
 #pragma unroll
         for (int i = 0; i < 2; i++) near[i] = second ? w[i] : w[i] * decay[1][i];
-        if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
-        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
-#pragma unroll
-        for (int i = 0; i < 2; i++) far[i] = near[i] * decay[2][i];
-        if (reads) dr_slice_multiply<precise>(own_l[1], reader, far);
         if constexpr (pairs) {
             const float none[2] = {};
+            float far[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) far[i] = near[i] * decay[2][i];
             dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
             dr_slice_multiply_turned<precise>(own_p[1], w + 2, none, query);
-        } else {
-            dr_slice_multiply<precise>(own_p[1], query, far);
         }
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* quarter 3 sees quarter 2 go by as well */
+            const float late = second ? decay[2][i] : 1.0f;
+            reader[2 * i + 1] *= late;
+            if constexpr (!pairs) query[2 * i + 1] *= late;
+        }
+        if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
+        if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
         if (block == 0) continue;
             /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; two of pairs' queries
              * a quarter */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
-            const float last = half * decay[2][i], lower = second ? last : half;
-            reader[2 * i] *= upper, reader[2 * i + 1] *= lower;
+            reader[2 * i] *= upper, reader[2 * i + 1] *= half;
             if constexpr (pairs)
-                query[i] *= second ? (g & 2 ? last : half) : g & 2 ? decay[0][i] : 1.0f;
+                query[i] *= second ? (g & 2 ? half * decay[2][i] : half) : g & 2 ? decay[0][i] : 1.0f;
             else
-                query[2 * i] *= upper, query[2 * i + 1] *= lower;
+                query[2 * i] *= upper, query[2 * i + 1] *= half;
         }
 #pragma unroll
         for (int b = 2; b >= 0; b--)
             if (b < block) {
-                dr_slice_load(w, &tables.writer[b * 16][k] + writer);
+                dr_slice_load(w, tables.writer[b * 16], writer ^ k);
 #pragma unroll
                 for (int n = 0; n < 2; n++) {
 #pragma unroll
-                    for (int i = 0; i < 2; i++) w[2 * n + i] *= (&tables.rest[b * 4 + n * 2][k + i * 4])[rest];
+                    for (int i = 0; i < 2; i++) {
+                        const float late = decay_of(b, 3, t * 4 + k + i * 16);
+                        w[2 * n + i] *= n == 0 ? decay_of(b, 0, (rest ^ k) + i * 16) : second ? 1.0f : late;
+                    }
                     if (reads) dr_slice_multiply<precise>(l[2 * b + n], reader, w + 2 * n);
                     if constexpr (!pairs) dr_slice_multiply<precise>(p[2 * b + n], query, w + 2 * n);
                 }
@@ -308,7 +364,9 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
                 if (b > 0)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
-                        const float total = tables.total[b][k + i * 4 + t];
+                        const unsigned at = t * 4 + k + i * 16;
+                        const float total =
+                            totals ? number(tables.total[b], at) : decay_of(b, 0, at) * decay_of(b, SLICE_REST, at);
                         reader[2 * i] *= total, reader[2 * i + 1] *= total;
                         if constexpr (pairs)
                             query[i] *= total;
@@ -320,19 +378,18 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 }
 
 /* Puts what is in `own` to its place among the columns of the warp's own block. */
-static __device__ inline void dr_slice_place(int block, const float (&own)[3][4], float (&scores)[8][4]) {
-    const bool second = threadIdx.x % 32 >= 16;
+static __device__ inline void dr_slice_place(int block, const float (&own)[2][4], float (&scores)[8][4]) {
     float first[2]; /* rows of quarter 1, columns 0..3, which stand four columns on */
 #pragma unroll
-    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[2][e], 2);
+    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 2);
 #pragma unroll
     for (int n = 0; n < 8; n += 2)
 #pragma unroll
         for (int e = 0; e < 2; e++) { /* no branches: they would take the array out of registers */
             const bool here = n == 2 * block;
             scores[n][e] = here ? first[e] : scores[n][e];
-            scores[n][2 + e] = here ? (second ? own[1][2 + e] : own[0][2 + e]) : scores[n][2 + e];
-            scores[n + 1][2 + e] = here ? own[2][2 + e] : scores[n + 1][2 + e];
+            scores[n][2 + e] = here ? own[0][2 + e] : scores[n][2 + e];
+            scores[n + 1][2 + e] = here ? own[1][2 + e] : scores[n + 1][2 + e];
         }
 }
 
@@ -350,7 +407,7 @@ static __device__ inline void dr_slice_turn(float left, float right, float (&tur
 
 /* Of pairs: what is in `own` to its place among the rows of the warp's own block, and the scores turned: queries are the upper
  * eight rows. */
-static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[3][4], float (&p)[8][4]) {
+static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[2][4], float (&p)[8][4]) {
     const int quarter = (int)(threadIdx.x % 4); /* of the queries in this lane's columns */
     float first[2];                             /* rows 0..3, which stand four rows on */
 #pragma unroll
@@ -395,8 +452,8 @@ template <typename T> static __device__ inline void dr_slice_put(T *to, const fl
 }
 
 /* Four numbers that the thread has put to a table: held or, where it has no registers for that, taken from there. */
-template <bool pairs> static __device__ inline void dr_quarter_again(const float (&held)[4], const float *from, float (&x)[4]) {
-    if (pairs) {
+template <bool again> static __device__ inline void dr_quarter_again(const float (&held)[4], const float *from, float (&x)[4]) {
+    if (again) {
         dr_take_four(from, x);
     } else {
 #pragma unroll
@@ -405,7 +462,7 @@ template <bool pairs> static __device__ inline void dr_quarter_again(const float
 }
 
 /* Decayed readers to memory, decayed write keys to their tile or, where no row reads, to memory, too: they are X then. */
-template <typename T, bool pairs>
+template <typename T, bool pairs, bool totals, bool again>
 static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, bool reads, const dr_slice_tables &tables,
                                              const dr_quarter_place &at, const dr_quarter_keys &keys,
                                              const dr_quarter_decays &decays, char *leaving, int slice, T *reader_to,
@@ -418,7 +475,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, boo
     for (int b = 0; b < 4; b++) {
         if (b == at.block) continue;
         float total[4];
-        dr_take_four(&tables.total[b][at.channel], total);
+        dr_slice_total<totals>(tables, b, at.channel, total);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (b < at.block)
@@ -430,22 +487,22 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, boo
     reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = at.row + i;
+        const int row = at.row + i, own = dr_slice_at(row, at.channel);
         float x[4], y[4];
         if (reads) {
-            dr_quarter_again<pairs>(keys.reader[i], &tables.reader[row][at.channel], x);
+            dr_quarter_again<again>(keys.reader[i], tables.reader[0] + own, x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_slice_put<T>(reader_to, y);
             reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
-            dr_quarter_again<pairs>(keys.query[i], &tables.query[dr_query_row<pairs>(row)][at.channel], x);
+            dr_quarter_again<again>(keys.query[i], tables.query[0] + dr_slice_at(dr_query_row<pairs>(row), at.channel), x);
 #pragma unroll
             for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
             dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
-        dr_quarter_again<pairs>(keys.writer[i], &tables.writer[row][at.channel], x);
+        dr_quarter_again<again>(keys.writer[i], tables.writer[0] + own, x);
 #pragma unroll
         for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
         if (reads)
