@@ -28,6 +28,7 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     const bool fused = dr_cuda_backward_fuses(plan);
     e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
+    dr_cuda_chunk_plan_beside(recurrence->rule, &e->call.plan);
     return DR_OK;
 }
 

@@ -13,7 +13,8 @@ typedef void (*dr_prepare_kernel)(dr_prepare_call);
 /* Prepare before the scan, or beside it; of each form the kernels that it may come to. */
 template <typename T, dr_prepare_form form>
 static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
-    constexpr bool any = form == DR_PREPARE_ANY, paired = any || form == DR_PREPARE_PLAIN;
+    constexpr bool paired = form == DR_PREPARE_ANY || form == DR_PREPARE_PLAIN;
+    constexpr int groups = dr_prepare_scans(form) ? 3 : 2; /* beside, by channel, one row a token */
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
     if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
         if (!channel) {
@@ -25,7 +26,7 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool 
         if (beside) {
             if constexpr (paired)
                 if (pairs) return prepare_beside<T, 3, true, true, form>;
-            return prepare_beside<T, 2, true, false, form>;
+            return prepare_beside<T, groups, true, false, form>;
         }
     if constexpr (paired)
         if (pairs) return prepare_channel<T, true, form>;

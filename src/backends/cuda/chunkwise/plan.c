@@ -73,15 +73,15 @@ static bool reads_written(const dr_rule *rule) {
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
  * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
  * sequences do not lie in the scan's order, and it would wait for the last. */
-static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+void dr_cuda_chunk_plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
     const int steps = dr_rule_steps(rule);
     if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && steps > 2)) return;
     if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
-    const int64_t groups = !channel ? 4 : steps == 2 ? 3 : 2;
-    const int64_t time = !channel ? 10 : steps == 1 ? 16 : reads_written(rule) ? 17 : 22;
+    const int64_t groups = !channel ? 4 : steps == 2 || plan->scan_inside ? 3 : 2;
+    const int64_t time = !channel ? 10 : groups == 2 ? 16 : plan->scan_inside ? 20 : reads_written(rule) ? 17 : 22;
     const int64_t round = groups * plan->processors;
     const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
     plan->beside = (dr_cuda_beside){
@@ -138,7 +138,6 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->linear_back =
         plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
-    plan_beside(rule, plan);
     return DR_OK;
 }
 

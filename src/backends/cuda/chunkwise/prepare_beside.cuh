@@ -2,7 +2,7 @@
  * goes on on the others while the scan takes what is made (device/beside.cuh).
  *
  * A thread block has a multiprocessor to itself: four groups of four warps, with a decay of each channel two or, of two rows a
- * token, three, as many as there is room for. They make a chunk of a value head each and meet nobody. Chunks are made in the
+ * token or with the diagonal scan, three. They make a chunk of a value head each and meet nobody. Chunks are made in the
  * order in which the scan takes them. All multiprocessors take part in the first rounds; then the scan gets those that it
  * needs. Which group makes what follows from the plan alone; but where the chunk before makes what a chunk needs
  * (plan.scan_inside) each takes the next that nobody has, so that none waits for one that no running block has. */
@@ -42,9 +42,10 @@ template <typename T, int groups, bool channel, bool pairs, dr_prepare_form form
 static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     prepare_beside(const __grid_constant__ dr_prepare_call call) {
 #ifdef DR_CUDA_WARPGROUPS
-    constexpr bool scans = dr_prepare_scans(form);
+    constexpr bool scans = dr_prepare_scans(form), fetched = scans && channel;
     extern __shared__ __align__(1024) char shared[];
     __shared__ unsigned taken[groups];
+    __shared__ dr_prepare_block places[fetched ? groups : 1];
     const dr_cuda_beside &beside = call.plan.beside;
     const unsigned blocks = (unsigned)call.plan.blocks, group = threadIdx.x / PREPARE_THREADS;
     const bool first = dr_copy_thread() == 0;
@@ -67,7 +68,11 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
             if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
         };
         char *own = shared + dr_forget(threadIdx.x) / PREPARE_THREADS * dr_beside_bytes(call);
-        const dr_prepare_block x = dr_prepare_find(call, index, true);
+        dr_prepare_block held;
+        const dr_prepare_block &x = fetched ? places[group] : held; /* fetched where it is wanted, for want of registers */
+        if (!fetched) held = dr_prepare_find<true>(call, index, true);
+        if (fetched && first) places[group] = dr_prepare_find<true>(call, index, true);
+        if (fetched) dr_meet<groups>();
         if constexpr (channel)
             dr_channel_chunk<T, pairs, form, groups>(call, x, own, take);
         else

@@ -149,7 +149,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
                 all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
             tensors.keep[x.block * plan.key_width + slice + i] = all;
         }
-        dr_slice_leave<T, pairs, totals, pairs || (groups == 1 && !linear)>(
+        dr_slice_leave<T, pairs, totals, pairs || (groups != 2 && !linear)>(
             plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
             (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise, pairs, totals>(tables, at.block, reads, l, p, own_l, own_p);
