@@ -4,8 +4,8 @@
  *     scale     a thread takes a quarter's 4 rows and 4 channels: the scores within the quarter element by element in float32;
  *               r and q from the start of the quarter, w to its end, as tables
  *     score     from earlier quarters by tf32 products (three for float). The decay between the writer's quarter and the
- *               reader's is multiplied to operands: within a block to w, the reader's quarter as reference; between blocks to r
- *               and q as far as the start of their block, to w as far as the end of its own
+ *               reader's is multiplied to operands: within a block that of quarter 1 to w, of quarter 2 to r and q; between
+ *               blocks to r and q as far as the start of their block, to w as far as the end of its own
  *     leave     r, q from the start of the chunk to memory, w to its end to a tile
  *
  * Within a block the columns of w that readers of its quarters 1, 2 and 3 need (4, 8 and 12) fill two operands of 8.
