@@ -28,7 +28,7 @@ static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int
     }
     room.made = end;
     room.rows = room.made + (int)sizeof(dr_slice_results);
-    end += reader ? (int)offsetof(dr_slice_tables, total) : (int)sizeof(dr_slice_tables);
+    end += reader ? (int)offsetof(dr_slice_tables, total) : (int)sizeof(dr_slice_tables); /* `totals` below */
     room.halves = reader && tile >= DR_HALVES_BYTES ? room.reader : (room.rows + 64 * (int)sizeof(float) + 1023) / 1024 * 1024;
     if (groups && end < room.halves + DR_HALVES_BYTES) end = room.halves + DR_HALVES_BYTES;
     room.bytes = end;
@@ -92,7 +92,8 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
                                                const function &alone) {
     constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY,
                    linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
-                   totals = form == DR_PREPARE_PLAIN || linear;
+                   totals = form == DR_PREPARE_PLAIN || linear; /* there is no tile of readers */
+    constexpr bool again = pairs || (groups != 2 && !linear);   /* three share a multiprocessor, and want the registers */
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
@@ -149,7 +150,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
                 all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
             tensors.keep[x.block * plan.key_width + slice + i] = all;
         }
-        dr_slice_leave<T, pairs, totals, pairs || (groups != 2 && !linear)>(
+        dr_slice_leave<T, pairs, totals, again>(
             plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
             (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
         dr_slice_scores<precise, pairs, totals>(tables, at.block, reads, l, p, own_l, own_p);

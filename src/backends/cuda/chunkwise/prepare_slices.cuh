@@ -17,15 +17,17 @@
 
 #include "backends/cuda/chunkwise/prepare.cuh"
 
-enum { SLICE = 32 };
+enum { SLICE = 32, SLICE_ROW = SLICE * 4 /* bytes */, SLICE_REST = 4 };
 
-/* Tables of one slice of channels, and what follows them once all slices are done. Rows lie by dr_slice_at. */
+/* Tables of one slice of channels. Rows of the first three lie by dr_slice_at. */
 typedef struct {
     float reader[64][SLICE], query[64][SLICE]; /* times the decay from the start of row i's quarter */
     float writer[64][SLICE];                   /* w times the decay from after row i to the end of its quarter */
-    float decay[4][6][SLICE]; /* of a block: of each of its quarters; from the ends of its first two to its own. Of the last of
-                                 these, channel c is at c ^ 16: loads of both meet in no bank. */
-    float total[4][SLICE];    /* of a block, if `totals`: where rows read other keys than they write, there is no room for it */
+    float decay[4][6][SLICE]; /* of a block: of each of its quarters; from SLICE_REST on, from the ends of its first two
+                                 quarters to its own. Of the last of these, channel c is at c ^ 16: loads of both meet in no
+                                 bank. */
+    float total[4][SLICE];    /* of a block, if `totals`: where rows read other keys than they write there is no room for it,
+                                 and it is made of the decays of its first quarter and from there on */
 } dr_slice_tables;
 
 /* Decay of a block, of four channels. */
@@ -34,13 +36,12 @@ static __device__ inline void dr_slice_total(const dr_slice_tables &tables, int 
     if (totals) return dr_take_four(&tables.total[block][channel], x);
     float first[4], rest[4];
     dr_take_four(&tables.decay[block][0][channel], first);
-    dr_take_four(&tables.decay[block][4][channel], rest);
+    dr_take_four(&tables.decay[block][SLICE_REST][channel], rest);
 #pragma unroll
     for (int e = 0; e < 4; e++) x[e] = first[e] * rest[e];
 }
 
-enum { SLICE_REST = 4 /* the first of those rows */, SLICE_ROW = SLICE * 4 /* bytes */ };
-
+/* What follows the tables once all slices are done. */
 typedef struct {
     float matrix[64][DR_MATRIX_PITCH];
     float near_read[64][4],
@@ -48,8 +49,8 @@ typedef struct {
 } dr_slice_results;
 
 /* Where a row of a table has a channel: units of 16 bytes change places with the row, so that no two of eight neighbouring
- * rows, nor of rows 8 to 11 and 0 to 3, have one unit in the same banks. Bits of a channel beyond those given may be added by
- * ^. */
+ * rows, nor of rows 8 to 11 and 0 to 3, have a unit in the same banks. Other channels of the row are reached by ^ with the bits
+ * in which they differ. */
 static __device__ inline int dr_slice_at(int row, int channel) {
     return row * SLICE + (channel ^ ((row ^ (row >> 1 & 4)) & 7) * 4);
 }
@@ -245,7 +246,8 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
 
 /* ---- products --------------------------------------------------------------------------------------------------------- */
 
-/* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. row: each lane's. */
+/* 16 rows and 8 channels of a table, as an operand A without a type; two operands B of 8 rows each. at: of each lane's row, in
+ * bytes. */
 static __device__ inline void dr_slice_load(float (&x)[4], const void *table, unsigned at) {
     unsigned word[4];
     dr_load_matrices(word, dr_shared_address(table) + at);
