@@ -399,3 +399,22 @@ void group_wait(int unfinished) {
         }
     });
 }
+
+void warp_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    typedef struct {
+        float *c;
+        unsigned a[4], b[2];
+    } part;
+    part mine = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    warp_meet(WARP_MULTIPLY_TF32, &mine, [](void **lanes) {
+        const auto cut = [](unsigned word) { return dr_float_of_bits(word & ~0x1fffu); };
+        const auto lane = [&](int g, int t) { return (part *)lanes[g * 4 + t]; };
+        for (int row = 0; row < 16; row++)
+            for (int column = 0; column < 8; column++) {
+                float sum = 0;
+                for (int k = 0; k < 8; k++)
+                    sum += cut(lane(row % 8, k % 4)->a[row / 8 + k / 4 * 2]) * cut(lane(column, k % 4)->b[k / 4]);
+                lane(row % 8, column / 2)->c[row / 8 * 2 + column % 2] += sum;
+            }
+    });
+}

@@ -82,6 +82,7 @@ typedef enum {
     WARP_STORE,
     WARP_STORE_TRANSPOSED,
     WARP_MULTIPLY,
+    WARP_MULTIPLY_TF32,
     WARP_COMMIT,
     WARP_WAIT
 } warp_task;
@@ -113,6 +114,10 @@ static inline void __syncwarp() {
 
 uint32_t warp_shuffle(uint32_t mask, uint32_t x, int from);
 uint32_t __ballot_sync(uint32_t mask, int x);
+
+static inline int __all_sync(uint32_t mask, int x) {
+    return __ballot_sync(mask, x) == 0xffffffffu;
+}
 
 template <typename T> static inline T shuffle_from(uint32_t mask, T x, int from) {
     static_assert(sizeof(T) == sizeof(uint32_t), "one word a lane");
@@ -148,6 +153,10 @@ void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_ti
                     bool add);
 void group_commit();
 void group_wait(int unfinished);
+
+/* C [16 x 8] += A [16 x 8] B [8 x 8] of a warp, of tf32 numbers (device/instructions.cuh): floats whose last 13 bits are cut.
+ */
+void warp_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
 
 /* ---- what threads do ---------------------------------------------------------------------------------------------------- */
 

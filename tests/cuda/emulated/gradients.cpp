@@ -15,91 +15,17 @@
 #include "block.h"
 
 #include "backends/cuda/backward/gradients.cu"
-#include "backends/cuda/rows/rows_make.h"
-extern "C" {
-#include "base/clock.h"
-#include "base/random.h"
-}
-
-#include <deque>
-#include <stdio.h>
-#include <stdlib.h>
-#include <vector>
-
-typedef __nv_bfloat16 T;
-
-enum { SEQUENCES = 2, HEADS = 2, SIZE = 128, ROOM = 8192, AROUND = 0xee };
-
-static const char *case_name;
-static long checks;
-
-static void check(bool holds, const char *sentence) {
-    checks++;
-    if (holds) return;
-    printf("%-9s FAIL: %s\n", case_name, sentence);
-    exit(1);
-}
+#include "call.h"
 
 /* ---- a call ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory with room before and behind it that nobody may write to. */
-typedef struct {
-    std::vector<char> memory;
-    char *at;
-    size_t size;
-} tensor;
+enum { SIZE = 128 };
 
-typedef struct {
-    dr_recurrence recurrence;
+struct setting : call_memory {
     dr_cuda_backward_call call;
     int reading;
-    std::deque<tensor> given, left;
     tensor *workspace; /* one of those left, with the call's d_exit and d_update, which are given */
-    dr_random random;
-} setting;
-
-static tensor *add_tensor(std::deque<tensor> *to, size_t size) {
-    to->push_back({std::vector<char>(size + 2 * ROOM, (char)AROUND), NULL, size});
-    tensor *t = &to->back();
-    t->at = (char *)(((uintptr_t)t->memory.data() + ROOM / 2 + 255) / 256 * 256);
-    memset(t->at, 0, size);
-    return t;
-}
-
-static bool room_is_untouched(const tensor &t) {
-    const char *begin = t.memory.data(), *end = begin + t.memory.size();
-    for (const char *at = begin; at < end; at++)
-        if ((at < t.at || at >= t.at + t.size) && *at != (char)AROUND) return false;
-    return true;
-}
-
-static float uniform(setting *s, float low, float high) {
-    return low + (high - low) * (float)dr_random_uniform(&s->random);
-}
-
-static T normal(setting *s, float size) {
-    return __float2bfloat16_rn(size * (float)dr_random_normal(&s->random));
-}
-
-static void fill_normal(setting *s, void *to, size_t count, float size) {
-    for (size_t i = 0; i < count; i++) ((T *)to)[i] = normal(s, size);
-}
-
-static void add_inputs(setting *s, const dr_backend *backend, dr_inputs *inputs, dr_input_gradients *gradients) {
-    for (int n = 0; n < DR_INPUTS; n++) {
-        const dr_input input = (dr_input)n;
-        if (!dr_rule_uses(s->recurrence.rule, input)) continue;
-        const size_t count = (size_t)dr_recurrence_input_count(&s->recurrence, input),
-                     element = dr_dtype_size(dr_recurrence_input_dtype(backend, input));
-        const bool decay = input == DR_INPUT_LOG_DECAY || input == DR_INPUT_SCAN_LOG_DECAY;
-        char *at = add_tensor(&s->given, count * element)->at;
-        inputs->at[n] = at;
-        gradients->at[n] = add_tensor(&s->left, count * element)->at;
-        if (element == sizeof(T)) fill_normal(s, at, count, input == DR_INPUT_VALUE ? 1 : 1 / sqrtf(SIZE));
-        for (size_t i = 0; i < count && element == sizeof(float); i++)
-            ((float *)at)[i] = decay ? uniform(s, -0.3f, 0) : uniform(s, 0.05f, 1);
-    }
-}
+};
 
 /* What prepare and the diagonal scan would have made: factors of rows, A (unit and lower) in two halves, write keys. */
 static void fill_prepared(setting *s) {
@@ -130,26 +56,9 @@ static void fill_prepared(setting *s) {
 
 /* A call of two sequences without states, as engine.c makes it. */
 static void make_call(setting *s, const char *rule, int tokens) {
-    dr_operations operations = {};
-    const_cast<dr_dtype &>(operations.dtype) = DR_F32;
-    dr_cuda gpu = {};
-    gpu.hopper = true, gpu.processors = 2, gpu.shared_limit = SHARED_SIZE, gpu.major = 9;
-    dr_backend backend = {};
-    backend.ops = &operations, backend.isa = "sm_90a", backend.storage = DR_BF16, backend.state = &gpu;
-    s->random = dr_random_start(7, 1);
-    s->recurrence.rule = dr_rule_find(rule);
-    s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;
-    s->recurrence.key_heads = s->recurrence.value_heads = HEADS;
-    s->recurrence.key_size = s->recurrence.value_size = SIZE;
-    dr_inputs inputs = {};
-    dr_input_gradients gradients = {};
-    add_inputs(s, &backend, &inputs, &gradients);
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
-    check(dr_cuda_chunk_make_plan(&s->recurrence, DR_BF16, &gpu, plan) == DR_OK, "the engine makes no plan of the call");
-    dr_cuda_rows_make(&backend, &s->recurrence, &inputs, &gradients, &plan->rows);
-    plan->halves = true;
-    plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
+    make_plan(s, rule, tokens, SIZE, plan);
     s->reading = reading_of(plan);
     dr_cuda_diagonal_chain chain;
     void *states = NULL, *entry = NULL;
@@ -187,15 +96,6 @@ static void make_call(setting *s, const char *rule, int tokens) {
 
 /* ---- what an instance leaves -------------------------------------------------------------------------------------------- */
 
-/* The bytes of every tensor left. */
-typedef std::vector<std::vector<char>> result;
-
-static result bytes_of(const std::deque<tensor> &tensors) {
-    result bytes;
-    for (const tensor &t : tensors) bytes.emplace_back(t.at, t.at + t.size);
-    return bytes;
-}
-
 template <int reading> static dr_status launch_instance(const dr_cuda_backward_call *call, bool plain) {
     const gradients_call known = gradients_of(*call);
     check(gradients_plain(known, reading), "the call is not plain");
@@ -224,14 +124,6 @@ static result run(setting *s, bool plain, unsigned seed, bool late, unsigned cha
     for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
     for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
     return bytes_of(s->left);
-}
-
-/* Bytes that differ are those that nobody has written. */
-static bool same_where_written(const result &a, unsigned char before_a, const result &b, unsigned char before_b) {
-    for (size_t i = 0; i < a.size(); i++)
-        for (size_t j = 0; j < a[i].size(); j++)
-            if (a[i][j] != b[i][j] && (a[i][j] != (char)before_a || b[i][j] != (char)before_b)) return false;
-    return true;
 }
 
 /* ---- against plain loops ------------------------------------------------------------------------------------------------ */

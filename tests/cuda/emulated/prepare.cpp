@@ -1,0 +1,265 @@
+/* The kernels prepare and prepare_channel of backends/cuda/chunkwise on the host (block.h), in the forms that calls in bf16
+ * come to on sm_90a and in that for any rule: a program that prints a line for each case, and exits with 1 and a sentence at the
+ * first check that does not hold. Plans, the layouts of memory, shared memory's too, and the choice of the form are the project's own; inputs are
+ * random numbers. Of every case:
+ *
+ *     P', X, A, the decayed rows and decays, and the write keys that the diagonal scan makes, are near those of plain loops in
+ *     double, row by row
+ *     copies and products made as late as may be, and threads in a random order with rests, leave the same bits
+ *     inputs, memory around the tensors, and shared memory behind what the launch asks for are as they were
+ *     other bytes in memory beforehand give the same results */
+#include "block.h"
+
+#include "backends/cuda/chunkwise/prepare_channel.cuh"
+#include "call.h"
+
+struct setting : call_memory {
+    dr_prepare_call call;
+    dr_prepare_form form;
+    dr_cuda_diagonal_chain chain;
+};
+
+/* As a forward that a backward follows has it; any: in the form for any rule. */
+static void make_call(setting *s, const char *rule, bool any, int tokens, int size) {
+    dr_cuda_chunk_plan *plan = &s->call.plan;
+    make_plan(s, rule, tokens, size, plan);
+    const auto lay = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_chunk_lay(plan, true, &arena, &s->call.tensors);
+        dr_cuda_diagonal_lay(plan, &arena, &s->chain);
+        s->chain.entry = (float *)dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
+        dr_cuda_diagonal_lay_made(plan, &arena);
+        return arena.used;
+    };
+    lay(add_tensor(&s->left, lay(NULL))->at);
+    s->call.tensors.scan = s->chain;
+    const bool channel = plan->rows.channel_decay;
+    const dr_prepare_room room = channel ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
+    s->form = any ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
+    s->call.facts = dr_prepare_facts_of(*plan, s->form, room, sizeof(T), channel ? dr_channel_blocks<T>() : 0);
+}
+
+template <dr_prepare_form form> static void (*kernel_of(const dr_cuda_chunk_plan &plan))(dr_prepare_call) {
+    if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
+        if (!plan.rows.channel_decay) return prepare<T, form>;
+    if constexpr (form == DR_PREPARE_PLAIN || form == DR_PREPARE_ANY)
+        if (plan.rows.steps == 2) return prepare_channel<T, true, form>;
+    return prepare_channel<T, false, form>;
+}
+
+/* before: every byte of what is left, of shared memory and of stacks. */
+static result run(setting *s, unsigned seed, bool late, unsigned char before) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const dr_prepare_form form = s->form;
+    const int bytes = s->call.facts.room.bytes;
+    void (*const kernel)(dr_prepare_call) = form == DR_PREPARE_ANY      ? kernel_of<DR_PREPARE_ANY>(plan)
+                                            : form == DR_PREPARE_PLAIN  ? kernel_of<DR_PREPARE_PLAIN>(plan)
+                                            : form == DR_PREPARE_GATED  ? kernel_of<DR_PREPARE_GATED>(plan)
+                                            : form == DR_PREPARE_LINEAR ? kernel_of<DR_PREPARE_LINEAR>(plan)
+                                            : form == DR_PREPARE_SCANS  ? kernel_of<DR_PREPARE_SCANS>(plan)
+                                                                        : kernel_of<DR_PREPARE_NARROW_SCANS>(plan);
+    const result given = bytes_of(s->given);
+    for (tensor &t : s->left) memset(t.at, before, t.size);
+    manner = {0, false, before};
+    if (plan.scan_inside) check(dr_cuda_diagonal_begin_inside(&plan, NULL, &s->chain, NULL, NULL) == DR_OK, "the launch fails");
+    manner = {seed, late, before};
+    check(dr_cuda_launch("prepare", kernel, {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL, s->call) ==
+              DR_OK,
+          "the launch fails");
+    bool kept = true;
+    for (int i = bytes; i < SHARED_SIZE; i++) kept &= shared[i] == (char)before;
+    check(kept, "shared memory is written to behind what the launch asks for");
+    check(bytes_of(s->given) == given, "an input is written to");
+    for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
+    for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
+    return bytes_of(s->left);
+}
+
+/* ---- against plain loops ------------------------------------------------------------------------------------------------ */
+
+/* Sums of squares of a row. */
+typedef struct {
+    double error, size;
+} distance;
+
+static double element(const void *tensor, int64_t at) {
+    return (double)__bfloat162float(((const T *)tensor)[at]);
+}
+
+static void add(distance *d, double is, double wanted) {
+    d->error += (is - wanted) * (is - wanted), d->size += wanted * wanted;
+}
+
+/* Within a hundredth, by the norm: bf16 alone makes a quarter of that. */
+static void check_near(const distance &d, const char *sentence) {
+    check(d.error <= 1e-4 * d.size + 1e-12, sentence);
+}
+
+enum { K = 128 };
+
+/* A chunk of a head, rows of two a token as well. */
+struct chunk_of_doubles {
+    double read[64][K], write[64][K], query[64][K], gain[64], decay[64][K]; /* decay: from before the chunk to after row i */
+    double a[64][64], score[64][64];                                        /* A; P: queries by tokens */
+};
+
+static double decay_over(const chunk_of_doubles &c, int from, int to, int channel) {
+    return c.decay[to][channel] / c.decay[from][channel];
+}
+
+static void take_rows(const setting *s, const dr_prepare_block &x, chunk_of_doubles *c) {
+    const dr_cuda_rows &rows = s->call.plan.rows;
+    const auto vector = [&](dr_input input, int token, int k) {
+        return element(rows.input[input].at, dr_input_index(rows.input[input], x.place.first + token, 0, x.head) + k);
+    };
+    const auto scalar = [&](dr_input input, int token) {
+        return (double)dr_input_scalar(rows, input, x.place.first + token, 0, x.head);
+    };
+    for (int i = 0; i < x.alive; i++) {
+        const int token = i / rows.steps, step = i % rows.steps;
+        const dr_row &row = rows.row[step];
+        const dr_input gained = dr_row_gained(&row);
+        c->gain[i] = gained == DR_INPUTS ? 1 : scalar(gained, token);
+        for (int k = 0; k < rows.key_size; k++) {
+            const double key = vector(row.write == DR_WRITE_PRECONDITIONED ? DR_INPUT_KEY : dr_row_written(&row), token, k);
+            const int64_t made = ((x.place.first + token) * HEADS + x.head) * rows.key_size + k;
+            c->write[i][k] = row.write == DR_WRITE_PRECONDITIONED ? element(rows.squashed, made) : key;
+            c->read[i][k] = row.read == DR_READ_NONE ? 0 : key;
+            if (row.read == DR_READ_GATED_KEY) /* rounded as the tile is */
+                c->read[i][k] =
+                    (double)__bfloat162float(__float2bfloat16_rn((float)(key * vector(DR_INPUT_ERASE_GATE, token, k))));
+            c->query[i][k] = vector(DR_INPUT_QUERY, token, k);
+            const dr_cuda_input &log_decay = rows.input[DR_INPUT_LOG_DECAY];
+            const int64_t at = dr_input_index(log_decay, x.place.first + token, 0, x.head) + (rows.channel_decay ? k : 0);
+            const double step_decay = step == 0 ? exp((double)((const float *)log_decay.at)[at]) : 1;
+            c->decay[i][k] = (i ? c->decay[i - 1][k] : 1) * step_decay;
+        }
+    }
+}
+
+static void solve(const setting *s, int alive, chunk_of_doubles *c) {
+    const dr_cuda_rows &rows = s->call.plan.rows;
+    for (int i = 0; i < alive; i++)
+        for (int j = 0; j <= i; j++) {
+            double erase = 0, score = 0;
+            for (int k = 0; k < rows.key_size; k++) {
+                const double w = c->write[j][k] * decay_over(*c, j, i, k);
+                erase += c->read[i][k] * w, score += c->query[i][k] * w;
+            }
+            c->score[i][j] = rows.scale * score;
+            c->a[i][j] = i == j ? 1 : -c->gain[i] * erase; /* -L, and then A */
+        }
+    for (int i = 0; i < alive; i++) { /* a row of A by those before it */
+        double row[64];
+        for (int j = 0; j < i; j++) {
+            row[j] = c->a[i][j];
+            for (int k = j + 1; k < i; k++) row[j] += c->a[i][k] * c->a[k][j];
+        }
+        for (int j = 0; j < i; j++) c->a[i][j] = row[j];
+    }
+}
+
+static void check_chunk(const setting *s, int64_t block) {
+    static chunk_of_doubles c;
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const dr_cuda_chunk_tensors &tensors = s->call.tensors;
+    const dr_prepare_block x = dr_prepare_find(s->call, (unsigned)block, false);
+    const int alive = x.alive, size = rows.key_size, last = alive - 1;
+    const int64_t row = x.block * 64, query = x.block * plan.query_rows;
+    take_rows(s, x, &c);
+    solve(s, alive, &c);
+    for (int i = 0; i < alive; i++) {
+        const int token = i / rows.steps;
+        distance score = {}, exit = {}, reader = {}, asked = {}, inverse = {};
+        for (int k = 0; k < size; k++) {
+            double sum = 0;
+            for (int j = i; j < alive; j++) sum += c.a[j][i] * c.write[j][k] * decay_over(c, j, last, k);
+            add(&exit, element(tensors.exit, (row + i) * plan.key_width + k), sum);
+            if (tensors.reader)
+                add(&reader, element(tensors.reader, (row + i) * plan.key_width + k), c.read[i][k] * c.decay[i][k]);
+            if (tensors.query)
+                add(&asked, element(tensors.query, (query + token) * plan.key_width + k), c.query[i][k] * c.decay[i][k]);
+        }
+        for (int j = 0; j < 64; j++) {
+            double sum = 0;
+            for (int k = j; k <= i && j <= i; k++) sum += c.score[i][k] * c.a[k][j];
+            add(&score, element(tensors.score, (query + token) * 64 + j), sum);
+            if (!plan.reads) continue;
+            const char *halves = (const char *)tensors.inverse + x.block * DR_HALVES_BYTES + dr_tile_at<T>(0, 64, i, j);
+            add(&inverse, element(halves, 0) + element(halves + DR_HALVES_BYTES / 2, 0), j <= i ? c.a[i][j] : 0);
+        }
+        check_near(exit, "X is not that of the plain loops");
+        check_near(inverse, "A is not that of the plain loops");
+        if (tensors.reader) check_near(reader, "decayed readers are not those of the plain loops");
+        if (i % rows.steps < rows.steps - 1) continue;
+        check_near(score, "P' is not that of the plain loops");
+        if (tensors.query) check_near(asked, "decayed queries are not those of the plain loops");
+    }
+    distance keep = {};
+    for (int k = 0; k < size; k++) add(&keep, tensors.keep[x.block * plan.key_width + k], c.decay[last][k]);
+    check_near(keep, "the decay of a chunk is not that of the plain loops");
+}
+
+/* Write keys B * key, B = exp(offset - factor s), s = r / (1 + |r|), r = ln(A + eps) - centre. */
+static void check_scan(const setting *s) {
+    const dr_cuda_rows &rows = s->call.plan.rows;
+    const dr_cuda_input &key = rows.input[DR_INPUT_KEY];
+    for (int64_t head = 0; head < HEADS; head++)
+        for (int k = 0; k < rows.key_size; k++) {
+            distance write = {};
+            double a = 0;
+            for (int64_t token = 0; token < s->call.plan.tokens; token++) {
+                if (token % s->call.plan.length == 0) a = 0;
+                const auto scalar = [&](dr_input input) { return (double)dr_input_scalar(rows, input, token, 0, (int)head); };
+                const double x = element(key.at, dr_input_index(key, token, 0, (int)head) + k);
+                a = exp(scalar(dr_diagonal_decay_input(rows))) * a + scalar(dr_diagonal_gain_input(rows)) * x * x;
+                const double r = log(a + rows.squash.eps) - dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, (int)head);
+                const double b = exp(rows.squash.offset - rows.squash.factor * (r / (1 + fabs(r))));
+                add(&write, element(rows.squashed, (token * HEADS + head) * rows.key_size + k), b * x);
+            }
+            check_near(write, "write keys of the diagonal scan are not those of the plain loops");
+        }
+}
+
+/* ---- cases -------------------------------------------------------------------------------------------------------------- */
+
+static void check_case(const char *rule, dr_prepare_form form, int tokens, int size) {
+    enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a };
+    char name[32];
+    snprintf(name, sizeof name, "%s%s %d", rule, form == DR_PREPARE_ANY ? ", any" : "", tokens);
+    case_name = name;
+    const double start = dr_clock_now();
+    const long checks_before = checks;
+    setting s = {};
+    make_call(&s, rule, form == DR_PREPARE_ANY, tokens, size);
+    check(s.form == form, "the form is not what the case is for");
+    const result want = run(&s, 0, false, BEFORE);
+    for (int64_t block = 0; block < s.call.plan.blocks; block++) check_chunk(&s, block);
+    if (s.call.plan.scan_inside) check_scan(&s);
+    check(run(&s, 0, true, BEFORE) == want, "the kernel depends on when copies and products are made");
+    check(run(&s, 1, true, BEFORE) == want, "the kernel depends on the order of threads");
+    check(same_where_written(want, BEFORE, run(&s, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
+          "results depend on what was in memory before");
+    printf("%-13s K %3d %6ld checks %6.1f s  all right\n", name, size, checks - checks_before, dr_clock_now() - start);
+    fflush(stdout);
+}
+
+int main() {
+    static const struct {
+        const char *rule;
+        dr_prepare_form form;
+        int size;
+    } cases[] = {
+        {"gdn", DR_PREPARE_PLAIN, 128},  {"pgdn", DR_PREPARE_SCANS, 128}, {"pgdn", DR_PREPARE_NARROW_SCANS, 64},
+        {"kda", DR_PREPARE_PLAIN, 128},  {"pkda", DR_PREPARE_SCANS, 128}, {"pkda", DR_PREPARE_NARROW_SCANS, 64},
+        {"gdn2", DR_PREPARE_GATED, 128}, {"gla", DR_PREPARE_LINEAR, 128}, {"eda", DR_PREPARE_PLAIN, 128},
+        {"kda", DR_PREPARE_PLAIN, 64},   {"gdn", DR_PREPARE_ANY, 128},    {"kda", DR_PREPARE_ANY, 128},
+        {"gdn2", DR_PREPARE_ANY, 128},   {"gla", DR_PREPARE_ANY, 128},    {"eda", DR_PREPARE_ANY, 128},
+    };
+    static const int tokens[] = {150, 128};
+    for (int count : tokens)
+        for (const auto &x : cases) check_case(x.rule, x.form, count, x.size);
+    return 0;
+}
