@@ -1,7 +1,7 @@
 /* The kernels prepare and prepare_channel of backends/cuda/chunkwise on the host (block.h), in the forms that calls in bf16
- * come to on sm_90a and in that for any rule: a program that prints a line for each case, and exits with 1 and a sentence at the
- * first check that does not hold. Plans, the layouts of memory, shared memory's too, and the choice of the form are the project's own; inputs are
- * random numbers. Of every case:
+ * come to on sm_90a and in that for any rule: a program that prints a line for each case, and exits with 1 and a sentence at
+ * the first check that does not hold. Plans, the layouts of memory, shared memory's too, and the choice of the form are the
+ * project's own; inputs are random numbers. Of every case:
  *
  *     P', X, A, the decayed rows and decays, and the write keys that the diagonal scan makes, are near those of plain loops in
  *     double, row by row
