@@ -400,20 +400,25 @@ void group_wait(int unfinished) {
     });
 }
 
-void warp_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+void warp_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool tf32) {
     typedef struct {
         float *c;
         unsigned a[4], b[2];
     } part;
     part mine = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-    warp_meet(WARP_MULTIPLY_TF32, &mine, [](void **lanes) {
-        const auto cut = [](unsigned word) { return dr_float_of_bits(word & ~0x1fffu); };
+    warp_meet(tf32 ? WARP_MULTIPLY_TF32 : WARP_MULTIPLY_BF16, &mine, [=](void **lanes) {
+        const int each = tf32 ? 1 : 2; /* numbers of a word */
+        const auto number = [=](unsigned word, int k) {
+            return tf32 ? dr_float_of_bits(word & ~0x1fffu) : dr_bf16_to_float((uint16_t)(word >> k % 2 * 16));
+        };
         const auto lane = [&](int g, int t) { return (part *)lanes[g * 4 + t]; };
         for (int row = 0; row < 16; row++)
             for (int column = 0; column < 8; column++) {
                 float sum = 0;
-                for (int k = 0; k < 8; k++)
-                    sum += cut(lane(row % 8, k % 4)->a[row / 8 + k / 4 * 2]) * cut(lane(column, k % 4)->b[k / 4]);
+                for (int k = 0; k < 8 * each; k++) {
+                    const int t = k / each % 4, half = k / each / 4;
+                    sum += number(lane(row % 8, t)->a[row / 8 + half * 2], k) * number(lane(column, t)->b[half], k);
+                }
                 lane(row % 8, column / 2)->c[row / 8 * 2 + column % 2] += sum;
             }
     });

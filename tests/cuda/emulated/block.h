@@ -46,10 +46,12 @@ extern uint3 thread_index, block_index, block_count, block_size;
 #define blockDim  block_size
 
 #undef __grid_constant__
+#undef __builtin_assume
 #undef __launch_bounds__
 #undef __shared__
 #undef __align__
 #define __grid_constant__
+#define __builtin_assume(...)
 #define __launch_bounds__(...)
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -82,6 +84,7 @@ typedef enum {
     WARP_STORE,
     WARP_STORE_TRANSPOSED,
     WARP_MULTIPLY,
+    WARP_MULTIPLY_BF16,
     WARP_MULTIPLY_TF32,
     WARP_COMMIT,
     WARP_WAIT
@@ -154,9 +157,9 @@ void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_ti
 void group_commit();
 void group_wait(int unfinished);
 
-/* C [16 x 8] += A [16 x 8] B [8 x 8] of a warp, of tf32 numbers (device/instructions.cuh): floats whose last 13 bits are cut.
- */
-void warp_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
+/* C [16 x 8] += A [16 x 16] B [16 x 8] of a warp in bf16 or, for tf32, A [16 x 8] B [8 x 8] of floats whose last 13 bits are
+ * cut (device/instructions.cuh). */
+void warp_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool tf32);
 
 /* ---- what threads do ---------------------------------------------------------------------------------------------------- */
 
@@ -193,6 +196,10 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 
 template <typename T> static inline T __ldg(const T *from) {
+    return *from;
+}
+
+template <typename T> static inline T __ldcg(const T *from) {
     return *from;
 }
 

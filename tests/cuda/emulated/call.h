@@ -99,7 +99,8 @@ static void make_plan(call_memory *s, const char *rule, int tokens, int size, dr
     s->recurrence.rule = dr_rule_find(rule);
     s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;
     s->recurrence.key_heads = s->recurrence.value_heads = HEADS;
-    s->recurrence.key_size = s->recurrence.value_size = size;
+    s->recurrence.key_size = size;
+    s->recurrence.value_size = 128;
     dr_inputs inputs = {};
     dr_input_gradients gradients = {};
     add_inputs(s, &backend, &inputs, &gradients);

@@ -47,12 +47,12 @@ static inline float dr_larger(float x, float y) {
     return isnan(x) || isnan(y) ? NAN : fmaxf(fabsf(x), fabsf(y));
 }
 
-static inline void dr_multiply(__nv_bfloat16, float (&)[4], const unsigned (&)[4], unsigned, unsigned) {
-    grid_fail("dr_multiply is not emulated");
+static inline void dr_multiply(__nv_bfloat16, float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    warp_multiply(c, a, b0, b1, false);
 }
 
 static inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    warp_multiply_tf32(c, a, b0, b1);
+    warp_multiply(c, a, b0, b1, true);
 }
 
 static inline __nv_bfloat162 __hfma2(__nv_bfloat162, __nv_bfloat162, __nv_bfloat162) {
