@@ -3,6 +3,7 @@
 #ifndef DR_TESTS_CUDA_EMULATED_CALL_H
 #define DR_TESTS_CUDA_EMULATED_CALL_H
 
+#include "backends/cuda/backward/backward.h"
 #include "backends/cuda/rows/diagonal.h"
 #include "backends/cuda/rows/rows_make.h"
 extern "C" {
@@ -108,6 +109,45 @@ static void make_plan(call_memory *s, const char *rule, int tokens, int size, dr
     dr_cuda_rows_make(&backend, &s->recurrence, &inputs, &gradients, &plan->rows);
     plan->halves = true;
     plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
+}
+
+/* The tensors of a backward: what its forward saves is given, the workspace is left, and returned. States before each chunk,
+ * gradients of those after and of outputs are random numbers. */
+static inline tensor *lay_backward(call_memory *s, dr_cuda_backward_call *call) {
+    dr_cuda_chunk_plan *plan = &call->plan;
+    dr_cuda_diagonal_chain chain;
+    void *states = NULL, *entry = NULL;
+    const auto lay_saved = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_chunk_lay(plan, true, &arena, &call->chunk);
+        states = dr_arena_take(&arena, dr_cuda_chunk_saved_bytes(plan));
+        entry = dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
+        dr_cuda_diagonal_lay_made(plan, &arena);
+        return arena.used;
+    };
+    const auto lay_workspace = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_diagonal_lay(plan, &arena, &chain);
+        dr_cuda_backward_lay(plan, &arena, &call->back);
+        dr_cuda_diagonal_lay_gradients(plan, &arena, &call->diagonal);
+        return arena.used;
+    };
+    lay_saved(add_tensor(&s->given, lay_saved(NULL))->at);
+    tensor *workspace = add_tensor(&s->left, lay_workspace(NULL));
+    lay_workspace(workspace->at);
+    call->saved = states;
+    call->chunk.scan.entry = (float *)entry;
+    call->chain = dr_cuda_diagonal_turn(&chain, &call->diagonal, NULL, NULL);
+    const size_t outputs = (size_t)plan->tokens * HEADS * (size_t)plan->value_width,
+                 units = (size_t)plan->blocks * (size_t)plan->value_width * (size_t)plan->key_width;
+    char *d_o = add_tensor(&s->given, outputs * sizeof(T))->at;
+    call->d_o = d_o;
+    fill_normal(s, d_o, outputs, 1);
+    fill_normal(s, states, units, 0.3f);
+    fill_normal(s, call->back.d_exit, units, 0.3f);
+    return workspace;
 }
 
 /* The bytes of every tensor left. */

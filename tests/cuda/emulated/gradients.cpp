@@ -60,37 +60,7 @@ static void make_call(setting *s, const char *rule, int tokens) {
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, rule, tokens, SIZE, plan);
     s->reading = reading_of(plan);
-    dr_cuda_diagonal_chain chain;
-    void *states = NULL, *entry = NULL;
-    const auto lay_saved = [&](char *block) {
-        dr_arena arena = {};
-        arena.block = block;
-        dr_cuda_chunk_lay(plan, true, &arena, &call->chunk);
-        states = dr_arena_take(&arena, dr_cuda_chunk_saved_bytes(plan));
-        entry = dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
-        dr_cuda_diagonal_lay_made(plan, &arena);
-        return arena.used;
-    };
-    const auto lay_workspace = [&](char *block) {
-        dr_arena arena = {};
-        arena.block = block;
-        dr_cuda_diagonal_lay(plan, &arena, &chain);
-        dr_cuda_backward_lay(plan, &arena, &call->back);
-        dr_cuda_diagonal_lay_gradients(plan, &arena, &call->diagonal);
-        return arena.used;
-    };
-    lay_saved(add_tensor(&s->given, lay_saved(NULL))->at);
-    s->workspace = add_tensor(&s->left, lay_workspace(NULL));
-    lay_workspace(s->workspace->at);
-    call->saved = states;
-    call->chunk.scan.entry = (float *)entry;
-    call->chain = dr_cuda_diagonal_turn(&chain, &call->diagonal, NULL, NULL);
-    const size_t outputs = (size_t)plan->tokens * HEADS * SIZE, units = (size_t)plan->blocks * SIZE * SIZE;
-    char *d_o = add_tensor(&s->given, outputs * sizeof(T))->at;
-    call->d_o = d_o;
-    fill_normal(s, d_o, outputs, 1);
-    fill_normal(s, states, units, 0.3f);
-    fill_normal(s, call->back.d_exit, units, 0.3f);
+    s->workspace = lay_backward(s, call);
     fill_prepared(s);
 }
 

@@ -51,43 +51,13 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, rule, tokens, size, plan);
-    dr_cuda_diagonal_chain chain;
-    void *states = NULL, *entry = NULL;
-    const auto lay_saved = [&](char *block) {
-        dr_arena arena = {};
-        arena.block = block;
-        dr_cuda_chunk_lay(plan, true, &arena, &call->chunk);
-        states = dr_arena_take(&arena, dr_cuda_chunk_saved_bytes(plan));
-        entry = dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
-        dr_cuda_diagonal_lay_made(plan, &arena);
-        return arena.used;
-    };
-    const auto lay_workspace = [&](char *block) {
-        dr_arena arena = {};
-        arena.block = block;
-        dr_cuda_diagonal_lay(plan, &arena, &chain);
-        dr_cuda_backward_lay(plan, &arena, &call->back);
-        dr_cuda_diagonal_lay_gradients(plan, &arena, &call->diagonal);
-        return arena.used;
-    };
-    lay_saved(add_tensor(&s->given, lay_saved(NULL))->at);
-    s->left_workspace = add_tensor(&s->left, lay_workspace(NULL));
-    lay_workspace(s->left_workspace->at);
-    call->saved = states;
-    call->chunk.scan.entry = (float *)entry;
-    call->chain = dr_cuda_diagonal_turn(&chain, &call->diagonal, NULL, NULL);
-    const size_t outputs = (size_t)plan->tokens * HEADS * V, units = (size_t)plan->blocks * V * (size_t)plan->key_width;
-    char *d_o = add_tensor(&s->given, outputs * sizeof(T))->at;
-    call->d_o = d_o;
-    fill_normal(s, d_o, outputs, 1);
-    fill_normal(s, states, units, 0.3f);
+    s->left_workspace = lay_backward(s, call);
     for (int64_t i = 0; i < plan->blocks * plan->key_width && plan->rows.diagonal_scan; i++)
-        ((float *)entry)[i] = uniform(s, 0, 1);
+        call->chunk.scan.entry[i] = uniform(s, 0, 1);
     for (int64_t i = 0; i < plan->tokens * HEADS * size && plan->rows.squashed; i++)
         ((T *)plan->rows.squashed)[i] = normal(s, 0.1f);
     for (int64_t i = 0; i < plan->blocks * plan->key_width; i++) call->chunk.keep[i] = uniform(s, 0.1f, 1);
     for (int64_t i = 0; i < plan->blocks * 64; i++) call->chunk.factors[i] = {uniform(s, 0.1f, 1), 1, 1, plan->rows.scale};
-    fill_normal(s, call->back.d_exit, units, 0.3f);
     fill_rows(s, call->back.d_update);
     fill_rows(s, call->back.update);
     fill_scores(s, call->back.d_score, true);
