@@ -1,5 +1,5 @@
 /* What the programs of this folder have in common: a call of random numbers with the project's own plan and layout of its
- * tensors, each with room around it that nobody may write to, and checks. */
+ * tensors, each with room around it that nobody may write to; a run of a kernel on it; and checks of what that leaves. */
 #ifndef DR_TESTS_CUDA_EMULATED_CALL_H
 #define DR_TESTS_CUDA_EMULATED_CALL_H
 
@@ -37,10 +37,17 @@ typedef struct {
     size_t size;
 } tensor;
 
-/* given: what a kernel reads; left: what it writes, or may. */
+/* What a kernel reads of memory that it also writes to: put back before each run. */
+typedef struct {
+    char *at;
+    std::vector<char> bytes;
+} read_again;
+
+/* given: what a kernel reads; left: what it writes, or may, but for what earlier stages left in it. */
 struct call_memory {
     dr_recurrence recurrence;
     std::deque<tensor> given, left;
+    std::vector<read_again> earlier;
     dr_random random;
 };
 
@@ -57,6 +64,10 @@ static bool room_is_untouched(const tensor &t) {
     for (const char *at = begin; at < end; at++)
         if ((at < t.at || at >= t.at + t.size) && *at != (char)AROUND) return false;
     return true;
+}
+
+static inline void keep_earlier(call_memory *s, const void *at, size_t size) {
+    s->earlier.push_back({(char *)at, std::vector<char>((const char *)at, (const char *)at + size)});
 }
 
 static float uniform(call_memory *s, float low, float high) {
@@ -111,9 +122,9 @@ static void make_plan(call_memory *s, const char *rule, int tokens, int size, dr
     plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
 }
 
-/* The tensors of a backward: what its forward saves is given, the workspace is left, and returned. States before each chunk,
+/* The tensors of a backward: what its forward saves is given, the workspace is left. States before each chunk,
  * gradients of those after and of outputs are random numbers. */
-static inline tensor *lay_backward(call_memory *s, dr_cuda_backward_call *call) {
+static inline void lay_backward(call_memory *s, dr_cuda_backward_call *call) {
     dr_cuda_chunk_plan *plan = &call->plan;
     dr_cuda_diagonal_chain chain;
     void *states = NULL, *entry = NULL;
@@ -147,7 +158,6 @@ static inline tensor *lay_backward(call_memory *s, dr_cuda_backward_call *call) 
     fill_normal(s, d_o, outputs, 1);
     fill_normal(s, states, units, 0.3f);
     fill_normal(s, call->back.d_exit, units, 0.3f);
-    return workspace;
 }
 
 /* The bytes of every tensor left. */
@@ -159,12 +169,94 @@ static result bytes_of(const std::deque<tensor> &tensors) {
     return bytes;
 }
 
+/* before: every byte of what is left, of shared memory and of stacks. launch: of the kernel. */
+template <typename F>
+static result run_kernel(call_memory *s, unsigned seed, bool late, unsigned char before, const F &launch) {
+    const result given = bytes_of(s->given);
+    for (tensor &t : s->left) memset(t.at, before, t.size);
+    for (const read_again &x : s->earlier) memcpy(x.at, x.bytes.data(), x.bytes.size());
+    manner = {seed, late, before};
+    check(launch() == DR_OK, "the launch fails");
+    check(bytes_of(s->given) == given, "an input is written to");
+    for (const read_again &x : s->earlier)
+        check(!memcmp(x.at, x.bytes.data(), x.bytes.size()), "what an earlier stage left is written to");
+    for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
+    for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
+    return bytes_of(s->left);
+}
+
+/* Where the kernel makes the diagonal scan or its backward: as the stage before it does. */
+static inline dr_status begin_scan(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain) {
+    if (!plan.scan_inside) return DR_OK;
+    const grid_manner own = manner;
+    manner = {0, false, own.fill};
+    const dr_status status = dr_cuda_diagonal_begin_inside(&plan, NULL, &chain, NULL, NULL);
+    manner = own;
+    return status;
+}
+
 /* Bytes that differ are those that nobody has written. */
-static bool same_where_written(const result &a, unsigned char before_a, const result &b, unsigned char before_b) {
+static inline bool same_where_written(const result &a, unsigned char before_a, const result &b, unsigned char before_b) {
     for (size_t i = 0; i < a.size(); i++)
         for (size_t j = 0; j < a[i].size(); j++)
             if (a[i][j] != b[i][j] && (a[i][j] != (char)before_a || b[i][j] != (char)before_b)) return false;
     return true;
+}
+
+/* ---- against plain loops ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    double error, size; /* sums of squares */
+} distance;
+
+static inline double element(const void *tensor, int64_t at) {
+    return (double)__bfloat162float(((const T *)tensor)[at]);
+}
+
+static inline void add_distance(distance *d, double is, double wanted) {
+    d->error += (is - wanted) * (is - wanted);
+    d->size += wanted * wanted;
+}
+
+/* Within a hundredth, by the norm: bf16 alone makes a quarter of that. */
+static inline void check_near(const distance &d, const char *sentence) {
+    check(d.error < 1e-4 * d.size, sentence);
+}
+
+/* ---- cases -------------------------------------------------------------------------------------------------------------- */
+
+enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a }; /* bytes of memory before a run */
+
+/* Has all the checks made, and tells how it went. */
+template <typename F> static void check_case(const char *rule, int tokens, int size, const F &make_checks) {
+    char name[32];
+    snprintf(name, sizeof name, "%s %d", rule, tokens);
+    case_name = name;
+    const double start = dr_clock_now();
+    const long before = checks;
+    make_checks();
+    printf("%-13s K %3d %6ld checks %6.1f s  all right\n", name, size, checks - before, dr_clock_now() - start);
+    fflush(stdout);
+}
+
+/* Of two instances of a kernel, the general one and one for calls such as this: run(whether the latter, seed, late, before).
+ * loops: holds what the general one has left to plain loops. key: an element of the keys. */
+template <typename R, typename L> static inline void check_instances(const R &run, const L &loops, uint16_t *key) {
+    static const struct {
+        unsigned seed;
+        bool late;
+    } manners[] = {{0, false}, {0, true}, {1, true}};
+    const result want = run(false, 0, false, BEFORE);
+    loops();
+    for (const auto &m : manners) {
+        if (m.late)
+            check(run(false, m.seed, m.late, BEFORE) == want, "the general instance depends on the order of what happens");
+        check(run(true, m.seed, m.late, BEFORE) == want, "the other instance leaves other bits than the general one");
+    }
+    check(same_where_written(want, BEFORE, run(true, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
+          "results depend on what was in memory before");
+    *key ^= 8;
+    check(run(true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
 }
 
 #endif

@@ -24,7 +24,6 @@ enum { SIZE = 128 };
 struct setting : call_memory {
     dr_cuda_backward_call call;
     int reading;
-    tensor *workspace; /* one of those left, with the call's d_exit and d_update, which are given */
 };
 
 /* What prepare and the diagonal scan would have made: factors of rows, A (unit and lower) in two halves, write keys. */
@@ -60,8 +59,11 @@ static void make_call(setting *s, const char *rule, int tokens) {
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, rule, tokens, SIZE, plan);
     s->reading = reading_of(plan);
-    s->workspace = lay_backward(s, call);
+    lay_backward(s, call);
     fill_prepared(s);
+    const size_t rows = (size_t)plan->blocks * 64, states = (size_t)plan->blocks * SIZE;
+    keep_earlier(s, call->back.d_exit, states * SIZE * sizeof(T));
+    keep_earlier(s, call->back.d_update, rows * SIZE * sizeof(T));
 }
 
 /* ---- what an instance leaves -------------------------------------------------------------------------------------------- */
@@ -74,39 +76,14 @@ template <int reading> static dr_status launch_instance(const dr_cuda_backward_c
                           SHARED_BYTES, NULL, known);
 }
 
-/* before: every byte of what is left, of shared memory and of stacks. */
 static result run(setting *s, bool plain, unsigned seed, bool late, unsigned char before) {
-    const dr_cuda_backward_call *call = &s->call;
-    const size_t exit_size = (size_t)call->plan.blocks * SIZE * SIZE * sizeof(T), update_size = exit_size / SIZE * 64;
-    const char *exit = (const char *)call->back.d_exit, *update = (const char *)call->back.d_update;
-    const std::vector<char> d_exit(exit, exit + exit_size), d_update(update, update + update_size);
-    const result given = bytes_of(s->given);
-    for (tensor &t : s->left) memset(t.at, before, t.size);
-    memcpy(call->back.d_exit, d_exit.data(), exit_size);
-    memcpy(call->back.d_update, d_update.data(), update_size);
-    manner = {seed, late, before};
-    const dr_status status =
-        s->reading == READS_WRITTEN ? launch_instance<READS_WRITTEN>(call, plain) : launch_instance<READS_OTHER>(call, plain);
-    check(status == DR_OK, "the launch fails");
-    check(bytes_of(s->given) == given && !memcmp(exit, d_exit.data(), exit_size) &&
-              !memcmp(update, d_update.data(), update_size),
-          "an input is written to");
-    for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
-    for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
-    return bytes_of(s->left);
+    return run_kernel(s, seed, late, before, [&] {
+        return s->reading == READS_WRITTEN ? launch_instance<READS_WRITTEN>(&s->call, plain)
+                                           : launch_instance<READS_OTHER>(&s->call, plain);
+    });
 }
 
 /* ---- against plain loops ------------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    double error, size; /* sums of squares */
-} distance;
-
-static void add_distance(distance *d, const void *is, int64_t at, double wanted) {
-    const double error = (double)__bfloat162float(((const T *)is)[at]) - wanted;
-    d->error += error * error;
-    d->size += wanted * wanted;
-}
 
 /* The gradients of the queries, keys and values of a chunk by the equations of backward.h, in double. */
 static void add_chunk_distances(const setting *s, int64_t block, distance *query, distance *key, distance *value) {
@@ -115,7 +92,6 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
     const dr_row_block x = dr_row_block_of(call->plan, NULL, (unsigned)block);
     const int count = x.rows;
     const bool other = s->reading == READS_OTHER;
-    const auto element = [](const void *tensor, int64_t at) { return (double)__bfloat162float(((const T *)tensor)[at]); };
     const auto place = [&](int row, int column) { return ((x.place.first + row) * HEADS + x.head) * SIZE + column; };
     const auto state = [&](const void *tensor, int v, int k) { return element(tensor, (block * SIZE + v) * SIZE + k); };
     const auto d_update = [&](int row, int v) { return element(call->back.d_update, (block * 64 + row) * SIZE + v); };
@@ -161,59 +137,38 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
             }
             for (int j = i; j < count; j++)
                 of_write += score[j][i] * element(queries, place(j, k)) - erase[j][i] * element(keys, place(j, k));
-            add_distance(query, rows.input[DR_INPUT_QUERY].gradient, place(i, k), of_query);
-            add_distance(key, rows.input[DR_INPUT_KEY].gradient, place(i, k), other ? of_read : of_read + of_write);
-            add_distance(value, rows.input[DR_INPUT_VALUE].gradient, place(i, k), beta[i] * d_update(i, k));
+            const auto gradient = [&](dr_input input) { return element(rows.input[input].gradient, place(i, k)); };
+            add_distance(query, gradient(DR_INPUT_QUERY), of_query);
+            add_distance(key, gradient(DR_INPUT_KEY), other ? of_read : of_read + of_write);
+            add_distance(value, gradient(DR_INPUT_VALUE), beta[i] * d_update(i, k));
         }
 }
 
-/* Within a hundredth, by the norm: bf16 alone makes a quarter of that. */
 static void check_against_loops(const setting *s) {
     distance query = {0, 0}, key = {0, 0}, value = {0, 0};
     for (int64_t block = 0; block < s->call.plan.blocks; block++) add_chunk_distances(s, block, &query, &key, &value);
-    const auto near = [](const distance &d) { return d.error < 1e-4 * d.size; };
-    check(near(query), "gradients of queries are not those of the plain loops");
-    check(near(key), "gradients of keys are not those of the plain loops");
-    check(near(value), "gradients of values are not those of the plain loops");
+    check_near(query, "gradients of queries are not those of the plain loops");
+    check_near(key, "gradients of keys are not those of the plain loops");
+    check_near(value, "gradients of values are not those of the plain loops");
 }
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_case(const char *rule, int reading, int tokens) {
-    enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a };
-    static const struct {
-        unsigned seed;
-        bool late;
-    } manners[] = {{0, false}, {0, true}, {1, true}};
-    char name[32];
-    snprintf(name, sizeof name, "%s %d", rule, tokens);
-    case_name = name;
-    const double start = dr_clock_now();
-    const long checks_before = checks;
-    setting s = {};
-    make_call(&s, rule, tokens);
-    check(s.reading == reading, "the rows do not read what the case is for");
-    const result want = run(&s, false, 0, false, BEFORE);
-    check_against_loops(&s);
-    for (const auto &m : manners) {
-        if (m.late)
-            check(run(&s, false, m.seed, m.late, BEFORE) == want, "the general instance depends on the order of what happens");
-        check(run(&s, true, m.seed, m.late, BEFORE) == want, "the plain instance leaves other bits than the general one");
-    }
-    check(same_where_written(want, BEFORE, run(&s, true, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
-          "results depend on what was in memory before");
-    uint16_t *key = (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE;
-    *key ^= 8;
-    check(run(&s, true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
-    printf("%-9s %6ld checks %6.1f s  all right\n", name, checks - checks_before, dr_clock_now() - start);
-    fflush(stdout);
+static void check_rule(const char *rule, int reading, int tokens) {
+    check_case(rule, tokens, SIZE, [&] {
+        setting s = {};
+        make_call(&s, rule, tokens);
+        check(s.reading == reading, "the rows do not read what the case is for");
+        check_instances([&](bool plain, auto... how) { return run(&s, plain, how...); }, [&] { check_against_loops(&s); },
+                        (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE);
+    });
 }
 
 int main() {
     static const int tokens[] = {150, 128, 209};
     for (int count : tokens) {
-        check_case("gdn", READS_WRITTEN, count);
-        check_case("pgdn", READS_OTHER, count);
+        check_rule("gdn", READS_WRITTEN, count);
+        check_rule("pgdn", READS_OTHER, count);
     }
     return 0;
 }

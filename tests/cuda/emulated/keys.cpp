@@ -25,8 +25,6 @@ enum { V = 128 };
 
 struct setting : call_memory {
     dr_cuda_backward_call call;
-    std::vector<char> workspace; /* what earlier stages leave, which the kernel reads */
-    tensor *left_workspace;
     keys_kernel general;
 };
 
@@ -51,7 +49,7 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, rule, tokens, size, plan);
-    s->left_workspace = lay_backward(s, call);
+    lay_backward(s, call);
     for (int64_t i = 0; i < plan->blocks * plan->key_width && plan->rows.diagonal_scan; i++)
         call->chunk.scan.entry[i] = uniform(s, 0, 1);
     for (int64_t i = 0; i < plan->tokens * HEADS * size && plan->rows.squashed; i++)
@@ -63,50 +61,26 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     fill_scores(s, call->back.d_score, true);
     if (call->back.d_erase) fill_scores(s, call->back.d_erase, false);
     for (int64_t i = 0; i < plan->blocks * 64; i++) call->back.write_dot[i] = uniform(s, -1, 1);
-    s->workspace.assign(s->left_workspace->at, s->left_workspace->at + s->left_workspace->size);
+    const size_t rows = (size_t)plan->blocks * 64;
+    keep_earlier(s, call->back.d_exit, (size_t)plan->blocks * V * (size_t)plan->key_width * sizeof(T));
+    keep_earlier(s, call->back.d_update, rows * V * sizeof(T));
+    keep_earlier(s, call->back.update, rows * V * sizeof(T));
+    keep_earlier(s, call->back.d_score, rows * 64 * sizeof(T));
+    if (call->back.d_erase) keep_earlier(s, call->back.d_erase, rows * 64 * sizeof(T));
+    keep_earlier(s, call->back.write_dot, rows * sizeof(float));
 }
 
-/* before: every byte of what is left, but of what earlier stages leave, of shared memory and of stacks. */
 static result run(setting *s, bool lean, unsigned seed, bool late, unsigned char before) {
     const dr_cuda_backward_call *call = &s->call;
-    const dr_cuda_chunk_plan &plan = call->plan;
-    const dr_cuda_backward_tensors &back = call->back;
-    const size_t states = (size_t)plan.blocks * V * (size_t)plan.key_width * sizeof(T),
-                 vectors = (size_t)plan.blocks * 64 * V * sizeof(T), scores = (size_t)plan.blocks * 64 * 64 * sizeof(T);
-    const struct {
-        void *at;
-        size_t size;
-    } read[] = {{back.d_exit, states},  {back.d_update, vectors}, {back.update, vectors},
-                {back.d_score, scores}, {back.d_erase, scores},   {back.write_dot, (size_t)plan.blocks * 64 * sizeof(float)}};
-    const result given = bytes_of(s->given);
-    const auto earlier = [&](const void *at) { return s->workspace.data() + ((const char *)at - s->left_workspace->at); };
-    for (tensor &t : s->left) memset(t.at, before, t.size);
-    for (const auto &x : read)
-        if (x.at) memcpy(x.at, earlier(x.at), x.size);
-    manner = {0, false, before};
-    if (plan.scan_inside)
-        check(dr_cuda_diagonal_begin_inside(&plan, NULL, &call->chain, NULL, NULL) == DR_OK, "the launch fails");
-    manner = {seed, late, before};
-    check(launch(call, lean ? choose_form<T>(*call) : s->general, sizeof(T), NULL) == DR_OK, "the launch fails");
-    check(bytes_of(s->given) == given, "an input is written to");
-    for (const auto &x : read)
-        if (x.at) check(!memcmp(x.at, earlier(x.at), x.size), "what an earlier stage left is written to");
-    for (const tensor &t : s->given) check(room_is_untouched(t), "memory around an input is written to");
-    for (const tensor &t : s->left) check(room_is_untouched(t), "memory around an output is written to");
-    return bytes_of(s->left);
+    return run_kernel(s, seed, late, before, [&] {
+        check(begin_scan(call->plan, call->chain) == DR_OK, "the launch fails");
+        return launch(call, lean ? choose_form<T>(*call) : s->general, sizeof(T), NULL);
+    });
 }
 
 /* ---- against plain loops ------------------------------------------------------------------------------------------------ */
 
-typedef struct {
-    double error, size; /* sums of squares */
-} distance;
-
-static double element(const void *tensor, int64_t at) {
-    return (double)__bfloat162float(((const T *)tensor)[at]);
-}
-
-/* Gradients of the queries, keys and gates of a chunk by the equations of keys.cuh, in double; all within a hundredth. */
+/* Gradients of the queries, keys and gates of a chunk by the equations of keys.cuh, in double. */
 static void check_chunk(const setting *s, int64_t block) {
     const dr_cuda_backward_call &call = s->call;
     const dr_cuda_rows &rows = call.plan.rows;
@@ -118,9 +92,6 @@ static void check_chunk(const setting *s, int64_t block) {
     const auto input = [&](dr_input which, int i, int k) { return element(rows.input[which].at, place(i, k)); };
     const auto gradient = [&](dr_input which, int i, int k) { return element(rows.input[which].gradient, place(i, k)); };
     distance query = {}, key = {}, gate = {};
-    const auto add = [](distance *d, double is, double wanted) {
-        d->error += (is - wanted) * (is - wanted), d->size += wanted * wanted;
-    };
     for (int k = 0; k < K; k++) {
         double decay[64], w[64], r[64], q[64]; /* decay: from before the chunk to after row i */
         for (int i = 0; i < count; i++) {
@@ -155,62 +126,46 @@ static void check_chunk(const setting *s, int64_t block) {
                             (score(call.back.d_score, j, i) * q[j] -
                              gain(j) / dr_score_gain((float)gain(j)) * score(call.back.d_erase, j, i) * r[j]);
             of_read *= -gain(i);
-            add(&query, gradient(DR_INPUT_QUERY, i, k), of_query);
-            if (gated) add(&gate, gradient(DR_INPUT_ERASE_GATE, i, k), of_read * w[i]);
-            add(&key, gradient(DR_INPUT_KEY, i, k),
-                of_write + (gated   ? of_read * input(DR_INPUT_ERASE_GATE, i, k)
-                            : reads ? of_read
-                                    : 0));
+            add_distance(&query, gradient(DR_INPUT_QUERY, i, k), of_query);
+            if (gated) add_distance(&gate, gradient(DR_INPUT_ERASE_GATE, i, k), of_read * w[i]);
+            add_distance(&key, gradient(DR_INPUT_KEY, i, k),
+                         of_write + (gated   ? of_read * input(DR_INPUT_ERASE_GATE, i, k)
+                                     : reads ? of_read
+                                             : 0));
         }
     }
-    const auto near = [](const distance &d) { return d.error <= 1e-4 * d.size; };
-    check(near(query), "gradients of queries are not those of the plain loops");
-    check(near(key), "gradients of keys are not those of the plain loops");
-    check(near(gate), "gradients of gates are not those of the plain loops");
+    check_near(query, "gradients of queries are not those of the plain loops");
+    check_near(key, "gradients of keys are not those of the plain loops");
+    if (gated) check_near(gate, "gradients of gates are not those of the plain loops");
+}
+
+static void check_against_loops(const setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    for (int64_t block = 0; block < plan.blocks && plan.rows.steps == 1 && !plan.rows.diagonal_scan; block++)
+        check_chunk(s, block);
 }
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_case(const char *rule, keys_kernel general, int tokens, int size) {
-    enum { BEFORE = 0xa5, BEFORE_AGAIN = 0x5a };
-    static const struct {
-        unsigned seed;
-        bool late;
-    } manners[] = {{0, false}, {0, true}, {1, true}};
-    char name[32];
-    snprintf(name, sizeof name, "%s %d", rule, tokens);
-    case_name = name;
-    const double start = dr_clock_now();
-    const long checks_before = checks;
-    setting s = {};
-    make_call(&s, rule, tokens, size);
-    s.general = general;
-    check(choose_form<T>(s.call) != general, "there is no lean form of the rule");
-    const result want = run(&s, false, 0, false, BEFORE);
-    if (s.call.plan.rows.steps == 1 && !s.call.plan.rows.diagonal_scan)
-        for (int64_t block = 0; block < s.call.plan.blocks; block++) check_chunk(&s, block);
-    for (const auto &m : manners) {
-        if (m.late)
-            check(run(&s, false, m.seed, m.late, BEFORE) == want, "the general form depends on the order of what happens");
-        check(run(&s, true, m.seed, m.late, BEFORE) == want, "the lean form leaves other bits than the general one");
-    }
-    check(same_where_written(want, BEFORE, run(&s, true, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
-          "results depend on what was in memory before");
-    uint16_t *key = (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * size;
-    *key ^= 8;
-    check(run(&s, true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
-    printf("%-9s K %3d %6ld checks %6.1f s  all right\n", name, size, checks - checks_before, dr_clock_now() - start);
-    fflush(stdout);
+static void check_rule(const char *rule, keys_kernel general, int tokens, int size) {
+    check_case(rule, tokens, size, [&] {
+        setting s = {};
+        make_call(&s, rule, tokens, size);
+        s.general = general;
+        check(choose_form<T>(s.call) != general, "there is no lean form of the rule");
+        check_instances([&](bool lean, auto... how) { return run(&s, lean, how...); }, [&] { check_against_loops(&s); },
+                        (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * size);
+    });
 }
 
 int main() {
     static const int tokens[] = {150, 128};
     for (int count : tokens) {
-        check_case("kda", keys_channel<T, READS | SINGLE>, count, 128);
-        check_case("gdn2", keys_channel<T, READS | GATED | SINGLE>, count, 128);
-        check_case("gla", keys_channel<T, 0>, count, 128);
-        check_case("eda", keys_channel<T, READS | PAIRS>, count, 128);
-        check_case("pkda", keys_channel_made<T, READS | SINGLE | MADE, 1>, count, 64);
+        check_rule("kda", keys_channel<T, READS | SINGLE>, count, 128);
+        check_rule("gdn2", keys_channel<T, READS | GATED | SINGLE>, count, 128);
+        check_rule("gla", keys_channel<T, 0>, count, 128);
+        check_rule("eda", keys_channel<T, READS | PAIRS>, count, 128);
+        check_rule("pkda", keys_channel_made<T, READS | SINGLE | MADE, 1>, count, 64);
     }
     return 0;
 }
