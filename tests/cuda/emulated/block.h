@@ -184,6 +184,12 @@ static inline float __fsub_rn(float x, float y) {
     return x - y;
 }
 
+static inline unsigned atomicAdd(unsigned *to, unsigned x) {
+    const unsigned before = *to;
+    *to += x;
+    return before;
+}
+
 static inline int __ffs(int x) {
     return __builtin_ffs(x);
 }

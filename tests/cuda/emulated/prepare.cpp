@@ -10,7 +10,7 @@
  *     other bytes in memory beforehand give the same results */
 #include "block.h"
 
-#include "backends/cuda/chunkwise/prepare_channel.cuh"
+#include "backends/cuda/chunkwise/launch.cuh"
 #include "call.h"
 
 struct setting : call_memory {
@@ -34,30 +34,14 @@ static void make_call(setting *s, const char *rule, bool any, int tokens, int si
     };
     lay(add_tensor(&s->left, lay(NULL))->at);
     s->call.tensors.scan = s->chain;
-    const bool channel = plan->rows.channel_decay;
-    const dr_prepare_room room = channel ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
     s->form = any ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
-    s->call.facts = dr_prepare_facts_of(*plan, s->form, room, sizeof(T), channel ? dr_channel_blocks<T>() : 0);
-}
-
-template <dr_prepare_form form> static void (*kernel_of(const dr_cuda_chunk_plan &plan))(dr_prepare_call) {
-    if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
-        if (!plan.rows.channel_decay) return prepare<T, form>;
-    if constexpr (form == DR_PREPARE_PLAIN || form == DR_PREPARE_ANY)
-        if (plan.rows.steps == 2) return prepare_channel<T, true, form>;
-    return prepare_channel<T, false, form>;
+    s->call = dr_prepare_call_of<T>(*plan, s->call.tensors, s->form);
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     const dr_cuda_chunk_plan &plan = s->call.plan;
-    const dr_prepare_form form = s->form;
+    const dr_prepare_kernel kernel = dr_choose_prepare<T>(plan, s->form, false);
     const int bytes = s->call.facts.room.bytes;
-    void (*const kernel)(dr_prepare_call) = form == DR_PREPARE_ANY      ? kernel_of<DR_PREPARE_ANY>(plan)
-                                            : form == DR_PREPARE_PLAIN  ? kernel_of<DR_PREPARE_PLAIN>(plan)
-                                            : form == DR_PREPARE_GATED  ? kernel_of<DR_PREPARE_GATED>(plan)
-                                            : form == DR_PREPARE_LINEAR ? kernel_of<DR_PREPARE_LINEAR>(plan)
-                                            : form == DR_PREPARE_SCANS  ? kernel_of<DR_PREPARE_SCANS>(plan)
-                                                                        : kernel_of<DR_PREPARE_NARROW_SCANS>(plan);
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(plan, s->chain) == DR_OK, "the launch fails");
         const dr_status status =

@@ -14,7 +14,7 @@ typedef void (*dr_prepare_kernel)(dr_prepare_call);
 template <typename T, dr_prepare_form form>
 static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool beside) {
     constexpr bool paired = form == DR_PREPARE_ANY || form == DR_PREPARE_PLAIN;
-    constexpr int groups = dr_prepare_scans(form) ? 3 : 2; /* beside, by channel, one row a token */
+    constexpr int groups = dr_prepare_scans(form) ? 3 : 2; /* by channel, one row a token: dr_cuda_chunk_plan_beside */
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
     if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
         if (!channel) {
@@ -53,12 +53,17 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, dr_pr
 }
 
 template <typename T>
+static dr_prepare_call dr_prepare_call_of(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                          dr_prepare_form form) {
+    const bool channel = plan.rows.channel_decay;
+    const dr_prepare_room room = channel ? dr_channel_lay(plan, sizeof(T)) : dr_prepare_lay(plan, sizeof(T));
+    return {plan, tensors, dr_prepare_facts_of(plan, form, room, sizeof(T), channel ? dr_channel_blocks<T>() : 0)};
+}
+
+template <typename T>
 static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    const dr_prepare_room room = plan->rows.channel_decay ? dr_channel_lay(*plan, sizeof(T)) : dr_prepare_lay(*plan, sizeof(T));
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
-    const dr_prepare_call call = {
-        *plan, *tensors,
-        dr_prepare_facts_of(*plan, form, room, sizeof(T), plan->rows.channel_decay ? dr_channel_blocks<T>() : 0)};
+    const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
     const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {
@@ -68,7 +73,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
                                    groups * dr_beside_bytes(call), stream, call);
     }
     return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS,
-                               room.bytes, stream, call);
+                               call.facts.room.bytes, stream, call);
 }
 
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {

@@ -15,4 +15,10 @@ static dr_status dr_cuda_launch(const char *, void (*kernel)(P...), const int64_
     return DR_OK;
 }
 
+template <int N, typename... P>
+static dr_status dr_cuda_launch_when(bool, const char *name, void (*kernel)(P...), const int64_t (&sizes)[N], int threads,
+                                     int bytes, cudaStream_t stream, P... arguments) {
+    return dr_cuda_launch(name, kernel, sizes, threads, bytes, stream, arguments...);
+}
+
 #endif
