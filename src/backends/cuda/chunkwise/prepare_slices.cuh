@@ -141,33 +141,11 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
         for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
-/* Four channels of a row as they lie in a tile. */
-template <typename T> struct dr_slice_words { unsigned word[sizeof(T)]; };
-
-template <typename T> static __device__ inline dr_slice_words<T> dr_slice_take(const char *tile, int row, int column) {
-    dr_slice_words<T> x;
-    const char *at = tile + dr_tile_at<T>(0, 64, row, column);
-    if constexpr (sizeof(T) == 4) {
-        const uint4 all = *(const uint4 *)at;
-        x.word[0] = all.x, x.word[1] = all.y, x.word[2] = all.z, x.word[3] = all.w;
-    } else {
-        const uint2 all = *(const uint2 *)at;
-        x.word[0] = all.x, x.word[1] = all.y;
-    }
-    return x;
-}
-
-template <typename T> static __device__ inline float dr_slice_channel(const dr_slice_words<T> &x, int e) {
-    if constexpr (sizeof(T) == 4) return __uint_as_float(x.word[e]);
-    const float2 pair = dr_unpack(T(), x.word[e / 2]);
-    return e % 2 ? pair.y : pair.x;
-}
-
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
 template <typename T, bool pairs>
 static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool reads, const float (&g)[4][4],
-                                               const dr_slice_words<T> (&reader)[4], const dr_slice_words<T> (&query)[4],
-                                               const dr_slice_words<T> (&writer)[4], dr_quarter_sums &sums, dr_quarter_keys &x,
+                                               const dr_tile_words<T> (&reader)[4], const dr_tile_words<T> (&query)[4],
+                                               const dr_tile_words<T> (&writer)[4], dr_quarter_sums &sums, dr_quarter_keys &x,
                                                float (&total)[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -178,8 +156,8 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int first = i * (i + 1) / 2;
-            const float r = dr_slice_channel<T>(reader[i], e),
-                        q = dr_quarter_asks<pairs>(i) ? dr_slice_channel<T>(query[i], e) : 0;
+            const float r = dr_tile_channel<T>(reader[i], e),
+                        q = dr_quarter_asks<pairs>(i) ? dr_tile_channel<T>(query[i], e) : 0;
             const float read = r * (at.undecayed[i] ? 1.0f : alpha[i]), asked = q * alpha[i];
 #pragma unroll
             for (int j = 0; j < i; j++) {
@@ -187,7 +165,7 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
                 if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
                 f[j] *= alpha[i];
             }
-            f[i] = dr_slice_channel<T>(writer[i], e); /* no decay lies between a row and itself */
+            f[i] = dr_tile_channel<T>(writer[i], e); /* no decay lies between a row and itself */
             if (dr_quarter_asks<pairs>(i)) sums.asked[first + i] = fmaf(q, f[i], sums.asked[first + i]);
             if (reads) sums.read[first + i] = fmaf(r, f[i], sums.read[first + i]);
             x.query[i][e] = asked * head;
@@ -196,7 +174,7 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
         }
 #pragma unroll
         for (int i = 3; i >= 0; i--) {
-            x.writer[i][e] = tail * dr_slice_channel<T>(writer[i], e);
+            x.writer[i][e] = tail * dr_tile_channel<T>(writer[i], e);
             tail *= alpha[i];
         }
         total[e] = alpha[0] * alpha[1] * (alpha[2] * alpha[3]);
@@ -210,17 +188,17 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
                                                 const float (&g)[4][4], dr_quarter_sums &sums, dr_quarter_keys &x,
                                                 dr_quarter_decays &decays) {
     float total[4];
-    dr_slice_words<T> read[4], asked[4], written[4];
+    dr_tile_words<T> read[4], asked[4], written[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        written[i] = dr_slice_take<T>(writer, at.row + i, slice + at.channel);
+        written[i] = dr_tile_take<T>(writer, at.row + i, slice + at.channel);
         asked[i] = written[i];
-        if (dr_quarter_asks<pairs>(i)) asked[i] = dr_slice_take<T>(query, at.row + i, slice + at.channel);
+        if (dr_quarter_asks<pairs>(i)) asked[i] = dr_tile_take<T>(query, at.row + i, slice + at.channel);
         read[i] = written[i];
     }
     if (reader != writer)
 #pragma unroll
-        for (int i = 0; i < 4; i++) read[i] = dr_slice_take<T>(reader, at.row + i, slice + at.channel);
+        for (int i = 0; i < 4; i++) read[i] = dr_tile_take<T>(reader, at.row + i, slice + at.channel);
     dr_quarter_scale<T, pairs>(at, reads, g, read, asked, written, sums, x, total);
 #pragma unroll
     for (int i = 0; i < 4; i++) {

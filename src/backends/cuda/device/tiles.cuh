@@ -210,16 +210,32 @@ static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
 }
 
-/* Four channels of a row of a tile, the first a multiple of four. */
-template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
+/* Four channels of a row of a tile as they lie, the first a multiple of four; and one of them. */
+template <typename T> struct dr_tile_words { unsigned word[sizeof(T)]; };
+
+template <typename T> static __device__ inline dr_tile_words<T> dr_tile_take(const char *tile, int row, int column) {
+    dr_tile_words<T> x;
     const char *at = tile + dr_tile_at<T>(0, 64, row, column);
     if constexpr (sizeof(T) == 4) {
-        dr_take_four((const float *)at, x);
+        const uint4 all = *(const uint4 *)at;
+        x.word[0] = all.x, x.word[1] = all.y, x.word[2] = all.z, x.word[3] = all.w;
     } else {
-        const uint2 word = *(const uint2 *)at;
-        const float2 left = dr_unpack(T(), word.x), right = dr_unpack(T(), word.y);
-        x[0] = left.x, x[1] = left.y, x[2] = right.x, x[3] = right.y;
+        const uint2 all = *(const uint2 *)at;
+        x.word[0] = all.x, x.word[1] = all.y;
     }
+    return x;
+}
+
+template <typename T> static __device__ inline float dr_tile_channel(const dr_tile_words<T> &x, int e) {
+    if constexpr (sizeof(T) == 4) return __uint_as_float(x.word[e]);
+    const float2 pair = dr_unpack(T(), x.word[e / 2]);
+    return e % 2 ? pair.y : pair.x;
+}
+
+template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
+    const dr_tile_words<T> words = dr_tile_take<T>(tile, row, column);
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = dr_tile_channel<T>(words, e);
 }
 
 /* Four to a place that is a multiple of four. */
