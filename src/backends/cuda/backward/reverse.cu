@@ -301,7 +301,7 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
     const int columns = plan->value_width / DR_CUDA_COLUMNS, groups = dr_group_scan_groups(*plan);
     const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
-    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false, 0)};
+    const group_reverse_call group_call = {*call, dr_group_scan_lay(call->scan, groups, false)};
     return dr_cuda_launch("reverse_warpgroups", kernel, {dr_group_scan_chains(*plan), (columns + groups - 1) / groups},
                           128 + 128 * groups, dr_group_scan_bytes(group_call.scan), stream, group_call);
 }

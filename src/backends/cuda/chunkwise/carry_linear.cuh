@@ -60,6 +60,22 @@ static __device__ inline bool dr_carry_idle(const dr_carry_call &call, const dr_
 
 #ifdef DR_CUDA_WARPGROUPS
 
+/* Columns column .. of an input of that size, one head, that fill a tile: all rows, or those of the last chunk and of vectors
+ * at odd places. */
+template <typename T, int boxes>
+static __device__ inline void dr_carry_load(dr_group_stream &stream, const dr_cuda_rows &rows, const dr_source &source,
+                                            const dr_chunk_place &place, int head, int column, int size, unsigned to,
+                                            char *tile) {
+    if (stream.at && place.tokens == 64) {
+        dr_group_fill<boxes>(stream, to, 64);
+        return;
+    }
+    if (stream.at) stream.at += 4 * (int64_t)stream.step + stream.skip;
+    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
+                                place.tokens};
+    dr_copy_rows<T>(tile, 64, boxes, size - column, rows.aligned, 64, 0, 1, from);
+}
+
 static __device__ inline unsigned dr_carry_filled(const dr_carry_call &call, unsigned shared, int stage) {
     return shared + (unsigned)(call.filled + stage * 16);
 }
@@ -109,18 +125,18 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
     for (int left = place.end - place.begin; left > 0; left--) {
         dr_gate_wait(dr_carry_free(call, base, at.stage), at.turn);
         const int stage = at.stage * call.bytes;
-        dr_linear_load<T, boxes>(keys, rows, key, now, key_head, 0, rows.key_size, base + (unsigned)stage + mine,
-                                 shared + stage);
+        dr_carry_load<T, boxes>(keys, rows, key, now, key_head, 0, rows.key_size, base + (unsigned)stage + mine,
+                                shared + stage);
 #pragma unroll
         for (int g = 0; g < 2; g++) {
             if (g >= groups) continue;
             const int column = place.columns + g * 64, to = stage + call.value + g * 64 * 64 * 2;
-            dr_linear_load<T, 1>(values[g], rows, value, now, place.head, column, rows.value_size, base + (unsigned)to + mine,
-                                 shared + to);
+            dr_carry_load<T, 1>(values[g], rows, value, now, place.head, column, rows.value_size, base + (unsigned)to + mine,
+                                shared + to);
             if (gated)
-                dr_linear_load<T, 1>(gates[g], rows, gate, now, place.head, column, rows.value_size,
-                                     base + (unsigned)(to - call.value + call.gate) + mine,
-                                     shared + (to - call.value + call.gate));
+                dr_carry_load<T, 1>(gates[g], rows, gate, now, place.head, column, rows.value_size,
+                                    base + (unsigned)(to - call.value + call.gate) + mine,
+                                    shared + (to - call.value + call.gate));
         }
         dr_linear_tell(dr_carry_filled(call, base, at.stage), rows.aligned);
         dr_group_next(at, call.stages);
@@ -161,8 +177,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
         for (int e = 0; e < 2; e++) {
             const int i = 2 * lane + e;
             alpha[e] = rows.scalar_decay ? expf(asked[e].log_decay) : 1.0f;
-            factor[e] = back ? i < x.alive ? rows.scale : 0.0f
-                             : dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, asked[e].gain, 0)).value;
+            factor[e] = back ? i < x.alive ? rows.scale : 0.0f : dr_linear_factors(rows, x, i, asked[e].gain).value;
         }
         if (left > 4) ask(4);
         float product = alpha[0] * alpha[1]; /* of the rows up to the lane's, or from them on */

@@ -97,7 +97,6 @@ static dr_group_scan_kernel dr_group_scan_choose_rows(const dr_scan_call *call, 
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->linear) return groups == 1 ? scan_linear<T, boxes, 1> : scan_linear<T, boxes, 2>;
     if (plan->reader_sum) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_SUMS, false>(call, groups);
     if (!plan->reads) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_BLIND, true>(call, groups);
     if (!call->summary && plan->query_rows <= 32)
@@ -107,18 +106,36 @@ template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choos
                                     : dr_group_scan_choose_rows<T, boxes, DR_SCAN_READS, false>(call, groups);
 }
 
+typedef void (*dr_linear_kernel)(dr_linear_call);
+
+template <typename T, int boxes> static dr_linear_kernel dr_linear_choose(const dr_cuda_chunk_plan &plan, int groups) {
+    if constexpr (boxes == 2)
+        if (dr_linear_plain(plan, groups)) return groups == 1 ? scan_linear<T, boxes, 1, true> : scan_linear<T, boxes, 2, true>;
+    return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
+}
+
+template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const int columns = dr_scan_groups(call), groups = dr_group_scan_groups(plan), beside = dr_linear_beside(groups);
+    const dr_group_scan_call scan = dr_group_scan_lay(call, groups, gated, false, beside);
+    return dr_cuda_launch("scan_linear",
+                          plan.key_width == 64 ? dr_linear_choose<T, 1>(plan, groups) : dr_linear_choose<T, 2>(plan, groups),
+                          {dr_group_scan_chains(plan), (columns + groups - 1) / groups}, DR_LINEAR_THREADS,
+                          dr_group_scan_bytes(scan) + beside, stream, dr_linear_call_of(scan, groups));
+}
+
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->linear) return dr_launch_linear<T>(*call, stream);
     const int columns = dr_scan_groups(*call), groups = call->summary ? 2 : dr_group_scan_groups(*plan);
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const int beside = plan->linear ? DR_LINEAR_BESIDE_BYTES : 0;
-    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, beside);
-    const int threads = plan->linear ? DR_LINEAR_THREADS : 128 + 128 * groups;
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated);
     return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel,
-                               {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, threads,
-                               dr_group_scan_bytes(group_call) + beside, stream, group_call);
+                               {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, 128 + 128 * groups,
+                               dr_group_scan_bytes(group_call), stream, group_call);
 }
 
 template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {

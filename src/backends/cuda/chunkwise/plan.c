@@ -36,12 +36,14 @@ static bool reads_sum(const dr_rule *rule) {
            row->value != DR_VALUE_NONE;
 }
 
-/* Whether the scan can do without prepare: nothing is read, and keys and queries are inputs as they are. */
+/* Whether the scan can do without prepare: nothing is read, keys and queries are inputs as they are, and gains one or inputs.
+ */
 static bool is_linear(const dr_rule *rule) {
     const dr_row *row = &rule->row[0];
     const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
+    const bool gained = row->gain == DR_GAIN_ONE || row->gain == DR_GAIN_BETA || row->gain == DR_GAIN_GAMMA;
     return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
-           rule->query == DR_QUERY_PLAIN;
+           gained && rule->query == DR_QUERY_PLAIN;
 }
 
 static bool queries_directly(const dr_rule *rule) {

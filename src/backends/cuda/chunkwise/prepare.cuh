@@ -180,7 +180,8 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     return near;
 }
 
-/* What the other warps need of the warp's block. */
+/* What the other warps need of the warp's block. blind: one row a token, which reads nothing. */
+template <bool blind = false>
 static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const dr_prepare_half &half,
                                                 dr_prepare_small &small) {
     const int own = (int)(threadIdx.x % 16), i = dr_prepare_warp() * 16 + own;
@@ -188,24 +189,25 @@ static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const 
     const float over = own < 8 ? 1.0f : upper;
     if (threadIdx.x % 32 >= 16) return;
     small.head[i] = over * half.head;
-    small.read[i] = over * (rows.row[0].undecayed && i % rows.steps == 0 ? half.before : half.head);
+    if (!blind) small.read[i] = over * (rows.row[0].undecayed && i % rows.steps == 0 ? half.before : half.head);
     small.tail[i] = own < 8 ? half.tail * lower : half.tail;
     if (own == 15) small.total[i / 16] = upper * lower;
 }
 
 /* From the gain and value of row i, with all decays there: what its readers are scaled by. Returns the decay from after the row
- * to the end of the chunk. */
+ * to the end of the chunk. blind: as above. */
+template <bool blind = false>
 static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
                                                dr_cuda_row_factors &factors) {
     const float4 total = *(const float4 *)small.total;
     const int block = i / 16;
     const float before = (block > 0 ? total.x : 1.0f) * (block > 1 ? total.y : 1.0f) * (block > 2 ? total.z : 1.0f);
     const float after = (block < 1 ? total.y : 1.0f) * (block < 2 ? total.z : 1.0f) * (block < 3 ? total.w : 1.0f);
-    factors.reader = before * small.read[i];
+    if (!blind) factors.reader = before * small.read[i];
     if (i < tokens) {
-        const int last = (i + 1) * rows.steps - 1;
+        const int last = blind ? i : (i + 1) * rows.steps - 1;
         factors.query = rows.scale * small.head[last];
-        if (rows.steps == 1)
+        if (blind || rows.steps == 1)
             factors.query *= before;
         else
             for (int b = 0; b < last / 16; b++) factors.query *= small.total[b];

@@ -11,6 +11,11 @@
  *     64 columns     copy, make, make, compute
  *     128 columns    copy, make, compute, compute
  *
+ * Outputs leave by the copying warps, from a tile where they are laid, and decays of a chunk are made while the products of the
+ * one before are under way: what computing warps and makers do between two products is what this takes. No number that a loop
+ * needs may be spilled, since stores throw it out of the first-level cache. Plain calls (dr_linear_plain) have an instance of
+ * their own, whose copying warps go by pointers from chunk to chunk.
+ *
  * For a backward that is not linear_back the makers also write what prepare would have: X, P', the factors, D. */
 #ifndef DR_CUDA_SCAN_LINEAR_CUH
 #define DR_CUDA_SCAN_LINEAR_CUH
@@ -18,34 +23,73 @@
 #include "backends/cuda/chunkwise/prepare.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 
-enum { DR_LINEAR_THREADS = 512 };
+enum { DR_LINEAR_THREADS = 512, DR_LINEAR_TILE = 64 * 64 * 2 };
 
-/* Behind the stages and their barriers: for each stage one that says its scores and factors are made; and the decays of a
- * chunk, two for each group of makers. */
+/* What a call adds to the scan's. Its stages have no more than the tiles, and dr_linear_scales. */
+typedef struct {
+    dr_group_scan_call scan;
+    int small, output; /* behind the stages and their barriers: dr_linear_small, tiles of outputs */
+    /* of plain calls: bytes from a row of keys to the 16th after it, and of queries, values, outputs */
+    int writes, asks, values, puts;
+} dr_linear_call;
+
+/* Factors of a chunk's rows: of two rows each what their values are multiplied by on their way to the state, and to outputs;
+ * of queries; and the decay of the state. */
+typedef struct {
+    float4 pair[32];
+    float query[64], keep;
+} dr_linear_scales;
+
+/* Barriers behind those of the stages: for each stage one that says its scores and factors are made; outputs are laid; they are
+ * taken. */
 enum {
-    DR_LINEAR_MADE_BYTES = (DR_SCAN_MOST_STAGES + 1) / 2 * 2 * (int)sizeof(uint64_t),
-    DR_LINEAR_BESIDE_BYTES = DR_LINEAR_MADE_BYTES + 4 * (int)sizeof(dr_prepare_small)
+    DR_LINEAR_LAID = DR_SCAN_MOST_STAGES * (int)sizeof(uint64_t),
+    DR_LINEAR_TAKEN = DR_LINEAR_LAID + (int)sizeof(uint64_t),
+    DR_LINEAR_GATES = DR_LINEAR_TAKEN + (int)sizeof(uint64_t)
 };
+
+/* What makers have of a chunk beside decays: factors of its rows. */
+struct dr_linear_small : dr_prepare_small {
+    float value[64], query[64];
+};
+
+/* Chunks of which a group of makers has that: the one at hand, the one ahead, and the one before, which a warp may still read.
+ */
+enum { DR_LINEAR_TURNS = 3 };
+
+static inline int dr_linear_small_bytes(int groups) {
+    return DR_LINEAR_TURNS * (3 - groups) * (int)sizeof(dr_linear_small);
+}
+
+/* Bytes that a thread block has beside its stages, at most. */
+static inline int dr_linear_beside(int groups) {
+    return DR_LINEAR_GATES + dr_linear_small_bytes(groups) + 1024 + groups * DR_LINEAR_TILE;
+}
+
+/* Whether all vectors fill their tiles and are copied by 16 bytes, without write gates. */
+static inline bool dr_linear_plain(const dr_cuda_chunk_plan &plan, int groups) {
+    const dr_cuda_rows &rows = plan.rows;
+    const int64_t longest = INT32_MAX / 32; /* of 16 rows, in elements of two bytes */
+    return rows.aligned && rows.key_size == plan.key_width && rows.value_size == plan.value_width &&
+           plan.value_width % (64 * groups) == 0 && !rows.input[DR_INPUT_WRITE_GATE].at &&
+           rows.value_heads * rows.value_size <= longest && rows.input[DR_INPUT_VALUE].token <= longest &&
+           dr_write_source(rows).token <= longest && dr_query_source(rows).token <= longest;
+}
+
+static inline dr_linear_call dr_linear_call_of(const dr_group_scan_call &scan, int groups) {
+    const dr_cuda_rows &rows = scan.call.plan.rows;
+    dr_linear_call call = {scan, dr_group_scan_bytes(scan) + DR_LINEAR_GATES, 0, 0, 0, 0, 0};
+    call.output = (call.small + dr_linear_small_bytes(groups) + 1023) / 1024 * 1024;
+    if (!dr_linear_plain(scan.call.plan, groups)) return call;
+    const auto step = [](int64_t token) { return (int)(16 * 2 * token); };
+    call.writes = step(dr_write_source(rows).token), call.asks = step(dr_query_source(rows).token);
+    call.values = step(rows.input[DR_INPUT_VALUE].token), call.puts = step(rows.value_heads * rows.value_size);
+    return call;
+}
 
 #ifdef DR_CUDA_WARPGROUPS
 
 /* ---- copying ------------------------------------------------------------------------------------------------------------- */
-
-/* Columns column .. of an input of that size, one head, that fill a tile: all rows, or those of the last chunk and of vectors
- * at odd places. */
-template <typename T, int boxes>
-static __device__ inline void dr_linear_load(dr_group_stream &stream, const dr_cuda_rows &rows, const dr_source &source,
-                                             const dr_chunk_place &place, int head, int column, int size, unsigned to,
-                                             char *tile) {
-    if (stream.at && place.tokens == 64) {
-        dr_group_fill<boxes>(stream, to, 64);
-        return;
-    }
-    if (stream.at) stream.at += 4 * (int64_t)stream.step + stream.skip;
-    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
-                                place.tokens};
-    dr_copy_rows<T>(tile, 64, boxes, size - column, rows.aligned, 64, 0, 1, from);
-}
 
 /* Says that the thread's copies have come, without waiting for them; vectors at odd places are not copied but loaded and
  * stored. Who waits for it makes them visible to the matrix units. */
@@ -59,52 +103,115 @@ static __device__ inline void dr_linear_tell(unsigned gate, bool aligned) {
     dr_gate_arrive(gate);
 }
 
-/* columns: of V that the computing groups have, from the first and from the second on; -1: none. */
-template <typename T, int boxes>
-static __device__ inline void dr_linear_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
-                                             const int (&columns)[2]) {
-    const dr_scan_call &call = group_call.call;
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, whole_keys = rows.key_size == boxes * 64;
-    const unsigned gates = dr_shared_address(shared);
-    const int thread = (int)threadIdx.x, key_head = place.head / rows.group;
-    const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
-    const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
-    dr_chunk_place now = dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin);
-    const dr_source write = dr_write_source(rows), asked = dr_query_source(rows),
-                    value = dr_source_of(rows.input[DR_INPUT_VALUE]);
-    dr_group_stream writer = dr_group_open_input<T>(plan, write, now.first, key_head, 0, 64, whole_keys);
-    dr_group_stream query = dr_group_open_input<T>(plan, asked, now.first, key_head, 0, 64, whole_keys);
-    dr_group_stream values[2];
+/* A chunk's rows to the thread's place in a tile, from `at` on, which goes on to the next chunk's; zeros behind its tokens. */
+template <int boxes> static __device__ inline void dr_linear_fill(const char *&at, int step, unsigned to, int tokens) {
 #pragma unroll
-    for (int g = 0; g < 2; g++)
-        values[g] = dr_group_open_input<T>(plan, value, now.first, place.head, columns[g], 64,
-                                           columns[g] >= 0 && columns[g] + 64 <= rows.value_size);
+    for (int j = 0; j < 4; j++, at += step) {
+        const bool valid = j * 16 + (int)threadIdx.x / 8 < tokens;
+#pragma unroll
+        for (int box = 0; box < boxes; box++)
+            dr_copy_async(to + (unsigned)(j * 2048 + box * DR_LINEAR_TILE), at + box * 128, valid);
+    }
+}
 
-    dr_group_turn at = {0, 1};
-    for (int chunk = place.begin; chunk < place.end; chunk++) {
-        dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
-        const int64_t left = last - now.first;
-        now.tokens = left < 64 ? (int)left : 64;
-        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0, false};
-        const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes) + mine;
-        dr_linear_load<T, boxes>(writer, rows, write, now, key_head, 0, rows.key_size, stage + (unsigned)call.room.exit,
-                                 x.shared + call.room.exit);
-        dr_linear_load<T, boxes>(query, rows, asked, now, key_head, 0, rows.key_size, stage + (unsigned)call.room.query,
-                                 x.shared + call.room.query);
+/* The other way: what has been laid in tiles, to memory. */
+template <int boxes> static __device__ inline void dr_linear_drain(char *&at, int step, const char *from, int tokens) {
 #pragma unroll
-        for (int g = 0; g < 2; g++) {
-            x.columns = columns[g];
-            if (columns[g] < 0) continue;
-            const int tile = g * 64 * 64 * 2;
-            dr_linear_load<T, 1>(values[g], rows, value, now, place.head, columns[g], rows.value_size,
-                                 stage + (unsigned)(call.room.value + tile), x.shared + call.room.value + tile);
-            if (gated) dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + tile);
+    for (int j = 0; j < 4; j++, at += step) {
+        if (j * 16 + (int)threadIdx.x / 8 >= tokens) continue;
+#pragma unroll
+        for (int box = 0; box < boxes; box++)
+            *(uint4 *)(at + box * 128) = *(const uint4 *)(from + box * DR_LINEAR_TILE + j * 2048);
+    }
+}
+
+/* Tiles of a chunk of a call that is not plain. busy: groups that compute. */
+template <typename T, int boxes>
+static __device__ inline void dr_linear_load(const dr_group_scan_call &group_call, const dr_scan_place &place, int busy,
+                                             const dr_chunk_place &now, char *stage) {
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int key_head = place.head / rows.group;
+    const auto load = [&](const dr_source &source, int tile) {
+        const dr_strided<T> from = {(const T *)source.at + now.first * source.token + key_head * source.head, source.token,
+                                    now.tokens};
+        dr_copy_rows<T>(stage + tile, 64, boxes, rows.key_size, rows.aligned, 64, 0, 1, from);
+    };
+    load(dr_write_source(rows), call.room.exit);
+    load(dr_query_source(rows), call.room.query);
+    dr_scan_block x = {call, stage, call.room, place.head, key_head, place.columns, false};
+#pragma unroll 1
+    for (int g = 0; g < busy; g++, x.columns += 64) {
+        dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
+        if (rows.input[DR_INPUT_WRITE_GATE].at)
+            dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
+    }
+}
+
+/* Its outputs. */
+template <typename T>
+static __device__ inline void dr_linear_store(const dr_scan_call &call, const dr_scan_place &place, int busy, int64_t token,
+                                              int tokens, const char *tiles) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+#pragma unroll 1
+    for (int g = 0; g < busy; g++) {
+        const int column = place.columns + g * 64;
+        const dr_strided<T> to = {(T *)call.o + token * stride + place.head * rows.value_size + column, stride, tokens};
+        dr_store_rows<T>(to, tiles + g * DR_LINEAR_TILE, rows.value_size - column, rows.aligned);
+    }
+}
+
+/* Tiles of the chunks ahead, and outputs of the chunk that leaves a stage. */
+template <typename T, int boxes, int groups, bool plain>
+static __device__ inline void dr_linear_copy(const dr_linear_call &call, char *shared, const dr_scan_place &place, int busy) {
+    const dr_scan_call &scan = call.scan.call;
+    const dr_scan_room &room = scan.room;
+    const dr_cuda_chunk_plan &plan = scan.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    const unsigned base = dr_shared_address(shared), gates = base + (unsigned)dr_group_scan_bytes(call.scan);
+    const int thread = (int)threadIdx.x, key_head = place.head / rows.group, chunks = place.end - place.begin;
+    const unsigned mine = (unsigned)(thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4));
+    const int64_t first = dr_chunk_of(plan, scan.tensors.cu, place.sequence, place.begin).first;
+    const int tokens = (int)(dr_sequence_begin(plan, scan.tensors.cu, place.sequence + 1) - first);
+    const auto open = [&](const dr_source &source, int head, int column) {
+        return (char *)((T *)source.at + (first + thread / 8) * source.token + head * source.head + column + thread % 8 * 8);
+    };
+    const dr_source outputs = {scan.o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
+    const char *key = NULL, *query = NULL, *value = NULL;
+    char *output = NULL;
+    if (plain) {
+        key = open(dr_write_source(rows), key_head, 0), query = open(dr_query_source(rows), key_head, 0);
+        value = open(dr_source_of(rows.input[DR_INPUT_VALUE]), place.head, place.columns);
+        output = open(outputs, place.head, place.columns);
+    }
+    dr_group_turn at = {0, 1};
+    int done = 0; /* chunks whose outputs have left */
+    for (int chunk = 0; done < chunks; chunk++) {
+        if (chunk < chunks) {
+            dr_gate_wait(dr_group_free(call.scan, base, at.stage), at.turn);
+            const int there = tokens - chunk * 64;
+            const unsigned stage = base + (unsigned)(at.stage * room.bytes) + mine;
+            if (plain) {
+                dr_linear_fill<boxes>(key, call.writes, stage + (unsigned)room.exit, there);
+                dr_linear_fill<boxes>(query, call.asks, stage + (unsigned)room.query, there);
+                dr_linear_fill<groups>(value, call.values, stage + (unsigned)room.value, there);
+            } else {
+                const dr_chunk_place now = {place.sequence, first + chunk * 64, there < 64 ? there : 64};
+                dr_linear_load<T, boxes>(call.scan, place, busy, now, shared + at.stage * room.bytes);
+            }
+            dr_linear_tell(dr_group_filled(call.scan, base, at.stage), plain || rows.aligned);
+            dr_group_next(at, call.scan.stages);
         }
-        dr_linear_tell(dr_group_filled(group_call, gates, at.stage), rows.aligned);
-        dr_group_next(at, group_call.stages);
-        now.first += 64;
+        if (chunk < call.scan.stages) continue;
+        const int there = tokens - done * 64;
+        dr_gate_wait(gates + DR_LINEAR_LAID, (unsigned)done % 2);
+        if (plain)
+            dr_linear_drain<groups>(output, call.puts, shared + call.output + mine, there);
+        else
+            dr_linear_store<T>(scan, place, busy, first + done * 64, there < 64 ? there : 64, shared + call.output);
+        dr_gate_arrive(gates + DR_LINEAR_TAKEN);
+        done++;
     }
 }
 
@@ -120,188 +227,225 @@ static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, c
                                                      int gained) {
     const bool decays = rows.scalar_decay && decaying < x.alive;
     dr_linear_row row;
-    row.log_decay = decays ? dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + decaying, 0, x.head) : 0.0f;
-    row.gain = dr_prepare_gain_inputs(rows, x, gained);
+    row.log_decay = decays ? dr_chunk_scalar(rows, DR_INPUT_LOG_DECAY, x, decaying, 0, x.head) : 0.0f;
+    row.gain = dr_prepare_gain_inputs<DR_PREPARE_LINEAR>(rows, x, gained);
     return row;
+}
+
+/* Gain and value of row i's factors. */
+static __device__ inline dr_cuda_row_factors dr_linear_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+                                                               const dr_map_gain_inputs &inputs) {
+    return dr_prepare_factors<DR_PREPARE_LINEAR>(rows, x, i, dr_prepare_gain<DR_PREPARE_LINEAR>(rows, x, i, inputs, 0));
+}
+
+/* Decays and factors of a chunk's rows: to shared memory, and of pairs of rows, the thread's. barrier: of the four warps that
+ * make a chunk. */
+static __device__ inline dr_prepare_near dr_linear_decay(const dr_cuda_rows &rows, const dr_prepare_block &x,
+                                                         const dr_linear_row &row, dr_linear_small &small, unsigned barrier) {
+    const int i = (int)dr_forget(threadIdx.x) % 128;
+    const dr_prepare_half half = dr_prepare_halve(rows.scalar_decay ? expf(row.log_decay) : 1.0f);
+    dr_prepare_spread<true>(rows, half, small);
+    const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
+    __barrier_sync_count(barrier, 128);
+    if (i < 64) {
+        dr_cuda_row_factors factors = dr_linear_factors(rows, x, i, row.gain);
+        small.leave[i] = dr_prepare_span<true>(rows, small, i, x.alive, factors);
+        small.value[i] = factors.value, small.query[i] = factors.query;
+    }
+    return near;
 }
 
 /* What a backward wants of the chunk beside states: factors are those of prepare. */
 template <typename T>
-static __device__ inline void dr_linear_keep(const dr_scan_call &call, const dr_prepare_block &x, const dr_prepare_small &small,
-                                             const char *stage, const dr_cuda_row_factors &factors) {
+static __device__ inline void dr_linear_keep(const dr_scan_call &call, int64_t block, const dr_linear_small &small,
+                                             const char *stage) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
-    const int thread = (int)threadIdx.x % 128, row = thread / 2, first = thread % 2 * 32;
-    if (thread < 64) tensors.factors[x.block * 64 + thread] = factors;
-    dr_prepare_put_written<T>(plan, small.leave, stage + call.room.exit, (T *)tensors.exit + x.block * 64 * plan.key_width);
-    T *score = (T *)tensors.score + (x.block * 64 + row) * 64;
+    const int thread = (int)(dr_forget(threadIdx.x) % 128), row = thread / 2, first = thread % 2 * 32;
+    if (thread < 64) tensors.factors[block * 64 + thread] = {0, 0, small.value[thread], small.query[thread]};
+    dr_prepare_put_written<T>(plan, small.leave, stage + call.room.exit, (T *)tensors.exit + block * 64 * plan.key_width);
+    T *score = (T *)tensors.score + (block * 64 + row) * 64;
 #pragma unroll
     for (int i = first; i < first + 32; i += 8)
         *(uint4 *)(score + i) = *(const uint4 *)(stage + call.room.score + dr_tile_at<T>(0, 64, row, i));
 }
 
-/* From the tiles of a chunk its scores and factors. barrier: of the four warps that make it. */
+/* Asks for the scores of a chunk, not yet masked. */
 template <typename T, int boxes>
-static __device__ inline void dr_linear_make(const dr_scan_call &call, const dr_prepare_block &x, const dr_linear_row &row,
-                                             char *stage, dr_prepare_small &small, bool first, unsigned barrier) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int i = (int)threadIdx.x % 128;
-    const unsigned tile = dr_shared_address(stage);
-    float p[8][4] = {}, none[8][4] = {};
-    const uint64_t a = dr_group_operand(tile + (unsigned)call.room.query, 16),
-                   b = dr_group_operand(tile + (unsigned)call.room.exit, 16);
+static __device__ inline void dr_linear_multiply(const dr_scan_room &room, unsigned stage, float (&p)[8][4]) {
+    const uint64_t a = dr_group_operand(stage + (unsigned)room.query, 16),
+                   b = dr_group_operand(stage + (unsigned)room.exit, 16);
     dr_group_begin();
 #pragma unroll
     for (int k = 0; k < boxes * 4; k++) {
         const unsigned on = (unsigned)(k / 4 * 8192 + k % 4 * 32);
-        dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), 1);
+        dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), k > 0);
     }
     dr_group_commit();
-    const dr_prepare_half half = dr_prepare_halve(rows.scalar_decay ? expf(row.log_decay) : 1.0f);
-    dr_prepare_spread(rows, half, small);
-    const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
-    __barrier_sync_count(barrier, 128);
-    dr_cuda_row_factors factors = {0, 0, 0, 0};
-    if (i < 64) {
-        factors = dr_prepare_factors(rows, x, i, dr_prepare_gain(rows, x, i, row.gain, 0));
-        small.leave[i] = dr_prepare_span(rows, small, i, x.alive, factors);
-        const float4 scaling = make_float4(0, factors.value * small.leave[i], factors.value, factors.query);
-        *(float4 *)(stage + call.room.factors + i * 16) = scaling;
-    }
-    const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
-    if (i == 0) *(float *)(stage + call.room.keep) = kept;
-    if (first && call.tensors.exit)
-        for (int k = i; k < boxes * 64; k += 128) call.tensors.keep[x.block * boxes * 64 + k] = kept;
-    dr_group_wait<0>();
-    dr_prepare_mask(rows, small, near, near, false, NULL, none, p);
-    dr_group_lay_rows<T>(stage + call.room.score, p);
-    dr_shared_fence();
-    if (!first || !call.tensors.exit) return;
-    __barrier_sync_count(barrier, 128);
-    dr_linear_keep<T>(call, x, small, stage, factors);
 }
 
-/* Every makers-th chunk from chunk maker of the part on. */
+/* Every makers-th chunk from chunk maker of the part on. Decays of a chunk are made while the products of the one before are
+ * under way, and their inputs asked for another one before that: behind the fence, which would wait for them. */
 template <typename T, int boxes, int makers>
-static __device__ inline void dr_linear_makes(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
+static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call, char *shared, const dr_scan_place &place,
                                               int maker) {
+    const dr_group_scan_call &group_call = linear_call.scan;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_cuda_rows &rows = plan.rows;
     const unsigned gates = dr_shared_address(shared), made = gates + (unsigned)dr_group_scan_bytes(group_call);
-    const int64_t last = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
-    dr_prepare_small *small = (dr_prepare_small *)(shared + dr_group_scan_bytes(group_call) + DR_LINEAR_MADE_BYTES) + maker * 2;
+    dr_linear_small *small = (dr_linear_small *)(shared + linear_call.small) + maker * DR_LINEAR_TURNS;
     dr_prepare_block next = {(place.slot + place.begin + maker) * plan.value_heads + place.head,
                              dr_chunk_of(plan, call.tensors.cu, place.sequence, place.begin + maker),
                              place.head,
-                             place.head / plan.rows.group,
+                             place.head / rows.group,
                              0,
                              0,
                              boxes};
+    int left = (int)(dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1) - next.place.first); /* from there on */
     next.alive = next.place.tokens;
-    const int thread = (int)threadIdx.x % 128, decaying = thread / 32 * 16 + thread % 16, gained = thread < 64 ? thread : 64;
-    dr_linear_row asked = dr_linear_ask(plan.rows, next, decaying, gained);
+    const bool keeps = place.columns == 0 && call.tensors.exit;
+    int64_t block = next.block;
+    const auto ask = [&] {
+        const int thread = (int)dr_forget(threadIdx.x) % 128;
+        return dr_linear_ask(rows, next, thread / 32 * 16 + thread % 16, thread < 64 ? thread : 64);
+    };
+    const auto go_on = [&] {
+        next.place.first += makers * 64, left -= makers * 64;
+        next.alive = left < 64 ? left < 0 ? 0 : left : 64;
+    };
+    int turn = 0;
+    dr_prepare_near near = dr_linear_decay(rows, next, ask(), small[turn], 1 + maker);
+    go_on();
+    dr_linear_row asked = ask();
     dr_group_turn at = {0, 0};
     for (int i = 0; i < maker; i++) dr_group_next(at, group_call.stages);
-    int turn = 0;
     for (int chunk = place.begin + maker; chunk < place.end; chunk += makers) {
-        const dr_prepare_block x = next;
-        const dr_linear_row row = asked;
-        next.block += makers * plan.value_heads;
-        next.place.first += makers * 64;
-        const int64_t left = last - next.place.first;
-        next.alive = next.place.tokens = left < 64 ? left < 0 ? 0 : (int)left : 64;
-        asked = dr_linear_ask(plan.rows, next, decaying, gained);
+        char *stage = shared + at.stage * call.room.bytes;
+        const int behind = turn == DR_LINEAR_TURNS - 1 ? 0 : turn + 1;
+        float p[8][4], none[8][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
         dr_shared_fence();
-        dr_linear_make<T, boxes>(call, x, row, shared + at.stage * call.room.bytes, small[turn], place.columns == 0, 1 + maker);
+        dr_linear_multiply<T, boxes>(call.room, gates + (unsigned)(at.stage * call.room.bytes), p);
+        const dr_prepare_near ahead = dr_linear_decay(rows, next, asked, small[behind], 1 + maker);
+        go_on();
+        asked = ask();
+        const int thread = (int)dr_forget(threadIdx.x) % 128;
+        dr_linear_scales &scales = *(dr_linear_scales *)(stage + call.room.factors);
+        if (thread < 64) {
+            const float value = small[turn].value[thread];
+            float *pair = &scales.pair[thread / 2].x + thread % 2;
+            pair[0] = value * small[turn].leave[thread], pair[2] = value;
+            scales.query[thread] = small[turn].query[thread];
+        }
+        const float4 total = *(const float4 *)small[turn].total;
+        const float kept = total.x * total.y * total.z * total.w;
+        if (thread == 0) scales.keep = kept;
+        if (keeps)
+            for (int k = thread; k < boxes * 64; k += 128) call.tensors.keep[block * (boxes * 64) + k] = kept;
+        dr_group_wait<0>();
+        dr_prepare_mask(rows, small[turn], near, near, false, NULL, none, p);
+        dr_group_lay_rows<T>(stage + call.room.score, p);
+        dr_shared_fence();
+        if (keeps) {
+            __barrier_sync_count(1 + maker, 128);
+            dr_linear_keep<T>(call, block, small[turn], stage);
+        }
         dr_gate_arrive(made + (unsigned)at.stage * 8);
 #pragma unroll
         for (int i = 0; i < makers; i++) dr_group_next(at, group_call.stages);
-        turn ^= 1;
+        block += makers * plan.value_heads;
+        near = ahead;
+        turn = behind;
     }
 }
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
 
-/* Z^T and the same decayed to the end of the chunk as operands A. gate: the tile of write gates. */
+/* Z^T and the same decayed to the end of the chunk as operands A, the warp's columns of the tile of values; gate: the tile of
+ * write gates. */
 template <typename T, bool gated>
-static __device__ inline void dr_linear_values(const dr_cuda_row_factors *factors, unsigned gate, const unsigned (&v)[4][4],
+static __device__ inline void dr_linear_values(const dr_linear_scales &scales, unsigned value, unsigned gate,
                                                unsigned (&y)[4][4], unsigned (&left)[4][4]) {
-    factors += threadIdx.x % 4 * 2;
-    unsigned w[4][4];
-    if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
+    const unsigned lane = dr_lane_along<T>();
+    const int mine = dr_scan_warp() * 16;
+    const float4 *pairs = scales.pair + threadIdx.x % 4;
 #pragma unroll
-    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
-        const float4 f = *(const float4 *)&factors[n * 8], h = *(const float4 *)&factors[n * 8 + 1];
+    for (int n = 0; n < 4; n++) { /* two rows of each half of 16, and columns g and g + 8 */
+        unsigned v[4], w[4];
+        dr_load_matrices_transposed(v, dr_lane_at<T>(value + lane, 64, n * 16, mine));
+        if (gated) dr_load_matrices_transposed(w, dr_lane_at<T>(gate + lane, 64, n * 16, mine));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float2 z = dr_unpack(T(), v[n / 2][n % 2 * 2 + i]);
+        for (int i = 0; i < 4; i++) {
+            const float4 scale = pairs[n * 8 + i / 2 * 4];
+            float2 z = dr_unpack(T(), v[i]);
             if (gated) {
-                const float2 open = dr_unpack(T(), w[n / 2][n % 2 * 2 + i]);
+                const float2 open = dr_unpack(T(), w[i]);
                 z.x *= open.x, z.y *= open.y;
             }
-            y[n / 2][n % 2 * 2 + i] = dr_pack(T(), z.x * f.z, z.y * h.z);
-            left[n / 2][n % 2 * 2 + i] = dr_pack(T(), z.x * f.y, z.y * h.y);
+            left[n][i] = dr_pack(T(), z.x * scale.x, z.y * scale.y);
+            y[n][i] = dr_pack(T(), z.x * scale.z, z.y * scale.w);
         }
     }
 }
 
 template <typename T, int boxes>
-static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
+static __device__ inline void dr_linear_compute(const dr_linear_call &linear_call, char *shared, int group, unsigned columns,
                                                 unsigned rest) {
     constexpr int tiles = boxes * 8, steps = tiles / 2;
+    const dr_group_scan_call &group_call = linear_call.scan;
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const unsigned gates = dr_shared_address(shared), made = gates + (unsigned)dr_group_scan_bytes(group_call);
+    const unsigned base = dr_shared_address(shared), gates = base + (unsigned)dr_group_scan_bytes(group_call);
+    const unsigned output = base + (unsigned)(linear_call.output + group * DR_LINEAR_TILE);
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
     dr_scan_begin<tiles>(x, place, s);
-    int64_t token = dr_sequence_begin(plan, call.tensors.cu, place.sequence) + (int64_t)place.begin * 64;
-    const int64_t end = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
-    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
-    for (int chunk = place.begin; chunk < place.end; chunk++) {
-        const char *stage = shared + at.stage * call.room.bytes;
-        const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
-        const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
-        const unsigned gate = tile + (unsigned)(group_call.gate + group * 64 * 64 * 2);
-        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors);
-        unsigned a[steps][4], v[4][4], y[4][4], left[4][4];
+    int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
+    unsigned taken = 1; /* the turn of what was laid before */
+    for (int left = place.end - place.begin; left > 0; left--) {
+        const dr_linear_scales &scales = *(const dr_linear_scales *)(shared + at.stage * call.room.bytes + call.room.factors);
+        const unsigned tile = base + (unsigned)(at.stage * call.room.bytes);
+        const unsigned value = tile + (unsigned)(call.room.value + group * DR_LINEAR_TILE);
+        const unsigned gate = tile + (unsigned)(group_call.gate + group * DR_LINEAR_TILE);
+        unsigned a[steps][4], y[4][4], leaves[4][4];
         float o[8][4];
-        dr_gate_wait(made + (unsigned)at.stage * 8, at.turn);
+        dr_gate_wait(gates + (unsigned)at.stage * 8, at.turn);
         dr_shared_fence();
         dr_group_state<T, tiles>(s, a);
-        const float kept = *(const float *)(stage + call.room.keep);
+        const float kept = scales.keep;
 #pragma unroll
         for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= kept;
         dr_group_begin();
-        dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false);
+        dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, DR_LINEAR_TILE, false);
         dr_group_commit();
         if (call.saved) dr_group_save<T, steps>(call, place, block, a);
-        dr_group_values<T>(false, 0xffffffffu, value, v);
         if (gated)
-            dr_linear_values<T, true>(factors, gate, v, y, left);
+            dr_linear_values<T, true>(scales, value, gate, y, leaves);
         else
-            dr_linear_values<T, false>(factors, 0, v, y, left);
+            dr_linear_values<T, false>(scales, value, 0, y, leaves);
         dr_group_begin();
-        dr_group_chain<T, false>(s, left, tile + (unsigned)call.room.exit, 8192, true);
+        dr_group_chain<T, false>(s, leaves, tile + (unsigned)call.room.exit, DR_LINEAR_TILE, true);
         dr_group_commit();
         dr_group_wait<1>();
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + threadIdx.x % 4 * 2 + i % 2].query;
+        for (int n = 0; n < 8; n++) {
+            const float2 asked = *(const float2 *)&scales.query[n * 8 + threadIdx.x % 4 * 2];
+            o[n][0] *= asked.x, o[n][1] *= asked.y, o[n][2] *= asked.x, o[n][3] *= asked.y;
+        }
         dr_group_begin();
         dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
         dr_group_commit();
         dr_group_wait<0>();
-        const int64_t there = end - token;
-        dr_group_put_output<T, 8>(call, place, value, shared, token, there < 64 ? (int)there : 64, o);
-        dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        dr_gate_arrive(dr_group_free(group_call, base, at.stage));
+        dr_gate_wait(gates + DR_LINEAR_TAKEN, taken);
+        dr_group_lay_output<T, 8>(output, o);
+        dr_gate_arrive(gates + DR_LINEAR_LAID);
+        taken ^= 1;
         dr_group_next(at, group_call.stages);
-        token += 64;
         block += plan.value_heads;
     }
     /* found once more rather than kept in registers */
@@ -310,33 +454,34 @@ static __device__ inline void dr_linear_compute(const dr_group_scan_call &group_
 
 #endif
 
-template <typename T, int boxes, int groups>
-static __global__ void __launch_bounds__(DR_LINEAR_THREADS, 1)
-    scan_linear(const __grid_constant__ dr_group_scan_call group_call) {
+template <typename T, int boxes, int groups, bool plain>
+static __global__ void __launch_bounds__(DR_LINEAR_THREADS, 1) scan_linear(const __grid_constant__ dr_linear_call call) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
     constexpr int makers = 3 - groups;
-    const dr_scan_call &call = group_call.call;
-    const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
+    const dr_scan_call &scan = call.scan.call;
+    const unsigned all = (unsigned)dr_scan_groups(scan), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int busy = all - first < groups ? 1 : groups, role = (int)threadIdx.x / 128;
-    const dr_scan_place place = dr_scan_find(call, first, rest);
-    if (dr_scan_idle(call, place)) return;
-    const unsigned made = dr_shared_address(shared) + (unsigned)dr_group_scan_bytes(group_call);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < group_call.stages; i++) dr_gate_open(made + 8 * i, 128);
-    dr_group_open(group_call, dr_shared_address(shared), busy);
+    if (dr_scan_idle(scan, dr_scan_find(scan, first, rest))) return;
+    const unsigned gates = dr_shared_address(shared) + (unsigned)dr_group_scan_bytes(call.scan);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < call.scan.stages; i++) dr_gate_open(gates + 8 * i, 128);
+        dr_gate_open(gates + DR_LINEAR_LAID, 128 * busy), dr_gate_open(gates + DR_LINEAR_TAKEN, 128);
+    }
+    dr_group_open(call.scan, dr_shared_address(shared), busy);
+    /* found again where there are few registers, rather than kept from before */
+    const auto find = [&] { return dr_scan_find(scan, dr_forget(first), dr_forget(rest)); };
     if (role == 0) {
-        dr_registers_give<groups == 1 ? 56 : 40>();
-        const int columns[2] = {place.columns, busy == 2 ? place.columns + 64 : -1};
-        dr_linear_copy<T, boxes>(group_call, shared, place, columns);
+        dr_registers_give<groups == 1 ? 56 : 32>();
+        dr_linear_copy<T, boxes, groups, plain>(call, shared, find(), busy);
     } else if (role <= makers) {
-        dr_registers_give<groups == 1 ? 112 : 88>();
-        dr_linear_makes<T, boxes, makers>(group_call, shared, place, role - 1);
+        dr_registers_give<groups == 1 ? 112 : 96>();
+        dr_linear_makes<T, boxes, makers>(call, shared, find(), role - 1);
     } else {
         dr_registers_take<groups == 1 ? 216 : 192>();
         const int g = role - makers - 1;
-        if (g < busy) dr_linear_compute<T, boxes>(group_call, shared, g, first + (unsigned)g, rest);
+        if (g < busy) dr_linear_compute<T, boxes>(call, shared, g, first + (unsigned)g, rest);
     }
 #endif
 }

@@ -34,8 +34,10 @@ static inline int dr_group_scan_groups(const dr_cuda_chunk_plan &plan) {
     return columns > 1 && dr_group_scan_chains(plan) * columns > plan.processors ? 2 : 1;
 }
 
-/* A stage; every tile begins at a multiple of 1024 bytes. beside: bytes that the block has beside its stages. */
-static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, int beside) {
+/* A stage; every tile begins at a multiple of 1024 bytes. kept: it has a decay of each channel; beside: bytes that the block
+ * has beside its stages. */
+static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, bool kept = true,
+                                                   int beside = 0) {
     const dr_cuda_chunk_plan &plan = scan.plan;
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
     dr_group_scan_call call = {scan, 0, 0, 0};
@@ -48,7 +50,7 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
-    room.keep = end, end += plan.key_width * (int)sizeof(float);
+    room.keep = end, end += kept ? plan.key_width * (int)sizeof(float) : 0;
     call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (DR_BLOCK_SHARED - beside - 1024) / room.bytes;

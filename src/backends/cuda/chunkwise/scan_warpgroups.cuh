@@ -115,11 +115,8 @@ template <int tiles, bool channel> static __device__ inline void dr_group_decay(
     }
 }
 
-/* O^T to rows of o, through the warp's columns of the tile of V, which is read by then. */
-template <typename T, int tiles>
-static __device__ inline void dr_group_put_output(const dr_scan_call &call, const dr_scan_place &place, unsigned tile,
-                                                  const char *shared, int64_t token, int tokens, const float (&o)[tiles][4]) {
-    const dr_cuda_rows &rows = call.plan.rows;
+/* O^T to the warp's columns of a tile, which the warp has read. */
+template <typename T, int tiles> static __device__ inline void dr_group_lay_output(unsigned tile, const float (&o)[tiles][4]) {
     const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
     __syncwarp();
 #pragma unroll
@@ -129,6 +126,15 @@ static __device__ inline void dr_group_put_output(const dr_scan_call &call, cons
         dr_store_matrices_transposed(dr_tile_at<T>(tile, 64, n * 8 + lane / 16 * 8 + lane % 8, mine + lane / 8 % 2 * 8), x);
     }
     __syncwarp();
+}
+
+/* To rows of o, through the tile of V, which is read by then. */
+template <typename T, int tiles>
+static __device__ inline void dr_group_put_output(const dr_scan_call &call, const dr_scan_place &place, unsigned tile,
+                                                  const char *shared, int64_t token, int tokens, const float (&o)[tiles][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
+    dr_group_lay_output<T, tiles>(tile, o);
     const int row = lane / 2, column = lane % 2 * 8, columns = rows.value_size - place.columns - mine - column; /* that exist */
     const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
     T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns + mine + column;
