@@ -6,6 +6,7 @@
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/backward/copy_tiles.cuh"
 #include "backends/cuda/backward/group_tiles.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 #include "backends/cuda/rows/leads.h"
 
@@ -74,6 +75,7 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
 
 /* A call, and what follows from its rows, which a thread would look through in every chunk. */
 struct gradients_call : dr_cuda_backward_call {
+    dr_block_dividers by;
     bool direct, made;              /* dr_rows_direct, dr_rows_made */
     dr_input read, written, gained; /* of the row: dr_row_led, dr_row_written, dr_row_gained */
 };
@@ -81,7 +83,13 @@ struct gradients_call : dr_cuda_backward_call {
 static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
     const dr_cuda_rows *rows = &call.plan.rows;
     const dr_row *row = &rows->row[0];
-    return {call, dr_rows_direct(rows), dr_rows_made(rows), dr_row_led(row), dr_row_written(row), dr_row_gained(row)};
+    return {call,
+            dr_block_dividers_of(call.plan),
+            dr_rows_direct(rows),
+            dr_rows_made(rows),
+            dr_row_led(row),
+            dr_row_written(row),
+            dr_row_gained(row)};
 }
 
 /* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows
@@ -99,6 +107,17 @@ static __device__ inline bool leads_direct(const gradients_call &call, int readi
 
 static __device__ inline bool leads_made(const gradients_call &call, int reading, bool plain) {
     return plain ? reading == READS_OTHER : (reading == READS_OTHER || reading == READS_NOTHING) && call.made;
+}
+
+static __device__ inline dr_row_block find_row_block(const gradients_call &call, unsigned block) {
+    dr_block_place at = dr_block_find(call.by, block, false);
+    dr_row_block x;
+    x.block = block;
+    x.head = (int)at.head;
+    x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
+    x.place = dr_block_chunk(call.plan, call.chunk.cu, at);
+    x.rows = x.place.tokens; /* one a token */
+    return x;
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -177,11 +196,11 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
         const int row = 2 * lane + e;
         if (row >= told.x.rows) continue;
         const int64_t token = told.x.place.first + row;
+        const float alpha = row % 16 ? told.decay.near[row][row % 16 - 1] : told.decay.head[row];
         if (rows.constant_decay)
             call.back.d_log_decay[token * rows.value_heads + told.x.head] = sum[e];
         else if (decay.gradient)
-            ((float *)decay.gradient)[dr_input_index(decay, token, 0, told.x.head)] =
-                dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, told.x.head) == -INFINITY ? 0 : sum[e];
+            ((float *)decay.gradient)[dr_input_index(decay, token, 0, told.x.head)] = alpha == 0 ? 0 : sum[e];
     }
 }
 
@@ -297,7 +316,7 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
 #pragma unroll 1
     for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
         const bool more = block < plan.blocks;
-        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
+        const dr_row_block x = find_row_block(call, more ? (unsigned)block : 0);
         if (more && x.rows == 0) continue;
         row_inputs inputs;
         if (more) inputs = fetch_rows(call, x);

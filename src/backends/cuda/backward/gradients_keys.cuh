@@ -11,7 +11,7 @@
 
 /* The sum of S . dS' over tiles of 64 channels and all columns of V, this thread's part. By four warps. */
 template <typename T, int value_boxes> static __device__ inline float exit_sum(const char *state, const char *d_state) {
-    float sum = 0;
+    float sum[4] = {};
 #pragma unroll 4
     for (int i = (int)(threadIdx.x % 128); i < value_boxes * 64 * 8; i += 128) {
         const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
@@ -19,10 +19,10 @@ template <typename T, int value_boxes> static __device__ inline float exit_sum(c
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
-            sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+            sum[e] = fmaf(a.x, b.x, fmaf(a.y, b.y, sum[e]));
         }
     }
-    return sum;
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
 /* The same with what the call gives of them as it is. first: of the channels. */

@@ -9,9 +9,10 @@
  * As in gradients.cu a block stays on a multiprocessor and takes every gridDim-th chunk and value head, and tiles of 16 KB go
  * through a ring of places. Nothing is made of inputs before it is multiplied, so groups meet once a chunk, when G and P lie in
  * shared memory. Beside those that copy and those that compute, four warps make the decays of the next chunk, sum S . dS', and
- * lead gradients of decays and gains to their inputs: nobody waits for them. */
+ * lead gradients of decays and gains to their inputs. What they do a chunk must not take longer than its products: so they ask
+ * for inputs a chunk ahead. */
 #include "backends/cuda/backward/gradients_keys.cuh"
-#include "backends/cuda/device/bulk.cuh"
+#include "backends/cuda/chunkwise/scan_linear.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
@@ -49,26 +50,6 @@ static __device__ inline void copy_tokens(char *to, const dr_row_block &x, const
     dr_copy_rows<T>(to, 64, boxes, size, aligned, 64, 0, 1, from);
 }
 
-/* Has the second-level cache ask for vectors of the chunk's tokens, one thread for each of 64. */
-template <typename T>
-static __device__ inline void expect_tokens(const dr_row_block &x, int i, const dr_source &source, int head, int size) {
-    if (i >= 0 && i < x.rows)
-        dr_bulk_prefetch((const T *)source.at + (x.place.first + i) * source.token + head * source.head, size * (int)sizeof(T));
-}
-
-/* Has the second-level cache ask for what of the chunk has no place in the ring for long. */
-template <typename T> static __device__ inline void expect_linear(const dr_cuda_backward_call &call, const dr_row_block &x) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const int i = (int)threadIdx.x;
-    const unsigned bytes = (unsigned)(plan.value_width * plan.key_width * (int)sizeof(T));
-    if (plan.rows.aligned) {
-        expect_tokens<T>(x, i, dr_query_source(plan.rows), x.key_head, plan.rows.key_size);
-        expect_tokens<T>(x, i - 64, dr_write_source(plan.rows), x.key_head, plan.rows.key_size);
-    }
-    if (i == 0) dr_bulk_prefetch((const char *)call.saved + x.block * bytes, bytes);
-    if (i == 64) dr_bulk_prefetch((const char *)call.back.d_exit + x.block * bytes, bytes);
-}
-
 template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void copy_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
@@ -82,9 +63,8 @@ static __device__ inline void copy_linear(const gradients_call &call, char *shar
     ring_at at = {0, 1};
 #pragma unroll 1
     for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
-        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, block);
+        const dr_row_block x = find_row_block(call, (unsigned)block);
         if (x.rows == 0) continue;
-        expect_linear<T>(call, x);
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
 #pragma unroll 1
@@ -151,11 +131,33 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
     __barrier_sync_count(1, 128);
 }
 
-static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const dr_row_block &x, bool plain,
-                                               chunk_rows &to) {
+/* What a chunk's rows are made of, asked for while the one before is summed. */
+typedef struct {
+    dr_row_block x;
+    float log_decay; /* of a row of make_decays */
+    dr_map_gain_inputs gain;
+} linear_rows;
+
+static __device__ inline dr_prepare_block prepared_block(const dr_row_block &x) {
+    return {x.block, x.place, x.head, x.key_head, x.rows, 0, 0};
+}
+
+static __device__ inline linear_rows ask_linear_rows(const gradients_call &call, unsigned block) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)(threadIdx.x % 128), row = i / 32 * 16 + i % 16;
-    const float alpha = row < x.rows ? dr_row_alpha(rows, x.place.first + row, x.head) : 1.0f;
+    linear_rows asked = {find_row_block(call, block), 0, {}};
+    const dr_prepare_block prepared = prepared_block(asked.x);
+    if (rows.scalar_decay && row < asked.x.rows)
+        asked.log_decay = dr_chunk_scalar(rows, DR_INPUT_LOG_DECAY, prepared, row, 0, asked.x.head);
+    if (i < 64) asked.gain = dr_prepare_gain_inputs<DR_PREPARE_LINEAR>(rows, prepared, i);
+    return asked;
+}
+
+static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const linear_rows &asked, bool plain,
+                                               chunk_rows &to) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_row_block &x = asked.x;
+    const int i = (int)(threadIdx.x % 128);
     if (i == 0) {
         to.x = x;
         if (!plain) {
@@ -163,20 +165,27 @@ static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call
             to.beyond = dr_given_state(call, x, true) != NULL;
         }
     }
-    if (i < 64) {
-        const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, 0, 0};
-        const dr_map_gain_inputs inputs = dr_prepare_gain_inputs(rows, block, i);
-        to.value[i] = dr_prepare_factors(rows, block, i, dr_prepare_gain(rows, block, i, inputs, 0)).value;
-    }
-    make_decays(rows, alpha, plain, to.decay);
+    if (i < 64) to.value[i] = dr_linear_factors(rows, prepared_block(x), i, asked.gain).value;
+    make_decays(rows, expf(asked.log_decay), plain, to.decay);
 }
 
-/* S . dS', by warp. Leaves the chunk's tiles. */
+/* Leaves `tiles` from the one that is `at`. */
+static __device__ inline void leave_tiles(unsigned base, ring_at at, int tiles) {
+#pragma unroll 1
+    for (int i = 0; i < tiles; i++) {
+        dr_gate_arrive(free_gate(base, at.place));
+        at = ring_forward(at, 1);
+    }
+}
+
+/* S . dS', by warp; and leaves their tiles. Behind the first of them tiles that came before are left: `behind` up to there,
+ * which nobody here has read, and which have come. */
 template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const chunk_rows &told, chunk_sums &sums,
-                                       const char *shared, unsigned base, ring_at at) {
+                                       const char *shared, unsigned base, ring_at at, ring_at behind, int tiles) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    const int tiles = linear_tiles<key_boxes, value_boxes, plain>(told);
+    dr_gate_wait(filled_gate(base, at.place), at.turn);
+    leave_tiles(base, behind, tiles);
     for (int b = 0; b < key_boxes; b++) {
         const ring_at state = ring_forward(at, shape::state + b), exit = ring_forward(at, shape::exit + b);
         dr_gate_wait(filled_gate(base, state.place), state.turn);
@@ -188,12 +197,7 @@ static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const 
                                             : exit_sum<T, value_boxes>(before, after));
         if (threadIdx.x % 32 == 0) sums.exit[b * 4 + threadIdx.x / 32 % 4] = sum;
     }
-#pragma unroll 1
-    for (int i = 0; i < tiles; i++) {
-        dr_gate_wait(filled_gate(base, at.place), at.turn);
-        dr_gate_arrive(free_gate(base, at.place));
-        at = ring_forward(at, 1);
-    }
+    leave_tiles(base, at, shape::output);
 }
 
 template <typename T, int key_boxes, int value_boxes, bool plain>
@@ -203,26 +207,38 @@ static __device__ inline void make_linear(const gradients_call &call, char *shar
     const unsigned base = dr_shared_address(shared);
     chunk_rows *told = (chunk_rows *)(shared + ROWS);
     chunk_sums *sums = (chunk_sums *)(shared + SUMS);
-    ring_at at = {0, 0};
+    ring_at at = {0, 0}, behind = at;
+    int tiles = 0; /* from `behind` on, of the chunk before, which are yet to be left */
     unsigned side = 0, turn = 1;
     int over = 0, made = 0; /* sides told of since there are no more chunks; that hold one, as far as it matters */
+    int64_t block = blockIdx.x;
+    linear_rows asked = {};
+    const auto ask = [&] { /* of the next block that has rows */
+                           for (; block < plan.blocks; block += gridDim.x) {
+                               asked = ask_linear_rows(call, (unsigned)block);
+                               if (asked.x.rows > 0) break;
+                           }
+    };
+    ask();
 #pragma unroll 1
-    for (int64_t block = blockIdx.x; over < 2; block += gridDim.x) {
+    while (over < 2) {
         const bool more = block < plan.blocks;
-        const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, more ? block : 0);
-        if (more && x.rows == 0) continue;
         dr_gate_wait(free_gate(base, PLACES + side), turn);
         if (made + over >= 2) finish_linear<key_boxes, value_boxes, plain>(call, told[side], sums[side]);
         made += more && made < 2;
         if (more)
-            make_linear_rows(call, x, plain, told[side]);
+            make_linear_rows(call, asked, plain, told[side]);
         else if (threadIdx.x % 128 == 0)
             told[side].x.block = -1;
         dr_gate_arrive(filled_gate(base, PLACES + side));
         if (more) {
-            __barrier_sync_count(1, 128); /* what told has is there */
-            sum_exit<T, key_boxes, value_boxes, plain>(call, told[side], sums[side], shared, base, at);
-            at = ring_forward(at, linear_tiles<key_boxes, value_boxes, plain>(told[side]));
+            block += gridDim.x;
+            ask();
+            if (!plain) __barrier_sync_count(1, 128); /* what told has is there */
+            sum_exit<T, key_boxes, value_boxes, plain>(call, told[side], sums[side], shared, base, at, behind, tiles);
+            behind = ring_forward(at, shape::output);
+            tiles = linear_tiles<key_boxes, value_boxes, plain>(told[side]) - shape::output;
+            at = ring_forward(behind, tiles);
         }
         turn ^= side;
         side ^= 1;
