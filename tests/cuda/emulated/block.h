@@ -24,8 +24,8 @@
 
 /* How the next grids run. */
 typedef struct {
-    unsigned seed;      /* of the order in which threads take their turns and of the rests that warps take; 0: as they are
-                           numbered, and none */
+    unsigned seed;      /* of the order in which threads take their turns and of the rests that warps take: any of odd seeds,
+                           some nearly always of even ones; 0: as they are numbered, and none */
     bool late;          /* copies are made when their thread waits for them or nothing else can go on, products when their warp
                            waits for them; else both when they are asked for */
     unsigned char fill; /* every byte of shared memory and of the threads' stacks before a block begins */

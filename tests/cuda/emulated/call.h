@@ -99,16 +99,16 @@ static void add_inputs(call_memory *s, const dr_backend *backend, dr_inputs *inp
     }
 }
 
-/* A call of two sequences without states, as engine.c makes it. */
-static void make_plan(call_memory *s, const char *rule, int tokens, int size, dr_cuda_chunk_plan *plan) {
+/* A call of two sequences without states, as engine.c makes it on a GPU of so many multiprocessors. */
+static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size, dr_cuda_chunk_plan *plan, int processors = 2) {
     dr_operations operations = {};
     const_cast<dr_dtype &>(operations.dtype) = DR_F32;
     dr_cuda gpu = {};
-    gpu.hopper = true, gpu.processors = 2, gpu.shared_limit = SHARED_SIZE, gpu.major = 9;
+    gpu.hopper = true, gpu.processors = processors, gpu.shared_limit = SHARED_SIZE, gpu.major = 9;
     dr_backend backend = {};
     backend.ops = &operations, backend.isa = "sm_90a", backend.storage = DR_BF16, backend.state = &gpu;
     s->random = dr_random_start(7, 1);
-    s->recurrence.rule = dr_rule_find(rule);
+    s->recurrence.rule = rule;
     s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;
     s->recurrence.key_heads = s->recurrence.value_heads = HEADS;
     s->recurrence.key_size = size;
@@ -245,7 +245,7 @@ template <typename R, typename L> static inline void check_instances(const R &ru
     static const struct {
         unsigned seed;
         bool late;
-    } manners[] = {{0, false}, {0, true}, {1, true}};
+    } manners[] = {{0, false}, {0, true}, {1, true}, {2, false}, {4, false}};
     const result want = run(false, 0, false, BEFORE);
     loops();
     for (const auto &m : manners) {

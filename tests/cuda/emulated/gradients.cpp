@@ -57,7 +57,7 @@ static void fill_prepared(setting *s) {
 static void make_call(setting *s, const char *rule, int tokens) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
-    make_plan(s, rule, tokens, SIZE, plan);
+    make_plan(s, dr_rule_find(rule), tokens, SIZE, plan);
     s->reading = reading_of(plan);
     lay_backward(s, call);
     fill_prepared(s);

@@ -48,7 +48,7 @@ static void fill_rows(setting *s, void *to) {
 static void make_call(setting *s, const char *rule, int tokens, int size) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
-    make_plan(s, rule, tokens, size, plan);
+    make_plan(s, dr_rule_find(rule), tokens, size, plan);
     lay_backward(s, call);
     for (int64_t i = 0; i < plan->blocks * plan->key_width && plan->rows.diagonal_scan; i++)
         call->chunk.scan.entry[i] = uniform(s, 0, 1);

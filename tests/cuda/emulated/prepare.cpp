@@ -22,7 +22,7 @@ struct setting : call_memory {
 /* As a forward that a backward follows has it; any: in the form for any rule. */
 static void make_call(setting *s, const char *rule, bool any, int tokens, int size) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
-    make_plan(s, rule, tokens, size, plan);
+    make_plan(s, dr_rule_find(rule), tokens, size, plan);
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;

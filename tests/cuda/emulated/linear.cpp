@@ -1,0 +1,298 @@
+/* The kernels of rules whose rows read nothing on the host (block.h), where there need be no GPU: scan_linear of
+ * backends/cuda/chunkwise and gradients_linear of backends/cuda/backward. A program that prints a line for each case, and exits
+ * with 1 and a sentence at the first check that does not hold.
+ *
+ * Both have an instance for plain calls beside the general one that takes the same calls, which must leave the same bits. The
+ * plans, the layouts of memory and the choice of the instance are the project's own. Of every case:
+ *
+ *     the bits that the general instance leaves, copies and products made at once and threads in turn, are left by both with
+ *     copies and products as late as may be, and by threads in a random order with rests or where some warps are far behind
+ *     inputs, and memory around the tensors, are as they were
+ *     other bytes in memory beforehand give the same results, and what is not written is not touched
+ *     a bit of a key that is flipped makes a difference, so that the comparison can fail
+ *     outputs and states, and all gradients, are near those by plain loops in double
+ *
+ * A sequence that is cut goes through carry_linear and join_linear as well, by the project's own launches. */
+#include "block.h"
+
+#include "backends/cuda/backward/gradients_linear.cu"
+#include "backends/cuda/chunkwise/launch.cuh"
+#include "call.h"
+
+enum { SIZE = 128 };
+
+/* In place of gradients.cu's: of these rules it is true, for the layout of memory. */
+extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
+    return plan->linear_back;
+}
+
+/* ---- what both loops know ----------------------------------------------------------------------------------------------- */
+
+/* Row i of a head: where its vectors begin; the factor of its value; the decay before it. */
+static int64_t vector_at(int64_t token, int head) {
+    return (token * HEADS + head) * SIZE;
+}
+
+static double scalar(const dr_cuda_rows &rows, dr_input input, int64_t token, int head) {
+    return (double)((const float *)rows.input[input].at)[token * HEADS + head];
+}
+
+static double value_factor(const dr_cuda_rows &rows, int64_t token, int head) {
+    const dr_row &row = rows.row[0];
+    return row.value == DR_VALUE_GAIN && row.gain == DR_GAIN_BETA ? scalar(rows, DR_INPUT_BETA, token, head) : 1;
+}
+
+static double alpha_of(const dr_cuda_rows &rows, int64_t token, int head) {
+    return rows.scalar_decay ? exp(scalar(rows, DR_INPUT_LOG_DECAY, token, head)) : 1;
+}
+
+/* Mamba-2, and with a gain of every value. */
+static const dr_rule *rule_of(bool gained) {
+    static dr_rule rule;
+    rule = *dr_rule_find("mamba2");
+    if (gained) rule.name = "gained", rule.row[0].gain = DR_GAIN_BETA, rule.row[0].value = DR_VALUE_GAIN;
+    return &rule;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------------ */
+
+struct scan_setting : call_memory {
+    dr_scan_call call;
+    int groups;
+};
+
+/* How many groups of a thread block compute, and how many parts a sequence has, follows from the multiprocessors. */
+typedef struct {
+    int processors, groups, parts;
+} scan_shape;
+
+static void make_scan(scan_setting *s, const dr_rule *rule, int tokens, const scan_shape &shape) {
+    dr_scan_call *call = &s->call;
+    dr_cuda_chunk_plan *plan = &call->plan;
+    make_plan(s, rule, tokens, SIZE, plan, shape.processors);
+    s->groups = dr_group_scan_groups(*plan);
+    check(plan->linear && plan->linear_back && plan->parts == shape.parts && s->groups == shape.groups,
+          "the plan is not what the case is for");
+    const auto lay = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_chunk_lay(plan, true, &arena, &call->tensors);
+        return arena.used;
+    };
+    lay(add_tensor(&s->left, lay(NULL))->at);
+    const size_t vectors = (size_t)plan->tokens * HEADS * SIZE;
+    call->o = add_tensor(&s->left, vectors * sizeof(T))->at;
+    call->saved = add_tensor(&s->left, (size_t)plan->blocks * SIZE * SIZE * sizeof(T))->at;
+    call->final = (float *)add_tensor(&s->left, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+    call->room = dr_scan_lay(*plan, sizeof(T), false);
+}
+
+static dr_linear_kernel scan_instance(int groups, bool plain) {
+    if (groups == 1) return plain ? scan_linear<T, 2, 1, true> : scan_linear<T, 2, 1, false>;
+    return plain ? scan_linear<T, 2, 2, true> : scan_linear<T, 2, 2, false>;
+}
+
+static result run_scan(scan_setting *s, bool plain, unsigned seed, bool late, unsigned char before) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const int columns = dr_scan_groups(s->call), beside = dr_linear_beside(s->groups);
+    const dr_group_scan_call scan = dr_group_scan_lay(s->call, s->groups, false, false, beside);
+    check(dr_linear_choose<T, 2>(plan, s->groups) == scan_instance(s->groups, true), "the call is not plain");
+    return run_kernel(s, seed, late, before, [&] {
+        return dr_cuda_launch("scan_linear", scan_instance(s->groups, plain),
+                              {dr_group_scan_chains(plan), (columns + s->groups - 1) / s->groups}, DR_LINEAR_THREADS,
+                              dr_group_scan_bytes(scan) + beside, NULL, dr_linear_call_of(scan, s->groups));
+    });
+}
+
+static void check_scan(const scan_setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const dr_cuda_rows &rows = plan.rows;
+    distance output = {0, 0}, saved = {0, 0}, last = {0, 0};
+    for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
+        const int sequence = chain / HEADS, head = chain % HEADS;
+        static double state[SIZE][SIZE]; /* [V][K] */
+        memset(state, 0, sizeof state);
+        for (int64_t i = 0; i < plan.length; i++) {
+            const int64_t token = sequence * plan.length + i, at = vector_at(token, head);
+            const int64_t block = (dr_sequence_slot(plan, NULL, sequence) + i / plan.chunk) * HEADS + head;
+            for (int v = 0; v < SIZE; v++) {
+                double sum = 0;
+                const double z = value_factor(rows, token, head) * element(rows.input[DR_INPUT_VALUE].at, at + v);
+                for (int k = 0; k < SIZE; k++) {
+                    if (i % plan.chunk == 0)
+                        add_distance(&saved, element(s->call.saved, (block * SIZE + v) * SIZE + k), state[v][k]);
+                    state[v][k] = alpha_of(rows, token, head) * state[v][k] + z * element(rows.input[DR_INPUT_KEY].at, at + k);
+                    sum += rows.scale * state[v][k] * element(rows.input[DR_INPUT_QUERY].at, at + k);
+                }
+                add_distance(&output, element(s->call.o, at + v), sum);
+            }
+        }
+        for (int v = 0; v < SIZE; v++)
+            for (int k = 0; k < SIZE; k++)
+                add_distance(&last, (double)s->call.final[(chain * SIZE + k) * SIZE + v], state[v][k]);
+    }
+    check_near(output, "outputs are not those of the plain loops");
+    check_near(saved, "the states that are saved are not those of the plain loops");
+    check_near(last, "the states behind the sequences are not those of the plain loops");
+}
+
+static uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
+    return (uint16_t *)plan.rows.input[DR_INPUT_KEY].at + (plan.length - 1) * HEADS * SIZE;
+}
+
+static void check_forward(const dr_rule *rule, int tokens, const scan_shape &shape) {
+    check_case(rule->name, tokens, SIZE, [&] {
+        scan_setting s = {};
+        make_scan(&s, rule, tokens, shape);
+        check_instances([&](bool plain, auto... how) { return run_scan(&s, plain, how...); }, [&] { check_scan(&s); },
+                        last_key(s.call.plan));
+    });
+}
+
+/* Of a sequence that is cut: the states between its parts by carry_linear and join_linear first. */
+static result run_cut(scan_setting *s, unsigned seed, bool late) {
+    dr_scan_call first = s->call;
+    first.summary = true, first.o = first.saved = NULL;
+    return run_kernel(s, seed, late, BEFORE, [&] {
+        const dr_cuda_chunk_tensors &tensors = s->call.tensors;
+        const dr_status status = dr_launch_linear_parts<T, false>(first, tensors.local, tensors.entry, tensors.passage, NULL);
+        return status == DR_OK ? dr_launch_linear<T>(s->call, NULL) : status;
+    });
+}
+
+static void check_cut(const dr_rule *rule, int tokens, const scan_shape &shape) {
+    check_case(rule->name, tokens, SIZE, [&] {
+        scan_setting s = {};
+        make_scan(&s, rule, tokens, shape);
+        const result want = run_cut(&s, 0, false);
+        check_scan(&s);
+        for (unsigned seed = 0; seed < 3; seed++)
+            check(run_cut(&s, seed, seed < 2) == want, "bits depend on the order of what happens");
+    });
+}
+
+/* ---- backward ----------------------------------------------------------------------------------------------------------- */
+
+struct back_setting : call_memory {
+    dr_cuda_backward_call call;
+};
+
+static void make_back(back_setting *s, const dr_rule *rule, int tokens) {
+    make_plan(s, rule, tokens, SIZE, &s->call.plan);
+    lay_backward(s, &s->call);
+    keep_earlier(s, s->call.back.d_exit, (size_t)s->call.plan.blocks * SIZE * SIZE * sizeof(T));
+}
+
+static result run_back(back_setting *s, bool plain, unsigned seed, bool late, unsigned char before) {
+    const gradients_call known = gradients_of(s->call);
+    check(gradients_plain(known, READS_NOTHING), "the call is not plain");
+    return run_kernel(s, seed, late, before, [&] {
+        if (plain) return launch<T, 2, 2>(&s->call, NULL);
+        return dr_cuda_launch("gradients_linear", gradients_linear<T, 2, 2, false>, {2}, linear_shape<2, 2>::threads,
+                              LINEAR_BYTES, NULL, known);
+    });
+}
+
+typedef struct {
+    distance query, key, value, gain, decay;
+} back_distances;
+
+/* The gradients of a chunk by the equations of gradients_linear.cu, in double. */
+static void add_chunk_distances(const back_setting *s, int64_t block, back_distances *to) {
+    const dr_cuda_backward_call &call = s->call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const dr_row_block x = dr_row_block_of(call.plan, NULL, (unsigned)block);
+    const int count = x.rows;
+    const auto at = [&](int row) { return vector_at(x.place.first + row, x.head); };
+    const auto of = [&](const void *tensor, int row, int i) { return element(tensor, at(row) + i); };
+    const auto state = [&](const void *tensor, int v, int k) { return element(tensor, (block * SIZE + v) * SIZE + k); };
+    const void *query = rows.input[DR_INPUT_QUERY].at, *key = rows.input[DR_INPUT_KEY].at,
+               *value = rows.input[DR_INPUT_VALUE].at, *entry = call.saved, *exit = call.back.d_exit;
+    double decay[64], factor[64]; /* decay: from the chunk's start to after the row */
+    static double score[64][64], error[64][64], from_state[64], to_state[64];
+    for (int i = 0; i < count; i++) {
+        decay[i] = (i ? decay[i - 1] : 1) * alpha_of(rows, x.place.first + i, x.head);
+        factor[i] = value_factor(rows, x.place.first + i, x.head);
+        for (int j = 0; j <= i; j++) {
+            double asked = 0, given = 0;
+            for (int k = 0; k < SIZE; k++) asked += of(query, i, k) * of(key, j, k);
+            for (int v = 0; v < SIZE; v++) given += of(call.d_o, i, v) * of(value, j, v);
+            score[i][j] = rows.scale * decay[i] / decay[j] * asked;
+            error[i][j] = rows.scale * decay[i] / decay[j] * given * factor[j];
+        }
+    }
+    double both = 0; /* S . dS' */
+    for (int v = 0; v < SIZE; v++)
+        for (int k = 0; k < SIZE; k++) both += state(entry, v, k) * state(exit, v, k);
+    for (int i = 0; i < count; i++) {
+        double of_gain = 0;
+        from_state[i] = to_state[i] = 0;
+        for (int k = 0; k < SIZE; k++) {
+            double asked = 0, written = 0, got = 0, rest = 0;
+            for (int v = 0; v < SIZE; v++) {
+                asked += rows.scale * decay[i] * state(entry, v, k) * of(call.d_o, i, v);
+                written += factor[i] * decay[count - 1] / decay[i] * state(exit, v, k) * of(value, i, v);
+                got += decay[count - 1] / decay[i] * state(exit, k, v) * of(key, i, v); /* of column k of V */
+            }
+            from_state[i] += asked * of(query, i, k);
+            to_state[i] += written * of(key, i, k);
+            for (int j = 0; j <= i; j++) asked += error[i][j] * of(key, j, k);
+            for (int j = i; j < count; j++) {
+                written += error[j][i] * of(query, j, k);
+                rest += score[j][i] * of(call.d_o, j, k);
+            }
+            of_gain += (got + rest) * of(value, i, k);
+            const auto gradient = [&](dr_input input) { return element(rows.input[input].gradient, at(i) + k); };
+            add_distance(&to->query, gradient(DR_INPUT_QUERY), asked);
+            add_distance(&to->key, gradient(DR_INPUT_KEY), written);
+            add_distance(&to->value, gradient(DR_INPUT_VALUE), factor[i] * (got + rest));
+        }
+        const dr_cuda_input &beta = rows.input[DR_INPUT_BETA];
+        if (beta.at && beta.gradient)
+            add_distance(&to->gain, (double)((const float *)beta.gradient)[(x.place.first + i) * HEADS + x.head], of_gain);
+    }
+    const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
+    for (int t = 0; t < count && decays.at; t++) {
+        double sum = decay[count - 1] * both;
+        for (int i = t; i < count; i++) {
+            sum += from_state[i];
+            for (int j = 0; j < t; j++) {
+                double asked = 0;
+                for (int k = 0; k < SIZE; k++) asked += of(query, i, k) * of(key, j, k);
+                sum += error[i][j] * asked;
+            }
+        }
+        for (int j = 0; j < t; j++) sum += to_state[j];
+        add_distance(&to->decay, (double)((const float *)decays.gradient)[(x.place.first + t) * HEADS + x.head], sum);
+    }
+}
+
+static void check_gradients(const back_setting *s) {
+    back_distances d = {};
+    for (int64_t block = 0; block < s->call.plan.blocks; block++) add_chunk_distances(s, block, &d);
+    check_near(d.query, "gradients of queries are not those of the plain loops");
+    check_near(d.key, "gradients of keys are not those of the plain loops");
+    check_near(d.value, "gradients of values are not those of the plain loops");
+    if (d.gain.size > 0) check_near(d.gain, "gradients of gains are not those of the plain loops");
+    if (d.decay.size > 0) check_near(d.decay, "gradients of decays are not those of the plain loops");
+}
+
+static void check_backward(const dr_rule *rule, int tokens) {
+    check_case(rule->name, tokens, SIZE, [&] {
+        back_setting s = {};
+        make_back(&s, rule, tokens);
+        check_instances([&](bool plain, auto... how) { return run_back(&s, plain, how...); }, [&] { check_gradients(&s); },
+                        last_key(s.call.plan));
+    });
+}
+
+int main() {
+    static const int tokens[] = {150, 128, 401};
+    for (int count : tokens) {
+        check_forward(rule_of(false), count, {2, 2, 1});
+        check_forward(rule_of(true), count, {64, 1, 1});
+        check_backward(rule_of(true), count);
+    }
+    check_cut(rule_of(true), 3 * 1024 + 40, {6, 2, 3});
+    return 0;
+}
