@@ -110,14 +110,9 @@ static __device__ inline bool leads_made(const gradients_call &call, int reading
 }
 
 static __device__ inline dr_row_block find_row_block(const gradients_call &call, unsigned block) {
-    dr_block_place at = dr_block_find(call.by, block, false);
-    dr_row_block x;
-    x.block = block;
-    x.head = (int)at.head;
-    x.key_head = call.plan.rows.group == 1 ? x.head : x.head / call.plan.rows.group;
-    x.place = dr_block_chunk(call.plan, call.chunk.cu, at);
-    x.rows = x.place.tokens; /* one a token */
-    return x;
+    const dr_block_place at = dr_block_find(call.by, block, false);
+    const int head = (int)at.head, group = call.plan.rows.group;
+    return dr_row_block_found(call.plan, call.chunk.cu, at, block, group == 1 ? head : head / group, 1);
 }
 
 #ifdef DR_CUDA_WARPGROUPS

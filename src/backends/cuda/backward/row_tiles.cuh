@@ -3,6 +3,7 @@
 #define DR_CUDA_ROW_TILES_CUH
 
 #include "backends/cuda/backward/backward.h"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 
 enum { BLOCK_THREADS = 128 };
@@ -22,6 +23,18 @@ static __device__ inline dr_row_block dr_row_block_of(const dr_cuda_chunk_plan &
     x.key_head = plan.rows.group == 1 ? x.head : x.head / plan.rows.group;
     x.place = dr_find_chunk(plan, cu, slot);
     x.rows = x.place.tokens * plan.rows.steps;
+    return x;
+}
+
+/* The same of a block that the launch's divisions have found (find.cuh); key_head: its. */
+static __device__ inline dr_row_block dr_row_block_found(const dr_cuda_chunk_plan &plan, const int64_t *cu, dr_block_place at,
+                                                         int64_t block, int key_head, int steps) {
+    dr_row_block x;
+    x.block = block;
+    x.head = (int)at.head;
+    x.key_head = key_head;
+    x.place = dr_block_chunk(plan, cu, at);
+    x.rows = x.place.tokens * steps;
     return x;
 }
 

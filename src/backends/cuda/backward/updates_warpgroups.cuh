@@ -50,13 +50,9 @@ struct updates_call : dr_cuda_backward_call {
 #ifdef DR_CUDA_WARPGROUPS
 
 static __device__ inline dr_row_block find_block(const updates_call &call, unsigned index, int steps) {
-    dr_block_place at = dr_block_find(call.by, index, false);
-    dr_row_block x;
-    x.block = index;
-    x.head = x.key_head = (int)at.head; /* nothing here is a key head's */
-    x.place = dr_block_chunk(call.plan, call.chunk.cu, at);
-    x.rows = x.place.tokens * steps;
-    return x;
+    const dr_block_place at = dr_block_find(call.by, index, false);
+    const int no_key_head = (int)at.head; /* nothing here is a key head's */
+    return dr_row_block_found(call.plan, call.chunk.cu, at, index, no_key_head, steps);
 }
 
 /* Asks for 64 columns of a chunk's vectors of V, to rows first, first + steps, .. of a box; the others are zeros. */
