@@ -17,33 +17,11 @@
 
 #include "backends/cuda/backward/gradients_linear.cu"
 #include "backends/cuda/chunkwise/launch.cuh"
-#include "call.h"
-
-enum { SIZE = 128 };
+#include "loops.h"
 
 /* In place of gradients.cu's: of these rules it is true, for the layout of memory. */
 extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
     return plan->linear_back;
-}
-
-/* ---- what both loops know ----------------------------------------------------------------------------------------------- */
-
-/* Row i of a head: where its vectors begin; the factor of its value; the decay before it. */
-static int64_t vector_at(int64_t token, int head) {
-    return (token * HEADS + head) * SIZE;
-}
-
-static double scalar(const dr_cuda_rows &rows, dr_input input, int64_t token, int head) {
-    return (double)((const float *)rows.input[input].at)[token * HEADS + head];
-}
-
-static double value_factor(const dr_cuda_rows &rows, int64_t token, int head) {
-    const dr_row &row = rows.row[0];
-    return row.value == DR_VALUE_GAIN && row.gain == DR_GAIN_BETA ? scalar(rows, DR_INPUT_BETA, token, head) : 1;
-}
-
-static double alpha_of(const dr_cuda_rows &rows, int64_t token, int head) {
-    return rows.scalar_decay ? exp(scalar(rows, DR_INPUT_LOG_DECAY, token, head)) : 1;
 }
 
 /* Mamba-2, and with a gain of every value. */
@@ -104,36 +82,8 @@ static result run_scan(scan_setting *s, bool plain, unsigned seed, bool late, un
     });
 }
 
-static void check_scan(const scan_setting *s) {
-    const dr_cuda_chunk_plan &plan = s->call.plan;
-    const dr_cuda_rows &rows = plan.rows;
-    distance output = {0, 0}, saved = {0, 0}, last = {0, 0};
-    for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
-        const int sequence = chain / HEADS, head = chain % HEADS;
-        static double state[SIZE][SIZE]; /* [V][K] */
-        memset(state, 0, sizeof state);
-        for (int64_t i = 0; i < plan.length; i++) {
-            const int64_t token = sequence * plan.length + i, at = vector_at(token, head);
-            const int64_t block = (dr_sequence_slot(plan, NULL, sequence) + i / plan.chunk) * HEADS + head;
-            for (int v = 0; v < SIZE; v++) {
-                double sum = 0;
-                const double z = value_factor(rows, token, head) * element(rows.input[DR_INPUT_VALUE].at, at + v);
-                for (int k = 0; k < SIZE; k++) {
-                    if (i % plan.chunk == 0)
-                        add_distance(&saved, element(s->call.saved, (block * SIZE + v) * SIZE + k), state[v][k]);
-                    state[v][k] = alpha_of(rows, token, head) * state[v][k] + z * element(rows.input[DR_INPUT_KEY].at, at + k);
-                    sum += rows.scale * state[v][k] * element(rows.input[DR_INPUT_QUERY].at, at + k);
-                }
-                add_distance(&output, element(s->call.o, at + v), sum);
-            }
-        }
-        for (int v = 0; v < SIZE; v++)
-            for (int k = 0; k < SIZE; k++)
-                add_distance(&last, (double)s->call.final[(chain * SIZE + k) * SIZE + v], state[v][k]);
-    }
-    check_near(output, "outputs are not those of the plain loops");
-    check_near(saved, "the states that are saved are not those of the plain loops");
-    check_near(last, "the states behind the sequences are not those of the plain loops");
+static void check_outputs(const scan_setting *s) {
+    check_scan(s->call.plan, s->call.o, s->call.saved, s->call.final);
 }
 
 static uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
@@ -144,7 +94,7 @@ static void check_forward(const dr_rule *rule, int tokens, const scan_shape &sha
     check_case(rule->name, tokens, SIZE, [&] {
         scan_setting s = {};
         make_scan(&s, rule, tokens, shape);
-        check_instances([&](bool plain, auto... how) { return run_scan(&s, plain, how...); }, [&] { check_scan(&s); },
+        check_instances([&](bool plain, auto... how) { return run_scan(&s, plain, how...); }, [&] { check_outputs(&s); },
                         last_key(s.call.plan));
     });
 }
@@ -165,7 +115,7 @@ static void check_cut(const dr_rule *rule, int tokens, const scan_shape &shape) 
         scan_setting s = {};
         make_scan(&s, rule, tokens, shape);
         const result want = run_cut(&s, 0, false);
-        check_scan(&s);
+        check_outputs(&s);
         for (unsigned seed = 0; seed < 3; seed++)
             check(run_cut(&s, seed, seed < 2) == want, "bits depend on the order of what happens");
     });
@@ -203,7 +153,9 @@ static void add_chunk_distances(const back_setting *s, int64_t block, back_dista
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row_block x = dr_row_block_of(call.plan, NULL, (unsigned)block);
     const int count = x.rows;
-    const auto at = [&](int row) { return vector_at(x.place.first + row, x.head); };
+    const head_of_doubles head = {&call.plan, (int)x.place.sequence, x.head};
+    const int64_t begin = x.place.first - head.token(0);
+    const auto at = [&](int row) { return head.vector_at(begin + row); };
     const auto of = [&](const void *tensor, int row, int i) { return element(tensor, at(row) + i); };
     const auto state = [&](const void *tensor, int v, int k) { return element(tensor, (block * SIZE + v) * SIZE + k); };
     const void *query = rows.input[DR_INPUT_QUERY].at, *key = rows.input[DR_INPUT_KEY].at,
@@ -211,8 +163,8 @@ static void add_chunk_distances(const back_setting *s, int64_t block, back_dista
     double decay[64], factor[64]; /* decay: from the chunk's start to after the row */
     static double score[64][64], error[64][64], from_state[64], to_state[64];
     for (int i = 0; i < count; i++) {
-        decay[i] = (i ? decay[i - 1] : 1) * alpha_of(rows, x.place.first + i, x.head);
-        factor[i] = value_factor(rows, x.place.first + i, x.head);
+        decay[i] = (i ? decay[i - 1] : 1) * head.alpha(begin + i, 0);
+        factor[i] = head.row(begin + i, 0).value;
         for (int j = 0; j <= i; j++) {
             double asked = 0, given = 0;
             for (int k = 0; k < SIZE; k++) asked += of(query, i, k) * of(key, j, k);

@@ -1,0 +1,97 @@
+/* What rules do to one head, token by token in double, for programs that hold kernels to plain loops: what a token's inputs
+ * are, and what its rows read and write. */
+#ifndef DR_TESTS_CUDA_EMULATED_LOOPS_H
+#define DR_TESTS_CUDA_EMULATED_LOOPS_H
+
+#include "call.h"
+
+enum { SIZE = 128 }; /* of K and V */
+
+typedef struct {
+    double read[SIZE], write[SIZE];
+    double gain, value; /* of what is read; of the value */
+} row_of_doubles;
+
+struct head_of_doubles {
+    const dr_cuda_chunk_plan *plan;
+    int sequence, head;
+
+    int64_t token(int64_t i) const { return sequence * plan->length + i; }
+
+    int64_t vector_at(int64_t i) const { return (token(i) * HEADS + head) * SIZE; }
+
+    int64_t block(int64_t i) const { return (dr_sequence_slot(*plan, NULL, sequence) + i / plan->chunk) * HEADS + head; }
+
+    double number(dr_input input, int64_t i, int channel) const {
+        const dr_cuda_input &x = plan->rows.input[input];
+        const int64_t at = dr_input_index(x, token(i), 0, head) + channel;
+        return dr_input_is_vector(input) ? element(x.at, at) : (double)((const float *)x.at)[at];
+    }
+
+    double alpha(int64_t i, int channel) const {
+        const dr_cuda_rows &rows = plan->rows;
+        if (!rows.scalar_decay && !rows.channel_decay) return 1;
+        return exp(number(DR_INPUT_LOG_DECAY, i, rows.channel_decay ? channel : 0));
+    }
+
+    /* Row `step` of token i. */
+    row_of_doubles row(int64_t i, int step) const {
+        const dr_row &row = plan->rows.row[step];
+        const bool sums = row.read == DR_READ_KEY_PLUS_QUERY;
+        const dr_input written = row.write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY : DR_INPUT_KEY;
+        row_of_doubles x;
+        x.gain = row.gain == DR_GAIN_BETA    ? number(DR_INPUT_BETA, i, 0)
+                 : row.gain == DR_GAIN_GAMMA ? number(DR_INPUT_ERASE_GAIN, i, 0)
+                                             : 1;
+        x.value = row.value == DR_VALUE_NONE ? 0 : row.value == DR_VALUE_GAIN ? x.gain : 1;
+        for (int k = 0; k < SIZE; k++) {
+            x.read[k] = x.write[k] = number(written, i, k);
+            if (sums) x.read[k] += number(DR_INPUT_LAMBDA, i, 0) * number(DR_INPUT_QUERY, i, k);
+        }
+        if (row.read == DR_READ_NONE) x.gain = 0;
+        return x;
+    }
+};
+
+/* ---- forward ------------------------------------------------------------------------------------------------------------ */
+
+static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
+    for (int v = 0; v < SIZE; v++)
+        for (int k = 0; k < SIZE; k++) state[v][k] *= head.alpha(i, k);
+    for (int step = 0; step < head.plan->rows.steps; step++) {
+        const row_of_doubles row = head.row(i, step);
+        for (int v = 0; v < SIZE; v++) {
+            double u = row.value * head.number(DR_INPUT_VALUE, i, v);
+            for (int k = 0; k < SIZE; k++) u -= row.gain * row.read[k] * state[v][k];
+            for (int k = 0; k < SIZE; k++) state[v][k] += u * row.write[k];
+        }
+    }
+}
+
+/* Outputs, states before each chunk, and those behind the sequences. */
+static inline void check_scan(const dr_cuda_chunk_plan &plan, const void *o, const void *saved, const float *final) {
+    distance output = {0, 0}, before = {0, 0}, last = {0, 0};
+    for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
+        const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
+        static double state[SIZE][SIZE]; /* [V][K] */
+        memset(state, 0, sizeof state);
+        for (int64_t i = 0; i < plan.length; i++) {
+            for (int v = 0; v < SIZE && i % plan.chunk == 0; v++)
+                for (int k = 0; k < SIZE; k++)
+                    add_distance(&before, element(saved, (head.block(i) * SIZE + v) * SIZE + k), state[v][k]);
+            take_token(head, i, state);
+            for (int v = 0; v < SIZE; v++) {
+                double sum = 0;
+                for (int k = 0; k < SIZE; k++) sum += plan.rows.scale * state[v][k] * head.number(DR_INPUT_QUERY, i, k);
+                add_distance(&output, element(o, head.vector_at(i) + v), sum);
+            }
+        }
+        for (int v = 0; v < SIZE; v++)
+            for (int k = 0; k < SIZE; k++) add_distance(&last, (double) final[(chain * SIZE + k) * SIZE + v], state[v][k]);
+    }
+    check_near(output, "outputs are not those of the plain loops");
+    check_near(before, "the states that are saved are not those of the plain loops");
+    check_near(last, "the states behind the sequences are not those of the plain loops");
+}
+
+#endif

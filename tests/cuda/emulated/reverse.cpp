@@ -1,0 +1,118 @@
+/* The reverse scan of backends/cuda/backward on the host (block.h), where there need be no GPU: by warp groups, with one and
+ * with two groups of columns, of rules without reads by carry_linear. A program that prints a line for each case, and exits
+ * with 1 and a sentence at the first check that does not hold.
+ *
+ * The plans, the layouts of memory and the choice of the kernels are the project's own; what the forward would have left is
+ * made by prepare. Of every case:
+ *
+ *     the gradient of the state after each chunk is near plain loops in double
+ *     its bits, and those of dY, are the same with copies and products as late as may be, and by threads in a random order with
+ *     rests or where some warps are far behind
+ *     inputs, what prepare made, and memory around the tensors, are as they were
+ *     other bytes in memory beforehand give the same results, and what is not written is not touched
+ *     a bit of the gradient of an output that is flipped makes a difference, so that the comparison can fail */
+#include "block.h"
+
+#include "backends/cuda/backward/reverse.cu"
+#include "backends/cuda/chunkwise/launch.cuh"
+#include "loops.h"
+
+/* In place of gradients.cu's, for the layout of memory. */
+extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
+    return !plan->rows.channel_decay;
+}
+
+struct setting : call_memory {
+    dr_cuda_backward_call call;
+    reverse_call reverse;
+};
+
+static void make_call(setting *s, const char *rule, int tokens, int processors) {
+    dr_cuda_backward_call *call = &s->call;
+    dr_cuda_chunk_plan &plan = call->plan;
+    make_plan(s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
+    check(plan.warpgroups && plan.parts == 1 && plan.linear == plan.linear_back, "the plan is not what the case is for");
+    lay_backward(s, call);
+    if (!plan.linear) {
+        const dr_prepare_form form = dr_prepare_form_of(plan);
+        const dr_prepare_call prepare = dr_prepare_call_of<T>(plan, call->chunk, form);
+        manner = {0, false, 0};
+        dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, form, false), {plan.slots, (int64_t)plan.value_heads},
+                       PREPARE_THREADS, prepare.facts.room.bytes, NULL, prepare);
+    }
+    s->reverse = {
+        {plan, call->chunk, NULL, NULL, (void *)call->d_o, call->back.d_exit, dr_scan_lay(plan, sizeof(T), false), false},
+        call->back.d_update,
+        NULL,
+        NULL,
+        NULL,
+        false};
+}
+
+static result run(setting *s, unsigned seed, bool late, unsigned char before) {
+    return run_kernel(s, seed, late, before, [&] { return launch<T, 2>(&s->reverse, NULL); });
+}
+
+/* ---- against plain loops ------------------------------------------------------------------------------------------------ */
+
+static double gradient[SIZE][SIZE]; /* of the state behind a token, [V][K] */
+
+static void take_token_back(const head_of_doubles &head, int64_t i, const void *d_o) {
+    for (int v = 0; v < SIZE; v++)
+        for (int k = 0; k < SIZE; k++)
+            gradient[v][k] += head.plan->rows.scale * head.number(DR_INPUT_QUERY, i, k) * element(d_o, head.vector_at(i) + v);
+    for (int step = head.plan->rows.steps - 1; step >= 0; step--) {
+        const row_of_doubles row = head.row(i, step);
+        for (int v = 0; v < SIZE; v++) {
+            double d_u = 0;
+            for (int k = 0; k < SIZE; k++) d_u += gradient[v][k] * row.write[k];
+            for (int k = 0; k < SIZE; k++) gradient[v][k] -= row.gain * row.read[k] * d_u;
+        }
+    }
+    for (int v = 0; v < SIZE; v++)
+        for (int k = 0; k < SIZE; k++) gradient[v][k] *= head.alpha(i, k);
+}
+
+static void check_against_loops(const setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    distance exit = {0, 0};
+    for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
+        const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
+        memset(gradient, 0, sizeof gradient);
+        for (int64_t i = plan.length - 1; i >= 0; i--) {
+            const bool last = i == plan.length - 1 || i % plan.chunk == plan.chunk - 1; /* of its chunk */
+            for (int v = 0; v < SIZE && last; v++)
+                for (int k = 0; k < SIZE; k++)
+                    add_distance(&exit, element(s->call.back.d_exit, (head.block(i) * SIZE + v) * SIZE + k), gradient[v][k]);
+            take_token_back(head, i, s->call.d_o);
+        }
+    }
+    check_near(exit, "gradients of states are not those of the plain loops");
+}
+
+/* ---- cases -------------------------------------------------------------------------------------------------------------- */
+
+static void check_rule(const char *rule, int tokens, int processors, int groups) {
+    check_case(rule, tokens, SIZE, [&] {
+        setting s = {};
+        make_call(&s, rule, tokens, processors);
+        check(dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
+        const result want = run(&s, 0, false, BEFORE);
+        check_against_loops(&s);
+        for (unsigned seed = 0; seed < 3; seed++)
+            check(run(&s, seed, seed < 2, BEFORE) == want, "bits depend on the order of what happens");
+        check(same_where_written(want, BEFORE, run(&s, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
+              "results depend on what was in memory before");
+        ((uint16_t *)s.call.d_o)[(tokens - 1) * HEADS * SIZE] ^= 8;
+        check(run(&s, 0, false, BEFORE) != want, "a bit of an output's gradient makes no difference");
+    });
+}
+
+int main() {
+    static const char *const rules[] = {"gdn", "kda", "qdelta", "gla", "eda", "mamba2"};
+    for (const char *rule : rules) {
+        check_rule(rule, 210, 64, 1);
+        check_rule(rule, 150, 2, 2);
+    }
+    return 0;
+}
