@@ -259,4 +259,16 @@ template <typename R, typename L> static inline void check_instances(const R &ru
     check(run(true, 0, false, BEFORE) != want, "a bit of a key makes no difference");
 }
 
+/* Of a kernel alone: run(seed, late, before). loops: holds what it has left to plain loops. word: of an input. */
+template <typename R, typename L> static inline void check_orders(const R &run, const L &loops, uint16_t *word) {
+    const result want = run(0, false, BEFORE);
+    loops();
+    for (unsigned seed = 0; seed < 3; seed++)
+        check(run(seed, seed < 2, BEFORE) == want, "bits depend on the order of what happens");
+    check(same_where_written(want, BEFORE, run(0, false, BEFORE_AGAIN), BEFORE_AGAIN),
+          "results depend on what was in memory before");
+    *word ^= 8;
+    check(run(0, false, BEFORE) != want, "a bit of an input makes no difference");
+}
+
 #endif

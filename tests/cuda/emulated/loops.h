@@ -3,9 +3,15 @@
 #ifndef DR_TESTS_CUDA_EMULATED_LOOPS_H
 #define DR_TESTS_CUDA_EMULATED_LOOPS_H
 
+#include "backends/cuda/chunkwise/scan.cuh"
 #include "call.h"
 
 enum { SIZE = 128 }; /* of K and V */
+
+/* In place of gradients.cu's, for the layout of memory. */
+extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
+    return !plan->rows.channel_decay;
+}
 
 typedef struct {
     double read[SIZE], write[SIZE];
@@ -55,6 +61,26 @@ struct head_of_doubles {
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------ */
 
+/* What the scan leaves, and what it takes from the stage before it. */
+static inline void lay_forward(call_memory *s, const dr_cuda_chunk_plan &plan, dr_scan_call *call) {
+    dr_cuda_chunk_tensors tensors;
+    const auto lay = [&](char *block) {
+        dr_arena arena = {};
+        arena.block = block;
+        dr_cuda_chunk_lay(&plan, true, &arena, &tensors);
+        return arena.used;
+    };
+    lay(add_tensor(&s->left, lay(NULL))->at);
+    void *o = add_tensor(&s->left, (size_t)plan.tokens * HEADS * SIZE * sizeof(T))->at;
+    void *saved = add_tensor(&s->left, (size_t)plan.blocks * SIZE * SIZE * sizeof(T))->at;
+    float *last = (float *)add_tensor(&s->left, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+    *call = {plan, tensors, NULL, last, o, saved, dr_scan_lay(plan, sizeof(T), false), false};
+}
+
+static inline uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
+    return (uint16_t *)plan.rows.input[DR_INPUT_KEY].at + (plan.length - 1) * HEADS * SIZE;
+}
+
 static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
     for (int v = 0; v < SIZE; v++)
         for (int k = 0; k < SIZE; k++) state[v][k] *= head.alpha(i, k);
@@ -69,7 +95,8 @@ static inline void take_token(const head_of_doubles &head, int64_t i, double (&s
 }
 
 /* Outputs, states before each chunk, and those behind the sequences. */
-static inline void check_scan(const dr_cuda_chunk_plan &plan, const void *o, const void *saved, const float *final) {
+static inline void check_scan(const dr_scan_call &call) {
+    const dr_cuda_chunk_plan &plan = call.plan;
     distance output = {0, 0}, before = {0, 0}, last = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
@@ -78,16 +105,16 @@ static inline void check_scan(const dr_cuda_chunk_plan &plan, const void *o, con
         for (int64_t i = 0; i < plan.length; i++) {
             for (int v = 0; v < SIZE && i % plan.chunk == 0; v++)
                 for (int k = 0; k < SIZE; k++)
-                    add_distance(&before, element(saved, (head.block(i) * SIZE + v) * SIZE + k), state[v][k]);
+                    add_distance(&before, element(call.saved, (head.block(i) * SIZE + v) * SIZE + k), state[v][k]);
             take_token(head, i, state);
             for (int v = 0; v < SIZE; v++) {
                 double sum = 0;
                 for (int k = 0; k < SIZE; k++) sum += plan.rows.scale * state[v][k] * head.number(DR_INPUT_QUERY, i, k);
-                add_distance(&output, element(o, head.vector_at(i) + v), sum);
+                add_distance(&output, element(call.o, head.vector_at(i) + v), sum);
             }
         }
         for (int v = 0; v < SIZE; v++)
-            for (int k = 0; k < SIZE; k++) add_distance(&last, (double) final[(chain * SIZE + k) * SIZE + v], state[v][k]);
+            for (int k = 0; k < SIZE; k++) add_distance(&last, (double)call.final[(chain * SIZE + k) * SIZE + v], state[v][k]);
     }
     check_near(output, "outputs are not those of the plain loops");
     check_near(before, "the states that are saved are not those of the plain loops");

@@ -17,11 +17,6 @@
 #include "backends/cuda/chunkwise/launch.cuh"
 #include "loops.h"
 
-/* In place of gradients.cu's, for the layout of memory. */
-extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
-    return !plan->rows.channel_decay;
-}
-
 struct setting : call_memory {
     dr_cuda_backward_call call;
     reverse_call reverse;
@@ -33,13 +28,8 @@ static void make_call(setting *s, const char *rule, int tokens, int processors) 
     make_plan(s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
     check(plan.warpgroups && plan.parts == 1 && plan.linear == plan.linear_back, "the plan is not what the case is for");
     lay_backward(s, call);
-    if (!plan.linear) {
-        const dr_prepare_form form = dr_prepare_form_of(plan);
-        const dr_prepare_call prepare = dr_prepare_call_of<T>(plan, call->chunk, form);
-        manner = {0, false, 0};
-        dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, form, false), {plan.slots, (int64_t)plan.value_heads},
-                       PREPARE_THREADS, prepare.facts.room.bytes, NULL, prepare);
-    }
+    manner = {0, false, 0};
+    if (!plan.linear) check(dr_launch_prepare<T>(&plan, &call->chunk, NULL) == DR_OK, "prepare fails");
     s->reverse = {
         {plan, call->chunk, NULL, NULL, (void *)call->d_o, call->back.d_exit, dr_scan_lay(plan, sizeof(T), false), false},
         call->back.d_update,
@@ -97,14 +87,8 @@ static void check_rule(const char *rule, int tokens, int processors, int groups)
         setting s = {};
         make_call(&s, rule, tokens, processors);
         check(dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
-        const result want = run(&s, 0, false, BEFORE);
-        check_against_loops(&s);
-        for (unsigned seed = 0; seed < 3; seed++)
-            check(run(&s, seed, seed < 2, BEFORE) == want, "bits depend on the order of what happens");
-        check(same_where_written(want, BEFORE, run(&s, 0, false, BEFORE_AGAIN), BEFORE_AGAIN),
-              "results depend on what was in memory before");
-        ((uint16_t *)s.call.d_o)[(tokens - 1) * HEADS * SIZE] ^= 8;
-        check(run(&s, 0, false, BEFORE) != want, "a bit of an output's gradient makes no difference");
+        check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
+                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
     });
 }
 

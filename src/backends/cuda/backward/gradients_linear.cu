@@ -213,11 +213,12 @@ static __device__ inline void make_linear(const gradients_call &call, char *shar
     int over = 0, made = 0; /* sides told of since there are no more chunks; that hold one, as far as it matters */
     int64_t block = blockIdx.x;
     linear_rows asked = {};
-    const auto ask = [&] { /* of the next block that has rows */
-                           for (; block < plan.blocks; block += gridDim.x) {
-                               asked = ask_linear_rows(call, (unsigned)block);
-                               if (asked.x.rows > 0) break;
-                           }
+    /* the next block that has rows */
+    const auto ask = [&] {
+        for (; block < plan.blocks; block += gridDim.x) {
+            asked = ask_linear_rows(call, (unsigned)block);
+            if (asked.x.rows > 0) break;
+        }
     };
     ask();
 #pragma unroll 1

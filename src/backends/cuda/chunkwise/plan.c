@@ -1,6 +1,7 @@
 /* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
 #include "backends/cuda/chunkwise/chunkwise.h"
 #include "backends/cuda/chunkwise/kernels.h"
+#include "backends/cuda/rows/leads.h"
 #include "ops/shapes.h"
 
 static int32_t round_up(int64_t size, int32_t unit) {
@@ -41,7 +42,7 @@ static bool reads_sum(const dr_rule *rule) {
 static bool is_linear(const dr_rule *rule) {
     const dr_row *row = &rule->row[0];
     const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
-    const bool gained = row->gain == DR_GAIN_ONE || row->gain == DR_GAIN_BETA || row->gain == DR_GAIN_GAMMA;
+    const bool gained = row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
     return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
            gained && rule->query == DR_QUERY_PLAIN;
 }

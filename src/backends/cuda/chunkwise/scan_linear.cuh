@@ -142,9 +142,9 @@ static __device__ inline void dr_linear_load(const dr_group_scan_call &group_cal
     dr_scan_block x = {call, stage, call.room, place.head, key_head, place.columns, false};
 #pragma unroll 1
     for (int g = 0; g < busy; g++, x.columns += 64) {
-        dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * 64 * 64 * 2);
+        dr_scan_load_values<T>(x, now, DR_INPUT_VALUE, call.room.value + g * DR_LINEAR_TILE);
         if (rows.input[DR_INPUT_WRITE_GATE].at)
-            dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * 64 * 64 * 2);
+            dr_scan_load_values<T>(x, now, DR_INPUT_WRITE_GATE, group_call.gate + g * DR_LINEAR_TILE);
     }
 }
 
@@ -278,7 +278,7 @@ static __device__ inline void dr_linear_multiply(const dr_scan_room &room, unsig
     dr_group_begin();
 #pragma unroll
     for (int k = 0; k < boxes * 4; k++) {
-        const unsigned on = (unsigned)(k / 4 * 8192 + k % 4 * 32);
+        const unsigned on = (unsigned)(k / 4 * DR_LINEAR_TILE + k % 4 * 32);
         dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), k > 0);
     }
     dr_group_commit();
