@@ -9,6 +9,7 @@
  *     its bits, and those of dY, are the same with copies and products as late as may be, and by threads in a random order with
  *     rests or where some warps are far behind
  *     inputs, what prepare made, and memory around the tensors, are as they were
+ *     where others are told of chunks that are done, all are told of
  *     other bytes in memory beforehand give the same results, and what is not written is not touched
  *     a bit of the gradient of an output that is flipped makes a difference, so that the comparison can fail */
 #include "block.h"
@@ -36,7 +37,10 @@ static void make_call(setting *s, const char *rule, int tokens, int processors) 
         NULL,
         NULL,
         NULL,
-        false};
+        false,
+        plan.linear || dr_group_scan_groups(plan) > 1
+            ? NULL
+            : (unsigned *)add_tensor(&s->left, SEQUENCES * HEADS * 2 * sizeof(unsigned))->at};
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
@@ -78,6 +82,8 @@ static void check_against_loops(const setting *s) {
         }
     }
     check_near(exit, "gradients of states are not those of the plain loops");
+    for (int i = 0; i < SEQUENCES * HEADS * 2 && s->reverse.done; i++)
+        check(s->reverse.done[i] == plan.slots / SEQUENCES, "not all chunks are told of");
 }
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */

@@ -9,8 +9,9 @@
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
  *
- * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits. Where rows read nothing and the forward
- * took all from the inputs (plan.linear_back), so does the backward: reverse makes dS' alone, gradients_linear the rest.
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits; where reverse leaves multiprocessors, it
+ * runs beside it. Where rows read nothing and the forward took all from the inputs (plan.linear_back), so does the backward:
+ * reverse makes dS' alone, gradients_linear the rest.
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -47,6 +48,7 @@ typedef struct {
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */
+    unsigned *reversed;  /* [sequences][HV][Vp/64] chunks that reverse is done with; NULL: nothing runs beside it */
 } dr_cuda_backward_tensors;
 
 typedef struct {
@@ -76,6 +78,8 @@ dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
 /* Updates, keys and decay in one, where that fits. */
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
+/* Whether that runs beside reverse, and takes chunks as they are done: tensors.reversed is there then. */
+bool dr_cuda_backward_beside(const dr_cuda_chunk_plan *plan);
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream); /* gradients calls it */
 /* The diagonal scan's backward behind gradients (dr_cuda_diagonal_rows_back). */

@@ -340,8 +340,8 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     const gradients_call known = gradients_of(*call);
     const auto run = [&](auto kernel) {
-        return dr_cuda_launch("gradients", kernel, {grid}, chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES,
-                              stream, known);
+        return dr_cuda_launch_when(known.early, "gradients", kernel, {grid},
+                                   chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, known);
     };
     /* of calls without reads, those that training makes are mostly gradients_linear's */
     if constexpr (key_boxes == 2 && value_boxes == 2 && reading != READS_NOTHING)

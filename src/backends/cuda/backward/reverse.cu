@@ -343,7 +343,8 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream
                                   call->back.local,
                                   call->back.between,
                                   call->back.passage,
-                                  false};
+                                  false,
+                                  call->back.reversed};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);

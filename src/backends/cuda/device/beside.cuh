@@ -1,7 +1,8 @@
 /* A kernel that runs beside the one that makes what it takes, on multiprocessors that the maker leaves to it (sm_90).
  *
- *     maker    every block: flags := 0, dr_beside_open     then, whenever something is made: dr_flag_raise
- *     taker    dr_flags_await before what it takes         at its end, in one block or in all: dr_beside_close
+ *     maker    every block: flags := 0, dr_beside_open       then, whenever something is made: dr_flag_raise, dr_count_raise
+ *     taker    dr_flags_await, dr_counts_await before what   at its end, in one block or in all: dr_beside_close
+ *              it takes
  *
  * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
  * have opened are on the multiprocessors and wait at most for what others of them have begun, so that everything that the taker
@@ -36,6 +37,27 @@ static __device__ inline int dr_flags_await(const unsigned *flags, int apart, in
     } while (!(raised & 1));
     __syncwarp(); /* what one lane has acquired all of them may load */
     return raised == 0xffffffffu ? 32 : __ffs((int)~raised) - 1;
+}
+
+/* The same where a maker counts what it has made, one thing after another, and the taker waits until all makers have made so
+ * many: a count of each. Nothing is waited for again that has been seen. */
+static __device__ inline void dr_count_raise(unsigned *count, unsigned made) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(count), "r"(made) : "memory");
+}
+
+/* A warp: waits until the least of the counts is `enough`. Returns the least. */
+static __device__ inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
+    unsigned least;
+    do {
+        least = ~0u;
+        for (int i = (int)(threadIdx.x % 32); i < makers; i += 32) {
+            unsigned made;
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(counts + i) : "memory");
+            least = made < least ? made : least;
+        }
+        least = __reduce_min_sync(0xffffffffu, least);
+    } while (least < enough);
+    return least;
 }
 
 /* All threads of a block; what they wrote before is seen by the taker's blocks. */

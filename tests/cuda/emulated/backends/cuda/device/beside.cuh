@@ -12,6 +12,19 @@ static inline int dr_flags_await(const unsigned *, int, int) {
     grid_fail("dr_flags_await is not emulated");
 }
 
+static inline void dr_count_raise(unsigned *count, unsigned made) {
+    if (made < *count) grid_fail("a count falls");
+    *count = made;
+}
+
+/* All makers have ended. */
+static inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
+    unsigned least = ~0u;
+    for (int i = 0; i < makers; i++) least = counts[i] < least ? counts[i] : least;
+    if (least < enough) grid_fail("a count is waited for that nobody raises");
+    return least;
+}
+
 static inline void dr_beside_open() {}
 static inline void dr_beside_close() {}
 
