@@ -132,10 +132,11 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const dr_group_scan_kernel kernel =
         plan->key_width == 64 ? dr_group_scan_choose<T, 1>(call, groups) : dr_group_scan_choose<T, 2>(call, groups);
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated);
+    const int beside = groups == 1 ? DR_LEAVE_BYTES : 0;
+    const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, true, beside);
     return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel,
                                {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, 128 + 128 * groups,
-                               dr_group_scan_bytes(group_call), stream, group_call);
+                               dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
 template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {

@@ -63,6 +63,15 @@ static __host__ __device__ inline int dr_group_scan_bytes(const dr_group_scan_ca
     return call.stages * (call.call.room.bytes + 2 * (int)sizeof(uint64_t));
 }
 
+/* Where one group computes, outputs leave by the copying warps, so that nothing of them stands between one chunk's products and
+ * the next one's. Behind the stages' barriers one that says that a chunk's outputs are laid, and one that they are taken; then
+ * their tile. */
+enum { DR_LEAVE_LAID = 0, DR_LEAVE_TAKEN = 8, DR_LEAVE_BYTES = 1024 + 64 * 64 * 2 };
+
+static __host__ __device__ inline int dr_leave_tile(const dr_group_scan_call &call) {
+    return (dr_group_scan_bytes(call) + 16 + 1023) / 1024 * 1024;
+}
+
 #ifdef DR_CUDA_WARPGROUPS
 
 static __device__ inline unsigned dr_group_filled(const dr_group_scan_call &call, unsigned shared, int stage) {
@@ -79,12 +88,14 @@ static __device__ inline char *dr_group_forget(char *shared) {
 }
 
 /* Opens the barriers of a block in which so many groups compute, before any thread meets at one. */
-static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy) {
+static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy, bool leaves = false) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < call.stages; i++) {
             dr_gate_open(dr_group_filled(call, shared, i), 128);
             dr_gate_open(dr_group_free(call, shared, i), 128 * busy);
         }
+        const unsigned leave = shared + (unsigned)dr_group_scan_bytes(call);
+        if (leaves) dr_gate_open(leave + DR_LEAVE_LAID, 128), dr_gate_open(leave + DR_LEAVE_TAKEN, 128);
     }
     __syncthreads();
 }
@@ -265,9 +276,56 @@ static __device__ inline void dr_group_tell(const dr_group_scan_call &group_call
     dr_group_next(told, group_call.stages);
 }
 
-/* columns: of V that the computing groups have, from the first and from the second on; -1: none. beside: prepare may run beside
- * the scan. */
-template <typename T, int boxes, int queries, int reading, bool beside>
+/* What a copying thread knows of the outputs: chunks of which they have left, where its part of the next ones goes, eight
+ * columns of every 16th row, and bytes from one to the next and from chunk to chunk; at NULL: by general stores. */
+typedef struct {
+    int done;
+    char *at;
+    int64_t step, chunk;
+} dr_leave;
+
+template <typename T>
+static __device__ inline dr_leave dr_leave_open(const dr_scan_call &call, const dr_scan_place &place, int64_t first) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int thread = (int)threadIdx.x;
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    dr_leave leave = {0, NULL, 16 * stride * (int)sizeof(T), call.plan.chunk * stride * (int)sizeof(T)};
+    if (rows.aligned && place.columns + 64 <= rows.value_size)
+        leave.at = (char *)((T *)call.o + (first + thread / 8) * stride + place.head * rows.value_size + place.columns +
+                            thread % 8 * 8);
+    return leave;
+}
+
+/* The next chunk's outputs, when they are laid. first, last: the part's first token, and where its sequence ends. */
+template <typename T, int queries>
+static __device__ inline void dr_leave_chunk(const dr_group_scan_call &group_call, const dr_scan_place &place, dr_leave &leave,
+                                             int64_t first, int64_t last, char *shared) {
+    const dr_scan_call &call = group_call.call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int thread = (int)threadIdx.x, chunk = call.plan.chunk;
+    const int64_t token = first + leave.done * (int64_t)chunk, left = last - token;
+    const int tokens = left < chunk ? (int)left : chunk;
+    const unsigned gates = dr_shared_address(shared) + (unsigned)dr_group_scan_bytes(group_call);
+    const char *tile = shared + dr_leave_tile(group_call);
+    dr_gate_wait(gates + DR_LEAVE_LAID, (unsigned)leave.done % 2);
+    if (leave.at) {
+        const char *from = tile + thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4);
+#pragma unroll
+        for (int j = 0; j < queries / 16; j++)
+            if (j * 16 + thread / 8 < tokens) *(uint4 *)(leave.at + j * leave.step) = *(const uint4 *)(from + j * 2048);
+        leave.at += leave.chunk;
+    } else {
+        const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+        const dr_strided<T> to = {(T *)call.o + token * stride + place.head * rows.value_size + place.columns, stride, tokens};
+        dr_store_rows<T>(to, tile, rows.value_size - place.columns, rows.aligned);
+    }
+    dr_gate_arrive(gates + DR_LEAVE_TAKEN);
+    leave.done++;
+}
+
+/* columns: of V that the computing groups have, from the first and from the second on; -1: none. single: one group computes,
+ * and prepare may run beside the scan. */
+template <typename T, int boxes, int queries, int reading, bool single>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
@@ -286,11 +344,19 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         group_call, place, key_head, block, now.first, columns, dr_source_of(rows.input[DR_INPUT_VALUE]),
         rows.steps <= 2 && row >= 0 ? 64 / rows.steps : 0, row, 1);
 
+    const int64_t first = now.first;
+    dr_leave leave = {};
+    if (single) leave = dr_leave_open<T>(call, place, first);
     dr_group_turn at = {0, 1}, told = {0, 0};
     int seen = 0; /* chunks from the next one on whose flags are known to be raised */
     for (int chunk = place.begin; chunk < place.end; chunk++) {
-        if (beside && tensors.made && seen-- == 0)
-            seen = dr_flags_await(tensors.made + block, plan.value_heads, place.end - chunk) - 1;
+        if (single && tensors.made && seen-- == 0) {
+            const unsigned laid = gates + (unsigned)dr_group_scan_bytes(group_call) + DR_LEAVE_LAID;
+            while ((seen = dr_flags_look(tensors.made + block, plan.value_heads, place.end - chunk)) == 0)
+                if (leave.done < chunk - place.begin && __all_sync(0xffffffffu, dr_gate_passed(laid, (unsigned)leave.done % 2)))
+                    dr_leave_chunk<T, queries>(group_call, place, leave, first, last, shared);
+            seen--;
+        }
         dr_gate_wait(dr_group_free(group_call, gates, at.stage), at.turn);
         const int64_t left = last - now.first;
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
@@ -314,6 +380,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         }
         if (gated) load(DR_INPUT_WRITE_GATE, group_call.gate);
         dr_copy_commit();
+        if (single) /* of chunks that have left their stage */
+            while (leave.done <= chunk - place.begin - group_call.stages)
+                dr_leave_chunk<T, queries>(group_call, place, leave, first, last, shared);
         if (group_call.stages == 2)
             dr_group_tell<0>(group_call, gates, told);
         else if (chunk > place.begin)
@@ -323,7 +392,9 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         block += plan.value_heads;
     }
     if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
-    if (beside && tensors.made) dr_beside_close();
+    if (single)
+        while (leave.done < place.end - place.begin) dr_leave_chunk<T, queries>(group_call, place, leave, first, last, shared);
+    if (single && tensors.made) dr_beside_close();
 }
 
 #endif

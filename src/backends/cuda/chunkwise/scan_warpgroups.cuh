@@ -6,7 +6,8 @@
  *
  * In a chunk U = S R~ and Q~ S are asked for at once. While they are under way the state decays, and rows are made ready, so
  * that little stands between U and X^T Y, which goes before P' Y, which nothing waits for. Where a key and lambda times a query
- * are read, Q~ S goes first and joins what the rows write while U is under way. */
+ * are read, Q~ S goes first and joins what the rows write while U is under way. Outputs of one group leave by the copying
+ * warps. */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
@@ -217,6 +218,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     const int64_t end = dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1);
     int64_t block = (place.slot + place.begin) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
+    unsigned taken = 1; /* the turn of the outputs that were laid before */
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         const char *stage = shared + at.stage * call.room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
@@ -269,11 +271,18 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
         dr_group_commit();
         dr_group_wait<0>();
-        if (queries) {
+        if (queries && groups > 1) {
             const int64_t left = end - token;
             dr_group_put_output<T, rows>(call, place, value, shared, token, left < plan.chunk ? (int)left : plan.chunk, o);
         }
         dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        if (queries && groups == 1) {
+            const unsigned leave = gates + (unsigned)dr_group_scan_bytes(group_call);
+            dr_gate_wait(leave + DR_LEAVE_TAKEN, taken);
+            dr_group_lay_output<T, rows>(gates + (unsigned)dr_leave_tile(group_call), o);
+            dr_gate_arrive(leave + DR_LEAVE_LAID);
+            taken ^= 1;
+        }
         dr_group_next(at, group_call.stages);
         token += plan.chunk;
         block += plan.value_heads;
@@ -301,7 +310,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
         busy++;
     }
     if (busy == 0) return;
-    dr_group_open(group_call, dr_shared_address(shared), busy);
+    dr_group_open(group_call, dr_shared_address(shared), busy, groups == 1);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
         dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared, dr_scan_find(call, first, rest), columns);

@@ -1,7 +1,7 @@
 /* A kernel that runs beside the one that makes what it takes, on multiprocessors that the maker leaves to it (sm_90).
  *
  *     maker    every block: flags := 0, dr_beside_open       then, whenever something is made: dr_flag_raise, dr_count_raise
- *     taker    dr_flags_await, dr_counts_await before what   at its end, in one block or in all: dr_beside_close
+ *     taker    dr_flags_look, dr_counts_await before what    at its end, in one block or in all: dr_beside_close
  *              it takes
  *
  * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
@@ -24,17 +24,13 @@ static __device__ inline void dr_flag_raise(unsigned *flag) {
     asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
 }
 
-/* A warp: waits for the first of `count` flags so many elements apart. Returns how many of the first 32 are raised without a
- * gap. */
-static __device__ inline int dr_flags_await(const unsigned *flags, int apart, int count) {
+/* A warp: how many of `count` flags so many elements apart, and of the first 32, are raised without a gap. */
+static __device__ inline int dr_flags_look(const unsigned *flags, int apart, int count) {
     const int lane = (int)(threadIdx.x % 32);
-    unsigned raised;
-    do {
-        unsigned mine = 0;
-        if (lane < count)
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(mine) : "l"(flags + (int64_t)lane * apart) : "memory");
-        raised = __ballot_sync(0xffffffffu, mine != 0);
-    } while (!(raised & 1));
+    unsigned mine = 0;
+    if (lane < count)
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(mine) : "l"(flags + (int64_t)lane * apart) : "memory");
+    const unsigned raised = __ballot_sync(0xffffffffu, mine != 0);
     __syncwarp(); /* what one lane has acquired all of them may load */
     return raised == 0xffffffffu ? 32 : __ffs((int)~raised) - 1;
 }

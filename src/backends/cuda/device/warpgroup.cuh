@@ -38,6 +38,16 @@ static __device__ inline void dr_gate_wait(unsigned gate, unsigned turn) {
         : "memory");
 }
 
+/* Whether that has come. */
+static __device__ inline bool dr_gate_passed(unsigned gate, unsigned turn) {
+    unsigned passed;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed)
+                 : "r"(gate), "r"(turn)
+                 : "memory");
+    return passed;
+}
+
 /* What this thread wrote to shared memory, or saw written, comes before what the matrix units read there. */
 static __device__ inline void dr_shared_fence() {
 #ifdef DR_CUDA_WARPGROUPS

@@ -8,8 +8,8 @@ static inline void dr_flag_raise(unsigned *flag) {
     *flag = 1;
 }
 
-static inline int dr_flags_await(const unsigned *, int, int) {
-    grid_fail("dr_flags_await is not emulated");
+static inline int dr_flags_look(const unsigned *, int, int) {
+    grid_fail("dr_flags_look is not emulated");
 }
 
 static inline void dr_count_raise(unsigned *count, unsigned made) {

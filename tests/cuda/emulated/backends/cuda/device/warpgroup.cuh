@@ -25,6 +25,10 @@ static inline void dr_gate_wait(unsigned gate, unsigned turn) {
     gate_wait(gate, turn);
 }
 
+static inline bool dr_gate_passed(unsigned, unsigned) {
+    grid_fail("dr_gate_passed is not emulated");
+}
+
 static inline void dr_shared_fence() {}
 
 template <int registers> static inline void dr_registers_take() {}
