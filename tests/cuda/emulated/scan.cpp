@@ -26,12 +26,14 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     });
 }
 
-/* processors: what the number of groups follows from. */
-static void check_rule(const char *rule, int tokens, int processors, int groups) {
+/* processors: what the number of groups follows from. beside: prepare's blocks stay, in the scan's order, and raise flags. */
+static void check_rule(const char *rule, int tokens, int processors, int groups, bool beside = false) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
         make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
+        if (beside) dr_cuda_chunk_plan_beside(s.recurrence.rule, &plan);
+        check((plan.beside.processors > 0) == beside, "prepare is not where the case is for");
         check(plan.warpgroups && !plan.linear && plan.parts == 1 && !plan.scan_inside && dr_group_scan_groups(plan) == groups,
               "the plan is not what the case is for");
         lay_forward(&s, plan, &s.call);
@@ -44,6 +46,7 @@ int main() {
     for (const char *rule : rules) {
         check_rule(rule, 210, 64, 1);
         check_rule(rule, 150, 2, 2);
+        check_rule(rule, 210, 16, 1, true);
     }
     return 0;
 }

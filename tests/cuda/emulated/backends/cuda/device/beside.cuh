@@ -8,8 +8,12 @@ static inline void dr_flag_raise(unsigned *flag) {
     *flag = 1;
 }
 
-static inline int dr_flags_look(const unsigned *, int, int) {
-    grid_fail("dr_flags_look is not emulated");
+/* By each thread of the warp. */
+static inline int dr_flags_look(const unsigned *flags, int apart, int count) {
+    int raised = 0;
+    while (raised < count && raised < 32 && flags[raised * apart] == 1) raised++;
+    if (raised == 0) grid_fail("a flag is waited for that nobody raises");
+    return raised;
 }
 
 static inline void dr_count_raise(unsigned *count, unsigned made) {
