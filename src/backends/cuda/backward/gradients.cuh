@@ -350,8 +350,7 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         }
         if (call.early) {
             const unsigned chunks = dr_divide(index, call.by.chains) + 1;
-            if (reversed < chunks)
-                reversed = dr_counts_await(call.back.reversed, (int)call.by.chains.by * value_boxes, chunks);
+            if (reversed < chunks) reversed = dr_counts_await(call.back.reversed, (int)call.by.chains.by * value_boxes, chunks);
         }
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;

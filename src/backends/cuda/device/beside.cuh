@@ -53,6 +53,7 @@ static __device__ inline unsigned dr_counts_await(const unsigned *counts, int ma
         }
         least = __reduce_min_sync(0xffffffffu, least);
     } while (least < enough);
+    __syncwarp(); /* as above */
     return least;
 }
 
