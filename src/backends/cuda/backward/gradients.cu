@@ -6,12 +6,13 @@
  *     G = scale dO U^T f, M = s dY U^T f              a group one of them
  *     what q~, r and w get                            a group 64 channels of K
  *
- * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Four warps copy tiles of 16 KB into a
- * ring of places, each of them a whole one, as far ahead as places are free: what a warp does for a tile takes longer than the
- * memory does, and so four are on their way. They make the decays of a chunk and lead the gradients of decays and gains to
- * their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have arrived at the first
- * barrier of its place, and done with when all computing threads have at the second. The tiles come in an order in which those
- * that are left early take the places of those that are needed first (chunk_shape). */
+ * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Where reverse leaves multiprocessors,
+ * blocks begin beside it on those, and take chunks as it is done with them, until the others come (backward.h). Four warps copy
+ * tiles of 16 KB into a ring of places, each of them a whole one, as far ahead as places are free: what a warp does for a tile
+ * takes longer than the memory does, and so four are on their way. They make the decays of a chunk and lead the gradients of
+ * decays and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have
+ * arrived at the first barrier of its place, and done with when all computing threads have at the second. The tiles come in an
+ * order in which those that are left early take the places of those that are needed first (chunk_shape). */
 #include "backends/cuda/backward/gradients_keys.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"

@@ -1,7 +1,8 @@
 /* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products of
  * scan_warpgroups.cuh, the copying warps and the barriers of scan_stages.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are
  * asked for at once; dY^T is taken from the first two while the third, which adds to dS^T, is under way. Where rows read key +
- * lambda query, the third waits for dY: it is Q^T (dO - lambda c dY), and keys take the place of R~. */
+ * lambda query, the third waits for dY: it is Q^T (dO - lambda c dY), and keys take the place of R~. Where gradients runs
+ * beside it, a copying thread counts the chunks whose stages are free again: what was made of them is stored then. */
 #ifndef DR_CUDA_REVERSE_WARPGROUPS_CUH
 #define DR_CUDA_REVERSE_WARPGROUPS_CUH
 

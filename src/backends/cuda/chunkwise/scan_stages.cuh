@@ -3,7 +3,9 @@
  *
  * A stage is filled when all copying threads have passed its first barrier, and free when all computing threads have passed
  * its second one (each thread by itself: racecheck does not follow one that passes for its warp): computing warps wait for
- * nobody but the copies. Whole chunks come by pointers that go from chunk to chunk. */
+ * nobody but the copies. Whole chunks come by pointers that go from chunk to chunk. Where one group computes, the copying warps
+ * also store its outputs, a chunk's when they have asked for the tiles of the third after it, so that they hardly wait for
+ * them. */
 #ifndef DR_CUDA_SCAN_STAGES_CUH
 #define DR_CUDA_SCAN_STAGES_CUH
 
