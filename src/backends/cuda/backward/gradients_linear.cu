@@ -42,14 +42,6 @@ template <typename T> static __device__ inline void copy_box(char *to, const T *
     dr_copy_rows<T>(to + BOX, 64, 1, 64, true, 64, 0, 1, below);
 }
 
-/* The chunk's tokens of an input, boxes of 64 columns. */
-template <typename T>
-static __device__ inline void copy_tokens(char *to, const dr_row_block &x, const dr_source &source, int head, int boxes,
-                                          int size, bool aligned) {
-    const dr_strided<T> from = {(const T *)source.at + x.place.first * source.token + head * source.head, source.token, x.rows};
-    dr_copy_rows<T>(to, 64, boxes, size, aligned, 64, 0, 1, from);
-}
-
 template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void copy_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
@@ -76,13 +68,14 @@ static __device__ inline void copy_linear(const gradients_call &call, char *shar
             else if (i < shape::output)
                 copy_box<T>(to, exits + (i - shape::exit) * 64, width, value_boxes * 64);
             else if (i == shape::key)
-                copy_tokens<T>(to, x, dr_write_source(rows), x.key_head, key_boxes, key_size, aligned);
+                dr_load_tokens<T>(to, dr_write_source(rows), x.place, x.key_head, 0, key_size, key_boxes, aligned);
             else if (i == shape::query)
-                copy_tokens<T>(to, x, dr_query_source(rows), x.key_head, key_boxes, key_size, aligned);
+                dr_load_tokens<T>(to, dr_query_source(rows), x.place, x.key_head, 0, key_size, key_boxes, aligned);
             else if (i == shape::value)
-                copy_tokens<T>(to, x, dr_source_of(rows.input[DR_INPUT_VALUE]), x.head, value_boxes, value_size, aligned);
+                dr_load_tokens<T>(to, dr_source_of(rows.input[DR_INPUT_VALUE]), x.place, x.head, 0, value_size, value_boxes,
+                                  aligned);
             else
-                copy_tokens<T>(to, x, d_o, x.head, value_boxes, value_size, aligned);
+                dr_load_tokens<T>(to, d_o, x.place, x.head, 0, value_size, value_boxes, aligned);
             tell_tile(base, at, aligned);
             at = ring_forward(at, 1);
         }

@@ -71,9 +71,7 @@ static __device__ inline void dr_carry_load(dr_group_stream &stream, const dr_cu
         return;
     }
     if (stream.at) stream.at += 4 * (int64_t)stream.step + stream.skip;
-    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
-                                place.tokens};
-    dr_copy_rows<T>(tile, 64, boxes, size - column, rows.aligned, 64, 0, 1, from);
+    dr_load_tokens<T>(tile, source, place, head, column, size, boxes, rows.aligned);
 }
 
 static __device__ inline unsigned dr_carry_filled(const dr_carry_call &call, unsigned shared, int stage) {

@@ -91,6 +91,15 @@ static __device__ inline void dr_scan_load_reader(const dr_scan_block &x, const 
     }
 }
 
+/* Vectors of one head of a chunk's tokens, columns `column` .. of `size`, to boxes of 64 rows; zeros where there are none. */
+template <typename T>
+static __device__ inline void dr_load_tokens(char *tile, const dr_source &source, const dr_chunk_place &place, int head,
+                                             int column, int size, int boxes, bool aligned) {
+    const dr_strided<T> from = {(const T *)source.at + place.first * source.token + head * source.head + column, source.token,
+                                place.tokens};
+    dr_copy_rows<T>(tile, 64, boxes, size - column, aligned, 64, 0, 1, from);
+}
+
 /* 64 columns of a tensor of V's, value or write gate, to a tile of a chunk's rows. Rows without a value are zeros. */
 template <typename T>
 static __device__ inline void dr_load_values(char *tile, const dr_cuda_rows &rows, const dr_chunk_place &place, int head,

@@ -133,9 +133,7 @@ static __device__ inline void dr_linear_load(const dr_group_scan_call &group_cal
     const dr_cuda_rows &rows = call.plan.rows;
     const int key_head = place.head / rows.group;
     const auto load = [&](const dr_source &source, int tile) {
-        const dr_strided<T> from = {(const T *)source.at + now.first * source.token + key_head * source.head, source.token,
-                                    now.tokens};
-        dr_copy_rows<T>(stage + tile, 64, boxes, rows.key_size, rows.aligned, 64, 0, 1, from);
+        dr_load_tokens<T>(stage + tile, source, now, key_head, 0, rows.key_size, boxes, rows.aligned);
     };
     load(dr_write_source(rows), call.room.exit);
     load(dr_query_source(rows), call.room.query);
@@ -152,14 +150,9 @@ static __device__ inline void dr_linear_load(const dr_group_scan_call &group_cal
 template <typename T>
 static __device__ inline void dr_linear_store(const dr_scan_call &call, const dr_scan_place &place, int busy, int64_t token,
                                               int tokens, const char *tiles) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
 #pragma unroll 1
-    for (int g = 0; g < busy; g++) {
-        const int column = place.columns + g * 64;
-        const dr_strided<T> to = {(T *)call.o + token * stride + place.head * rows.value_size + column, stride, tokens};
-        dr_store_rows<T>(to, tiles + g * DR_LINEAR_TILE, rows.value_size - column, rows.aligned);
-    }
+    for (int g = 0; g < busy; g++)
+        dr_group_store_output<T>(call, place.head, place.columns + g * 64, token, tokens, tiles + g * DR_LINEAR_TILE);
 }
 
 /* Tiles of the chunks ahead, and outputs of the chunk that leaves a stage. */

@@ -298,12 +298,21 @@ static __device__ inline dr_leave dr_leave_open(const dr_scan_call &call, const 
     return leave;
 }
 
+/* A tile of outputs to rows of o, 64 columns from `column` on. */
+template <typename T>
+static __device__ inline void dr_group_store_output(const dr_scan_call &call, int head, int column, int64_t token, int tokens,
+                                                    const char *tile) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
+    const dr_strided<T> to = {(T *)call.o + token * stride + head * rows.value_size + column, stride, tokens};
+    dr_store_rows<T>(to, tile, rows.value_size - column, rows.aligned);
+}
+
 /* The next chunk's outputs, when they are laid. first, last: the part's first token, and where its sequence ends. */
 template <typename T, int queries>
 static __device__ inline void dr_leave_chunk(const dr_group_scan_call &group_call, const dr_scan_place &place, dr_leave &leave,
                                              int64_t first, int64_t last, char *shared) {
     const dr_scan_call &call = group_call.call;
-    const dr_cuda_rows &rows = call.plan.rows;
     const int thread = (int)threadIdx.x, chunk = call.plan.chunk;
     const int64_t token = first + leave.done * (int64_t)chunk, left = last - token;
     const int tokens = left < chunk ? (int)left : chunk;
@@ -317,9 +326,7 @@ static __device__ inline void dr_leave_chunk(const dr_group_scan_call &group_cal
             if (j * 16 + thread / 8 < tokens) *(uint4 *)(leave.at + j * leave.step) = *(const uint4 *)(from + j * 2048);
         leave.at += leave.chunk;
     } else {
-        const int64_t stride = (int64_t)rows.value_heads * rows.value_size;
-        const dr_strided<T> to = {(T *)call.o + token * stride + place.head * rows.value_size + place.columns, stride, tokens};
-        dr_store_rows<T>(to, tile, rows.value_size - place.columns, rows.aligned);
+        dr_group_store_output<T>(call, place.head, place.columns, token, tokens, tile);
     }
     dr_gate_arrive(gates + DR_LEAVE_TAKEN);
     leave.done++;
