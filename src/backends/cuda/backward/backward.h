@@ -48,7 +48,7 @@ typedef struct {
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */
-    unsigned *reversed;  /* [sequences][HV][Vp/64] chunks that reverse is done with; NULL: nothing runs beside it */
+    unsigned *reversed;  /* [sequences][HV][Vp/64] chunks that reverse is done with, for gradients beside it; NULL: it is not */
 } dr_cuda_backward_tensors;
 
 typedef struct {
@@ -78,8 +78,6 @@ dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
 /* Updates, keys and decay in one, where that fits. */
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
-/* Whether that runs beside reverse, and takes chunks as they are done: tensors.reversed is there then. */
-bool dr_cuda_backward_beside(const dr_cuda_chunk_plan *plan);
 dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
 dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream); /* gradients calls it */
 /* The diagonal scan's backward behind gradients (dr_cuda_diagonal_rows_back). */
