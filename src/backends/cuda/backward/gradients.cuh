@@ -326,7 +326,7 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
     unsigned reversed = 0; /* chunks of each sequence and head that are known to be there */
 #pragma unroll 1
-    for (unsigned index = blockIdx.x + (call.early && blockIdx.x >= call.early ? call.alone : 0); over < 2;
+    for (unsigned index = blockIdx.x + (blockIdx.x >= call.early ? call.alone : 0); over < 2;
          index += index < call.alone ? call.early : gridDim.x) {
         const bool more = index < (unsigned)plan.blocks;
         const dr_row_block x = find_row_block(call, more ? index : 0);
