@@ -124,11 +124,10 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
     __barrier_sync_count(1, 128);
 }
 
-/* What a chunk's rows are made of, asked for while the one before is summed. */
+/* What a chunk's rows are made of, asked for while the one before is summed; the decay of a row of make_decays. */
 typedef struct {
     dr_row_block x;
-    float log_decay; /* of a row of make_decays */
-    dr_map_gain_inputs gain;
+    dr_linear_row row;
 } linear_rows;
 
 static __device__ inline dr_prepare_block prepared_block(const dr_row_block &x) {
@@ -136,14 +135,9 @@ static __device__ inline dr_prepare_block prepared_block(const dr_row_block &x) 
 }
 
 static __device__ inline linear_rows ask_linear_rows(const gradients_call &call, unsigned block) {
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int i = (int)(threadIdx.x % 128), row = i / 32 * 16 + i % 16;
-    linear_rows asked = {find_row_block(call, block), 0, {}};
-    const dr_prepare_block prepared = prepared_block(asked.x);
-    if (rows.scalar_decay && row < asked.x.rows)
-        asked.log_decay = dr_chunk_scalar(rows, DR_INPUT_LOG_DECAY, prepared, row, 0, asked.x.head);
-    if (i < 64) asked.gain = dr_prepare_gain_inputs<DR_PREPARE_LINEAR>(rows, prepared, i);
-    return asked;
+    const int i = (int)(threadIdx.x % 128);
+    const dr_row_block x = find_row_block(call, block);
+    return {x, dr_linear_ask(call.plan.rows, prepared_block(x), i / 32 * 16 + i % 16, i < 64 ? i : 64)};
 }
 
 static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const linear_rows &asked, bool plain,
@@ -158,8 +152,8 @@ static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call
             to.beyond = dr_given_state(call, x, true) != NULL;
         }
     }
-    if (i < 64) to.value[i] = dr_linear_factors(rows, prepared_block(x), i, asked.gain).value;
-    make_decays(rows, expf(asked.log_decay), plain, to.decay);
+    if (i < 64) to.value[i] = dr_linear_factors(rows, prepared_block(x), i, asked.row.gain).value;
+    make_decays(rows, expf(asked.row.log_decay), plain, to.decay);
 }
 
 /* Leaves `tiles` from the one that is `at`. */
@@ -171,17 +165,16 @@ static __device__ inline void leave_tiles(unsigned base, ring_at at, int tiles) 
     }
 }
 
-/* S . dS', by warp; and leaves their tiles. Behind the first of them tiles that came before are left: `behind` up to there,
- * which nobody here has read, and which have come. */
+/* S . dS', by warp; and leaves their tiles. When the first of them have come, so have tiles that came before: these are left,
+ * from `behind` on, which nobody here has read. */
 template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void sum_exit(const dr_cuda_backward_call &call, const chunk_rows &told, chunk_sums &sums,
                                        const char *shared, unsigned base, ring_at at, ring_at behind, int tiles) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    dr_gate_wait(filled_gate(base, at.place), at.turn);
-    leave_tiles(base, behind, tiles);
     for (int b = 0; b < key_boxes; b++) {
         const ring_at state = ring_forward(at, shape::state + b), exit = ring_forward(at, shape::exit + b);
         dr_gate_wait(filled_gate(base, state.place), state.turn);
+        if (b == 0) leave_tiles(base, behind, tiles);
         dr_gate_wait(filled_gate(base, exit.place), exit.turn);
         if (!call.plan.rows.scalar_decay) continue;
         const char *before = shared + state.place * PLACE, *after = shared + exit.place * PLACE;
