@@ -250,7 +250,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     constexpr bool has_values = only < value_boxes, has_keys = only < key_boxes;
     const dr_cuda_chunk_plan &plan = call.plan;
-    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? same_in_warp((int)(threadIdx.x / 128) - 1) : only,
+    const int thread = (int)(threadIdx.x % 128), group = only < 0 ? dr_same_in_warp((int)(threadIdx.x / 128) - 1) : only,
               lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
     ring_at at = {0, 0};
@@ -298,7 +298,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         }
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, shape::tiles);
-        at.place = same_in_warp(at.place);
+        at.place = dr_same_in_warp(at.place);
         turn ^= side;
         side ^= 1;
     }

@@ -14,7 +14,7 @@
 enum { PLACES = 12, PLACE = 16 * 1024 };
 
 /* What a chunk takes here, in chunks of the reverse scan (docs/cuda.md). */
-enum { GRADIENTS_TIME = 6 };
+enum { GRADIENTS_TIME = 5 };
 
 /* Products of the decays of a chunk's rows. From after row j to what reader i sees: in blocks of 16 rows head of i * totals
  * between * tail of j, within one from a table. */
@@ -355,7 +355,7 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
 #pragma unroll 1
-        for (int i = same_in_warp((int)threadIdx.x / 32); i < shape::tiles; i += 4) { /* a tile a warp */
+        for (int i = dr_same_in_warp((int)threadIdx.x / 32); i < shape::tiles; i += 4) { /* a tile a warp */
             const ring_at own = ring_forward(at, i);
             char *to = shared + own.place * PLACE;
             dr_gate_wait(free_gate(base, own.place), own.turn);

@@ -298,7 +298,7 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
                    score = w.base + WORK;
     float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};
-    const int given = plain ? 0 : same_in_warp(w.rows.entry || w.rows.beyond);
+    const int given = plain ? 0 : dr_same_in_warp(w.rows.entry || w.rows.beyond);
     const unsigned output = w.base + await_tile(w, shape::output), value = w.base + await_tile(w, shape::value),
                    query = w.base + await_tile(w, shape::query), key = w.base + await_tile(w, shape::key);
     dr_group_settle(q), dr_group_settle(k), dr_group_settle(z); /* zeros, before products begin */
@@ -379,7 +379,7 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
 template <typename T, int key_boxes, int value_boxes, bool plain>
 static __device__ inline void compute_linear(const gradients_call &call, char *shared) {
     typedef linear_shape<key_boxes, value_boxes> shape;
-    const int thread = (int)(threadIdx.x % 128), group = same_in_warp((int)(threadIdx.x / 128) - 2), lane = thread % 32;
+    const int thread = (int)(threadIdx.x % 128), group = dr_same_in_warp((int)(threadIdx.x / 128) - 2), lane = thread % 32;
     const unsigned base = dr_shared_address(shared);
     ring_at at = {0, 0};
     unsigned side = 0, turn = 0, read = 1;
@@ -394,7 +394,7 @@ static __device__ inline void compute_linear(const gradients_call &call, char *s
         compute_chunk<T, key_boxes, value_boxes, plain>(w, read);
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, tiles);
-        at.place = same_in_warp(at.place);
+        at.place = dr_same_in_warp(at.place);
         read ^= 1;
         turn ^= side;
         side ^= 1;

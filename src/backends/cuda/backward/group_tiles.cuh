@@ -22,12 +22,6 @@ static __device__ inline float2 sum_of_four(float2 x) {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* The same number, of which the compiler then knows that the warp has one: addresses made of it stay in registers of the warp,
- * where products want them. */
-static __device__ inline int same_in_warp(int x) {
-    return __shfl_sync(0xffffffffu, x, 0);
-}
-
 /* C (+)= A B, 64 contracted: A rows of a box or (turned) the transpose of its rows; B the transpose of the rows of another
  * (along), or its rows. */
 template <typename T, bool turned, bool along>

@@ -195,7 +195,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
     const dr_scan_room &room = scan.call.room;
     const dr_cuda_chunk_plan &plan = scan.call.plan;
     shared = dr_group_forget(shared);
-    const unsigned gates = dr_shared_address(shared);
+    const unsigned gates = (unsigned)dr_same_in_warp((int)dr_shared_address(shared));
     const dr_scan_place place = dr_scan_find(scan.call, columns, rest);
     const dr_scan_block x = {scan.call, shared, room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};

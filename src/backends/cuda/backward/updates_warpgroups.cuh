@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row_block x = find_block(call, blockIdx.x, steps);
     if (x.rows == 0) return;
-    const int thread = dr_copy_thread(), group = same_in_warp((int)threadIdx.x / 128), lane = thread % 32, t = lane % 4,
+    const int thread = dr_copy_thread(), group = dr_same_in_warp((int)threadIdx.x / 128), lane = thread % 32, t = lane % 4,
               row = dr_scan_warp() * 16 + lane / 4, column = group * 64;
     ask_chunk<T, kind>(call, x, shared, group);
     const unsigned base = dr_shared_address(shared), own = (unsigned)(group * BOX);

@@ -210,7 +210,8 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
     const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
-    const int only = plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
+    /* 64 queries: a row a token */
+    const int only = queries < 64 && plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
     const unsigned there = only == 0 ? 0x0000ffffu : only == 1 ? 0xffff0000u : 0xffffffffu;
     float s[tiles][4] = {};
     dr_scan_begin<tiles>(x, place, s);
@@ -221,7 +222,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     unsigned taken = 1; /* the turn of the outputs that were laid before */
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         const char *stage = shared + at.stage * call.room.bytes;
-        const unsigned tile = gates + (unsigned)(at.stage * call.room.bytes);
+        const unsigned tile = (unsigned)dr_same_in_warp((int)gates + at.stage * call.room.bytes);
         const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
         const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
         const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;

@@ -16,4 +16,10 @@ static __device__ inline uint64_t dr_group_forward(uint64_t b, unsigned bytes) {
     return (b & 0xffffffff00000000u) | ((unsigned)b + (bytes >> 4));
 }
 
+/* The same number, of which the compiler then knows that the warp has one: addresses made of it stay in registers of the warp,
+ * where products want them. */
+static __device__ inline int dr_same_in_warp(int x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
 #endif
