@@ -55,7 +55,8 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     for (int64_t i = 0; i < plan->tokens * HEADS * size && plan->rows.squashed; i++)
         ((T *)plan->rows.squashed)[i] = normal(s, 0.1f);
     for (int64_t i = 0; i < plan->blocks * plan->key_width; i++) call->chunk.keep[i] = uniform(s, 0.1f, 1);
-    for (int64_t i = 0; i < plan->blocks * 64; i++) call->chunk.factors[i] = {uniform(s, 0.1f, 1), 1, 1, plan->rows.scale};
+    for (int64_t i = 0; i < plan->blocks * 64; i++)
+        dr_put_factors(call->chunk.factors[i / 64], (int)(i % 64), {uniform(s, 0.1f, 1), 1, 1, plan->rows.scale});
     fill_rows(s, call->back.d_update);
     fill_rows(s, call->back.update);
     fill_scores(s, call->back.d_score, true);
@@ -107,7 +108,7 @@ static void check_chunk(const setting *s, int64_t block) {
         };
         for (int i = 0; i < count; i++) {
             double of_query = 0, of_read = 0, of_write = 0;
-            const auto gain = [&](int n) { return (double)call.chunk.factors[block * 64 + n].gain; };
+            const auto gain = [&](int n) { return (double)call.chunk.factors[block].gain[n]; };
             for (int v = 0; v < V; v++) {
                 const int64_t state = (block * V + v) * K + k;
                 of_query += rows.scale * decay[i] * element(call.saved, state) *

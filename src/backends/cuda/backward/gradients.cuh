@@ -270,17 +270,16 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
 /* What the rows of a chunk are made of, asked for before anything waits. */
 typedef struct {
     float log_decay; /* of a row of make_decays */
-    dr_cuda_row_factors factors;
-    float lambda;
+    float gain, value, lambda; /* of a row of the chunk */
 } row_inputs;
 
 static __device__ inline row_inputs fetch_rows(const dr_cuda_backward_call &call, const dr_row_block &x) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int i = (int)threadIdx.x, row = i / 32 * 16 + i % 16;
-    row_inputs from = {0, {0, 0, 0, 0}, 0};
+    row_inputs from = {0, 0, 0, 0};
     if (row < x.rows && rows.scalar_decay)
         from.log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + row, 0, x.head);
-    if (i < 64) from.factors = call.chunk.factors[x.block * 64 + i];
+    if (i < 64) from.gain = call.chunk.factors[x.block].gain[i], from.value = call.chunk.factors[x.block].value[i];
     if (i < x.rows) from.lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head);
     return from;
 }
@@ -297,9 +296,9 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         }
     }
     if (i < 64) {
-        const float gain = from.factors.gain, rest = -gain / dr_score_gain(gain);
+        const float gain = from.gain, rest = -gain / dr_score_gain(gain);
         to.gain[i] = gain;
-        to.value[i] = from.factors.value;
+        to.value[i] = from.value;
         to.rest[i] = rest;
         to.lambda[i] = from.lambda;
         to.mixed[i] = rest * from.lambda;

@@ -165,7 +165,7 @@ static __device__ inline void put_gain(const keys_rows &k, int i, float gain) {
 
 static __device__ inline void put_gains(const dr_cuda_backward_call &call, const dr_row_block &x, const keys_rows &k) {
     const int i = (int)threadIdx.x;
-    if (i < 64) put_gain(k, i, call.chunk.factors[x.block * 64 + i].gain);
+    if (i < 64) put_gain(k, i, call.chunk.factors[x.block].gain[i]);
 }
 
 /* ---- where gradients of rows lead (leads.h) ---------------------------------------------------------------------------------

@@ -444,7 +444,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     const unsigned thread = threadIdx.x;
     const int row = (int)(thread / 64 * 16), side = (int)(thread / 32 % 2 * 32);
     if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
-        dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block * 64 + thread].gain, true);
+        dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block].gain[thread], true);
         dr_copy_word(dr_shared_address(k.exit + thread), call.chunk.keep + (x.block * plan.key_width + first + thread), true);
     }
     if constexpr (form & MADE) load_numbers(plan.rows, x, k);

@@ -65,7 +65,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
     const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
     const unsigned reader = dr_shared_address(x.shared + x.room.reader), query = dr_shared_address(x.shared + x.room.query);
     const unsigned output = dr_shared_address(x.shared + x.room.value);
-    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors);
+    const dr_cuda_factors &factors = *(const dr_cuda_factors *)(x.shared + x.room.factors);
     const float *keep = (const float *)(x.shared + x.room.keep) + t * 2;
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
@@ -81,7 +81,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    const float factor = factors[k * 16 + h * 8 + 2 * t + j].query;
+                    const float factor = factors.query[k * 16 + h * 8 + 2 * t + j];
                     d_o[h][j] *= factor;
                     d_o[h][j + 2] *= factor;
                 }
@@ -93,7 +93,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         dr_operand_a<T> a;
-        reverse_erased<T>(a, factors + k * 16 + 2 * t, y[2 * k], y[2 * k + 1]);
+        reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1]);
         dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
     }
 }

@@ -43,15 +43,14 @@ static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chun
 
 /* 16 rows of -(diag(c) dY)^T times the factors of R~, as operand A. */
 template <typename T>
-static __device__ inline void reverse_erased(dr_operand_a<T> &a, const dr_cuda_row_factors *factors, const float (&first)[4],
+static __device__ inline void reverse_erased(dr_operand_a<T> &a, const float *erase, const float (&first)[4],
                                              const float (&second)[4]) {
     float erased[2][4];
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const dr_cuda_row_factors f = factors[h * 8 + j];
-            const float factor = -f.gain * f.reader;
+            const float factor = -erase[h * 8 + j];
             const float(&y)[4] = h ? second : first;
             erased[h][j] = factor * y[j];
             erased[h][j + 2] = factor * y[j + 2];

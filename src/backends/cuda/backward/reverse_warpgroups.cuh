@@ -85,10 +85,9 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
 template <typename T, int steps>
-static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors, unsigned tile, int rows,
+static __device__ inline void reverse_outputs(const dr_cuda_factors &factors, unsigned tile, int rows,
                                               unsigned (&plain)[steps][4], unsigned (&scaled)[steps][4]) {
     const int mine = dr_scan_warp() * 16;
-    factors += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int k = 0; k < steps; k++) {
         float d_o[2][4];
@@ -98,9 +97,10 @@ static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors
 #pragma unroll
         for (int i = 0; i < 4; i++) plain[k][i] = a.x[i];
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) d_o[h][i] *= factors[k * 16 + h * 8 + i % 2].query;
+        for (int h = 0; h < 2; h++) {
+            const float2 query = dr_group_pair(factors.query, k * 2 + h);
+            d_o[h][0] *= query.x, d_o[h][1] *= query.y, d_o[h][2] *= query.x, d_o[h][3] *= query.y;
+        }
         dr_operand_from<T>(a, d_o[0], d_o[1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) scaled[k][i] = a.x[i];
@@ -108,12 +108,12 @@ static __device__ inline void reverse_outputs(const dr_cuda_row_factors *factors
 }
 
 /* Minus the factors of R~, c among them. */
-static __device__ inline void reverse_factors(const dr_cuda_row_factors *factors, float (&erase)[8][2]) {
-    factors += threadIdx.x % 4 * 2;
+static __device__ inline void reverse_factors(const dr_cuda_factors &factors, float (&erase)[8][2]) {
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) erase[n][i] = -factors[n * 8 + i].gain * factors[n * 8 + i].reader;
+    for (int n = 0; n < 8; n++) {
+        const float2 pair = dr_group_pair(factors.erase, n);
+        erase[n][0] = -pair.x, erase[n][1] = -pair.y;
+    }
 }
 
 /* dY^T times these, as operands A. */
@@ -129,22 +129,21 @@ static __device__ inline void reverse_erasures(const float (&erase)[8][2], const
 /* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
  * times that. plain: dO^T. */
 template <typename T>
-static __device__ inline void reverse_sums(const dr_cuda_row_factors *factors, const float *lambda,
+static __device__ inline void reverse_sums(const dr_cuda_factors &factors, const float *lambda,
                                            const unsigned (&plain)[4][4], const float (&u)[8][4], unsigned (&scaled)[4][4],
                                            unsigned (&y)[4][4]) {
-    factors += threadIdx.x % 4 * 2;
     lambda += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const dr_cuda_row_factors f = factors[n * 8], g = factors[n * 8 + 1];
+        const float2 erase = dr_group_pair(factors.erase, n), query = dr_group_pair(factors.query, n);
         const float2 mix = *(const float2 *)(lambda + n * 8);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float2 d_o = dr_unpack(T(), plain[n / 2][n % 2 * 2 + i]);
-            const float left = -f.gain * f.reader * u[n][2 * i], right = -g.gain * g.reader * u[n][2 * i + 1];
+            const float left = -erase.x * u[n][2 * i], right = -erase.y * u[n][2 * i + 1];
             y[n / 2][n % 2 * 2 + i] = dr_pack(T(), left, right);
             scaled[n / 2][n % 2 * 2 + i] =
-                dr_pack(T(), fmaf(mix.x, left, f.query * d_o.x), fmaf(mix.y, right, g.query * d_o.y));
+                dr_pack(T(), fmaf(mix.x, left, query.x * d_o.x), fmaf(mix.y, right, query.y * d_o.y));
         }
     }
 }
@@ -207,7 +206,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         const char *stage = shared + at.stage * room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * room.bytes);
         const unsigned outputs = tile + (unsigned)(room.value + group * 64 * 64 * 2);
-        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + room.factors);
+        const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + room.factors);
         unsigned a[tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
         float u[8][4], erase[8][2];
         dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);

@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const parts_of scan_gains = ask_parts(back.scan_gain_part, part, parts),
                    scan_decays = ask_parts(back.scan_decay_part, part, parts);
     const float value_dot = back.value_dot[at], write_dot = back.write_dot[at];
-    const float gain = rows.diagonal_scan && reads ? call.chunk.factors[at].gain : 0;
+    const float gain = rows.diagonal_scan && reads ? call.chunk.factors[x.block].gain[i] : 0;
     const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, scanned, x.key_head) : 0;
     const float scan_gain = beside ? dr_diagonal_gain(rows, scanned, x.key_head) : 0;
 

@@ -260,7 +260,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     const updates_room room = lay_room<T>();
     const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, mine = warp * 16;
     const int64_t block = x.block;
-    const dr_cuda_row_factors *factors = call.chunk.factors + block * 64;
+    const dr_cuda_factors &factors = call.chunk.factors[block];
     float *gain = (float *)(shared + room.small), *alpha = gain + 64, *dots = alpha + 64, *read_gain = dots + 64,
           *value = read_gain + 64, *write_dots = value + 64;
     const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL, pairs = rows.steps == 2 && !rows.step_axis;
@@ -271,9 +271,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     if (plan.reads && plan.halves) copy_inverse(shared + room.inverse, inverse);
     load_vectors<T>(call, x, shared, room, 0);
     if (thread < 64) {
-        gain[thread] = factors[thread].gain;
-        value[thread] = factors[thread].value;
-        read_gain[thread] = factors[thread].gain * factors[thread].reader;
+        gain[thread] = factors.gain[thread];
+        value[thread] = factors.value[thread];
+        read_gain[thread] = factors.erase[thread];
         const bool decays = thread < x.rows && thread % rows.steps == 0;
         alpha[thread] = decays ? dr_row_alpha(rows, x.place.first + thread / rows.steps, x.head) : 1;
         dots[thread] = write_dots[thread] = 0;

@@ -180,8 +180,8 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     float factor[2], gain[2], read_gain[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float4 of_row = *(const float4 *)&call.chunk.factors[x.block * 64 + row + 8 * h];
-        gain[h] = of_row.x, read_gain[h] = of_row.x * of_row.y, factor[h] = of_row.z;
+        const dr_cuda_factors &factors = call.chunk.factors[x.block];
+        gain[h] = factors.gain[row + 8 * h], read_gain[h] = factors.erase[row + 8 * h], factor[h] = factors.value[row + 8 * h];
     }
     dr_copy_wait<1>();
     dr_shared_fence();

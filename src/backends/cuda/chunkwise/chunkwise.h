@@ -72,14 +72,15 @@ typedef struct {
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
-/* What the factors of a row are. Row i of a block, token t. */
+/* Factors of the rows of a block, a kind side by side: of what the scan wants of a row, two numbers at once are two of those
+ * rows that a thread has. */
 typedef struct {
-    float gain;   /* c_i; 0 for rows without a read */
-    float reader; /* R~_i = reader * (the row that the scan loads): f(at_i, 0) and the sign of the input where R~ is not stored,
-                     else 1 */
-    float value;  /* Z_i = value * (value row, times the write gate where there is one); 0 for rows without a value */
-    float query;  /* i is a token of the chunk here: Q~_i = query * (the row that the scan loads); it holds the scale */
-} dr_cuda_row_factors;
+    float value[64]; /* Z_i = value * (value row, times the write gate where there is one); 0 for rows without a value */
+    float erase[64]; /* c_i R~_i = erase * (the row that the scan loads): c_i, where R~ is not stored times f(at_i, 0) and the
+                        sign of the input; 0 for rows without a read */
+    float query[64]; /* i is a token of the chunk here: Q~_i = query * (the row that the scan loads); it holds the scale */
+    float gain[64];  /* c_i */
+} dr_cuda_factors;
 
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
@@ -90,7 +91,7 @@ typedef struct {
     void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum its rows, for a first pass over parts */
     void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
     void *inverse;                /* [blocks][64][64] A, four bytes each; the backward asks for it */
-    dr_cuda_row_factors *factors; /* [blocks][64] */
+    dr_cuda_factors *factors;     /* [blocks] */
     float *keep;                  /* [blocks][Kp] D */
     unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
     dr_cuda_diagonal_chain scan;  /* of A; in a backward only entry is there */

@@ -155,7 +155,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (plan->reads && !plan->reader_direct && !plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
     if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
     if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
-    if (between) tensors->factors = dr_arena_take(arena, blocks * rows * sizeof(dr_cuda_row_factors));
+    if (between) tensors->factors = dr_arena_take(arena, blocks * sizeof(dr_cuda_factors));
     if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
     if (plan->parts == 1) return;

@@ -198,7 +198,7 @@ static __device__ inline void dr_prepare_spread(const dr_cuda_rows &rows, const 
  * to the end of the chunk. blind: as above. */
 template <bool blind = false>
 static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const dr_prepare_small &small, int i, int tokens,
-                                               dr_cuda_row_factors &factors) {
+                                               dr_row_factors &factors) {
     const float4 total = *(const float4 *)small.total;
     const int block = i / 16;
     const float before = (block > 0 ? total.x : 1.0f) * (block > 1 ? total.y : 1.0f) * (block > 2 ? total.z : 1.0f);
@@ -477,7 +477,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
     dr_meet<groups>();
-    dr_cuda_row_factors factors = {0, 0, 0, 0};
+    dr_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
         const float dot = dots ? small.dot[i] : 0.0f;
         factors = dr_prepare_factors<form>(rows, x, i, dr_prepare_gain<form>(rows, x, i, gain_inputs, dot));
@@ -487,7 +487,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     if (i < 64) {
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
         if (!lean && plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
-        tensors.factors[x.block * 64 + i] = factors;
+        dr_put_factors(tensors.factors[x.block], i, factors);
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];
     float *keep = tensors.keep + x.block * plan.key_width;

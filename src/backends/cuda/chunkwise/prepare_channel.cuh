@@ -164,12 +164,12 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_quarter_put<pairs>(at, sums, results);
     dr_meet<groups>();
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_prepare_factors<form, pairs>(
+        dr_row_factors factors = dr_prepare_factors<form, pairs>(
             rows, x, i, dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, results.near_read[i][0]));
         gain[i] = factors.gain;
         factors.reader = 1;
         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
-        tensors.factors[x.block * 64 + i] = factors;
+        dr_put_factors(tensors.factors[x.block], i, factors);
     }
     dr_meet<groups>();
     dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);

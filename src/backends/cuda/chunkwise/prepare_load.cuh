@@ -608,11 +608,23 @@ static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, 
     return gains;
 }
 
+/* What becomes of a row's factors (dr_cuda_factors); reader: of R~. */
+typedef struct {
+    float gain, reader, value, query;
+} dr_row_factors;
+
+static __device__ inline void dr_put_factors(dr_cuda_factors &to, int i, const dr_row_factors &factors) {
+    to.value[i] = factors.value;
+    to.erase[i] = factors.gain * factors.reader;
+    to.query[i] = factors.query;
+    to.gain[i] = factors.gain;
+}
+
 /* gain and value of row i's factors. */
 template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
-static __device__ inline dr_cuda_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+static __device__ inline dr_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                                 const dr_row_gains &gains) {
-    dr_cuda_row_factors factors = {0, 0, 0, 0};
+    dr_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
     const dr_row &row =
         form != DR_PREPARE_ANY ? rows.row[pairs ? i % 2 : 0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);

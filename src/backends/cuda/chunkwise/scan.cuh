@@ -41,7 +41,7 @@ static __host__ __device__ inline dr_scan_room dr_scan_lay(const dr_cuda_chunk_p
     room.score = room.exit + 64 * keys;
     room.value = room.score + plan.query_rows * 64 * element;
     room.factors = room.value + 64 * 64 * element;
-    room.keep = room.factors + 64 * (int)sizeof(dr_cuda_row_factors);
+    room.keep = room.factors + (int)sizeof(dr_cuda_factors);
     room.bytes = room.keep + plan.key_width * (int)sizeof(float);
     return room;
 }
@@ -135,8 +135,8 @@ static __device__ inline void dr_scan_load_values(const dr_scan_block &x, const 
 static __device__ inline void dr_scan_load_factors(const dr_scan_block &x, int64_t block) {
     const int thread = (int)threadIdx.x, width = x.call.plan.key_width;
     if (thread < 64)
-        dr_copy_async(dr_shared_address(x.shared + x.room.factors) + thread * 16, x.call.tensors.factors + block * 64 + thread,
-                      true);
+        dr_copy_async(dr_shared_address(x.shared + x.room.factors) + thread * 16,
+                      (const char *)(x.call.tensors.factors + block) + thread * 16, true);
     else if (thread - 64 < width / 4)
         dr_copy_async(dr_shared_address(x.shared + x.room.keep) + (thread - 64) * 16,
                       x.call.tensors.keep + block * width + (thread - 64) * 4, true);
@@ -268,7 +268,7 @@ template <typename T> static __device__ inline void dr_scan_update(const dr_scan
     const int mine = dr_scan_warp() * 16, t = (int)(threadIdx.x % 4);
     const unsigned tile = dr_forget(dr_shared_address(x.shared));
     const unsigned value = tile + (unsigned)x.room.value, gate = tile + (unsigned)x.room.reader;
-    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors);
+    const dr_cuda_factors &factors = *(const dr_cuda_factors *)(x.shared + x.room.factors);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         float z[2][4];
@@ -284,11 +284,11 @@ template <typename T> static __device__ inline void dr_scan_update(const dr_scan
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const dr_cuda_row_factors f = factors[n * 16 + h * 8 + 2 * t + j];
-                const float read = f.gain * f.reader;
+                const int i = n * 16 + h * 8 + 2 * t + j;
+                const float write = factors.value[i], erase = factors.erase[i];
                 float(&row)[4] = u[2 * n + h];
-                row[j] = f.value * z[h][j] - read * row[j];
-                row[j + 2] = f.value * z[h][j + 2] - read * row[j + 2];
+                row[j] = write * z[h][j] - erase * row[j];
+                row[j + 2] = write * z[h][j + 2] - erase * row[j + 2];
             }
     }
 }
@@ -298,10 +298,10 @@ template <typename T, int tiles>
 static __device__ inline void dr_scan_output(const dr_scan_block &x, const float (&s)[tiles][4], const float (&y)[8][4],
                                              int first, float (&o)[4][4]) {
     const int rows = x.call.plan.query_rows, count = rows - first > 16 ? 2 : 1, t = (int)(threadIdx.x % 4);
-    const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(x.shared + x.room.factors) + first;
+    const float *factors = ((const dr_cuda_factors *)(x.shared + x.room.factors))->query + first;
     dr_scan_multiply<T, tiles / 2, 2>(x, s, x.room.query, rows, first, count, o);
 #pragma unroll
-    for (int i = 0; i < 16; i++) o[i / 4][i % 4] *= factors[i / 4 * 8 + 2 * t + i % 2].query;
+    for (int i = 0; i < 16; i++) o[i / 4][i % 4] *= factors[i / 4 * 8 + 2 * t + i % 2];
     dr_scan_multiply<T, 4, 2>(x, y, x.room.score, rows, first, count, o);
 }
 

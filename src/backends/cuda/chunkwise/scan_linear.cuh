@@ -226,7 +226,7 @@ static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, c
 }
 
 /* Gain and value of row i's factors. */
-static __device__ inline dr_cuda_row_factors dr_linear_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
+static __device__ inline dr_row_factors dr_linear_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
                                                                const dr_map_gain_inputs &inputs) {
     return dr_prepare_factors<DR_PREPARE_LINEAR>(rows, x, i, dr_prepare_gain<DR_PREPARE_LINEAR>(rows, x, i, inputs, 0));
 }
@@ -241,7 +241,7 @@ static __device__ inline dr_prepare_near dr_linear_decay(const dr_cuda_rows &row
     const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
     __barrier_sync_count(barrier, 128);
     if (i < 64) {
-        dr_cuda_row_factors factors = dr_linear_factors(rows, x, i, row.gain);
+        dr_row_factors factors = dr_linear_factors(rows, x, i, row.gain);
         small.leave[i] = dr_prepare_span<true>(rows, small, i, x.alive, factors);
         small.value[i] = factors.value, small.query[i] = factors.query;
     }
@@ -255,7 +255,7 @@ static __device__ inline void dr_linear_keep(const dr_scan_call &call, int64_t b
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const int thread = (int)(dr_forget(threadIdx.x) % 128), row = thread / 2, first = thread % 2 * 32;
-    if (thread < 64) tensors.factors[block * 64 + thread] = {0, 0, small.value[thread], small.query[thread]};
+    if (thread < 64) dr_put_factors(tensors.factors[block], thread, {0, 0, small.value[thread], small.query[thread]});
     dr_prepare_put_written<T>(plan, small.leave, stage + call.room.exit, (T *)tensors.exit + block * 64 * plan.key_width);
     T *score = (T *)tensors.score + (block * 64 + row) * 64;
 #pragma unroll

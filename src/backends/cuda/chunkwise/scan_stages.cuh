@@ -51,7 +51,7 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
-    room.factors = end, end += 64 * (int)sizeof(dr_cuda_row_factors);
+    room.factors = end, end += (int)sizeof(dr_cuda_factors);
     room.keep = end, end += kept ? plan.key_width * (int)sizeof(float) : 0;
     call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
     room.bytes = (end + 1023) / 1024 * 1024;
@@ -227,9 +227,9 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
                                                  columns[g] + 64 <= rows.value_size, step);
             x.whole = x.whole && x.values[g].at;
         }
-    x.numbers.at = thread < 64 ? (const char *)(tensors.factors + block * 64 + thread)
+    x.numbers.at = thread < 64 ? (const char *)(tensors.factors + block) + thread * 16
                                : (const char *)(tensors.keep + block * width + (thread - 64) * 4);
-    x.numbers.skip = chunk * (thread < 64 ? 64 * (int64_t)sizeof(dr_cuda_row_factors) : width * (int64_t)sizeof(float));
+    x.numbers.skip = chunk * (thread < 64 ? (int64_t)sizeof(dr_cuda_factors) : width * (int64_t)sizeof(float));
     if (reading == DR_SCAN_SUMS) {
         const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
         x.lambda = (const float *)lambda.at + place.head * lambda.head + (first + thread) * lambda.token;

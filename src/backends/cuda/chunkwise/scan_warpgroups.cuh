@@ -45,19 +45,24 @@ typedef struct {
     float write[4], erase[2];
 } dr_group_rows;
 
-/* factors: of the thread's first row; v, w: values and write gates of the even and the odd row, and of two columns. */
+/* The factors of the thread's two rows of eight, of one kind. */
+static __device__ inline float2 dr_group_pair(const float (&factors)[64], int n) {
+    return *(const float2 *)(factors + threadIdx.x % 4 * 2 + n * 8);
+}
+
+/* Rows 8 n ..; v, w: values and write gates of the even and the odd row, and of two columns. */
 template <typename T, bool gated>
-static __device__ inline dr_group_rows dr_group_write(const dr_cuda_row_factors *factors, const unsigned *v, const unsigned *w,
-                                                      bool even, bool odd) {
-    const float4 f = *(const float4 *)factors, h = *(const float4 *)(factors + 1); /* gain, reader, value, query */
+static __device__ inline dr_group_rows dr_group_write(const dr_cuda_factors &factors, int n, const unsigned *v,
+                                                      const unsigned *w, bool even, bool odd) {
+    const float2 write = dr_group_pair(factors.value, n), erase = dr_group_pair(factors.erase, n);
     float2 upper = dr_unpack(T(), v[0]), lower = dr_unpack(T(), v[1]);
-    upper.x *= f.z, upper.y *= h.z, lower.x *= f.z, lower.y *= h.z;
+    upper.x *= write.x, upper.y *= write.y, lower.x *= write.x, lower.y *= write.y;
     if (gated) {
         const float2 first = dr_unpack(T(), w[0]), second = dr_unpack(T(), w[1]);
         upper.x *= even ? first.x : 1.0f, upper.y *= odd ? first.y : 1.0f;
         lower.x *= even ? second.x : 1.0f, lower.y *= odd ? second.y : 1.0f;
     }
-    return dr_group_rows{{upper.x, upper.y, lower.x, lower.y}, {-f.x * f.y, -h.x * h.y}};
+    return dr_group_rows{{upper.x, upper.y, lower.x, lower.y}, {-erase.x, -erase.y}};
 }
 
 /* Y^T of the rows as operands A. */
@@ -71,7 +76,7 @@ static __device__ inline void dr_group_update(const dr_group_rows &rows, const f
 
 /* The same of all rows where values are gated, of two rows a token maybe only one; gate: the tile of write gates. */
 template <typename T, bool reads>
-static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, const dr_cuda_row_factors *factors, unsigned gate,
+static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, const dr_cuda_factors &factors, unsigned gate,
                                                     const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
     const bool even = rows.row[0].value == DR_VALUE_GATED;
     const bool odd = rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
@@ -80,7 +85,7 @@ static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, co
 #pragma unroll
     for (int n = 0; n < 8; n++)
         dr_group_update<T, reads>(
-            dr_group_write<T, true>(factors + n * 8, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd), u[n],
+            dr_group_write<T, true>(factors, n, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd), u[n],
             &y[n / 2][n % 2 * 2]);
 }
 
@@ -224,7 +229,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         const char *stage = shared + at.stage * call.room.bytes;
         const unsigned tile = (unsigned)dr_same_in_warp((int)gates + at.stage * call.room.bytes);
         const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
-        const dr_cuda_row_factors *factors = (const dr_cuda_row_factors *)(stage + call.room.factors) + threadIdx.x % 4 * 2;
+        const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + call.room.factors);
         const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
         unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
@@ -245,7 +250,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         dr_group_values<T>(place.unit, there, value, v);
         const bool gates_now = !sums && gated && !place.unit;
         const auto make = [&](int n) {
-            dr_group_rows made = dr_group_write<T, false>(factors + n * 8, &v[n / 2][n % 2 * 2], NULL, false, false);
+            dr_group_rows made = dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false);
             if constexpr (sums) dr_group_join(made, lambda + n * 8, o[n]);
             return made;
         };
@@ -263,9 +268,10 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         if (queries) {
             dr_group_wait<0>();
 #pragma unroll
-            for (int n = 0; n < rows; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) o[n][i] *= factors[n * 8 + i % 2].query;
+            for (int n = 0; n < rows; n++) {
+                const float2 query = dr_group_pair(factors.query, n);
+                o[n][0] *= query.x, o[n][1] *= query.y, o[n][2] *= query.x, o[n][3] *= query.y;
+            }
         }
         dr_group_begin();
         dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
