@@ -269,7 +269,7 @@ static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha,
 
 /* What the rows of a chunk are made of, asked for before anything waits. */
 typedef struct {
-    float log_decay; /* of a row of make_decays */
+    float log_decay;           /* of a row of make_decays */
     float gain, value, lambda; /* of a row of the chunk */
 } row_inputs;
 

@@ -131,7 +131,7 @@ typedef struct {
 } linear_rows;
 
 static __device__ inline dr_prepare_block prepared_block(const dr_row_block &x) {
-    return {x.block, x.place, x.head, x.key_head, x.rows, 0, 0};
+    return {x.block, x.place, x.head, x.key_head, x.rows, 0, 0, 0, 0};
 }
 
 static __device__ inline linear_rows ask_linear_rows(const gradients_call &call, unsigned block) {

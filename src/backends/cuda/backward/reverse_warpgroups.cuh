@@ -129,9 +129,8 @@ static __device__ inline void reverse_erasures(const float (&erase)[8][2], const
 /* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
  * times that. plain: dO^T. */
 template <typename T>
-static __device__ inline void reverse_sums(const dr_cuda_factors &factors, const float *lambda,
-                                           const unsigned (&plain)[4][4], const float (&u)[8][4], unsigned (&scaled)[4][4],
-                                           unsigned (&y)[4][4]) {
+static __device__ inline void reverse_sums(const dr_cuda_factors &factors, const float *lambda, const unsigned (&plain)[4][4],
+                                           const float (&u)[8][4], unsigned (&scaled)[4][4], unsigned (&y)[4][4]) {
     lambda += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {

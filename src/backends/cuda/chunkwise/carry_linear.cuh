@@ -153,7 +153,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32 % 4), chunk = call.scan.plan.chunk;
     const int step = back ? -chunk : chunk;
     int left = place.end - place.begin - warp; /* from the warp's chunk on */
-    dr_prepare_block next = {0, dr_carry_first<back>(call, place), place.head, place.head / rows.group, 0, 0, 0};
+    dr_prepare_block next = {0, dr_carry_first<back>(call, place), place.head, place.head / rows.group, 0, 0, 0, 0, 0};
     dr_linear_row asked[2];
     const auto ask = [&](int chunks) { /* of the chunk so many further on */
                                        next.place.first += chunks * step;

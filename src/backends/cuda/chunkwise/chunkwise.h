@@ -86,15 +86,15 @@ typedef struct {
 typedef struct {
     int64_t *cu; /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     /* with plan.linear only for a backward that is not linear_back */
-    void *exit;                   /* [blocks][64][Kp] X */
-    void *score;                  /* [blocks][query_rows][64] P' */
-    void *reader;                 /* [blocks][64][Kp] R~; with plan.reader_sum its rows, for a first pass over parts */
-    void *query;                  /* [blocks][query_rows][Kp] Q~ without the scale */
-    void *inverse;                /* [blocks][64][64] A, four bytes each; the backward asks for it */
-    dr_cuda_factors *factors;     /* [blocks] */
-    float *keep;                  /* [blocks][Kp] D */
-    unsigned *made;               /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
-    dr_cuda_diagonal_chain scan;  /* of A; in a backward only entry is there */
+    void *exit;                  /* [blocks][64][Kp] X */
+    void *score;                 /* [blocks][query_rows][64] P' */
+    void *reader;                /* [blocks][64][Kp] R~; with plan.reader_sum its rows, for a first pass over parts */
+    void *query;                 /* [blocks][query_rows][Kp] Q~ without the scale */
+    void *inverse;               /* [blocks][64][64] A, four bytes each; the backward asks for it */
+    dr_cuda_factors *factors;    /* [blocks] */
+    float *keep;                 /* [blocks][Kp] D */
+    unsigned *made;              /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
+    dr_cuda_diagonal_chain scan; /* of A; in a backward only entry is there */
     /* parts p of sequence s have slots slot(s) / DR_CUDA_PART_CHUNKS + p; NULL: nothing is cut */
     float *local;   /* [part slots][HV][Vp][Kp] the state after a part that began at zero; the first: at the initial state */
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */

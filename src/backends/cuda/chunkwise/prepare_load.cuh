@@ -84,10 +84,10 @@ typedef struct {
     int64_t block;
     dr_chunk_place place;
     int head, key_head;
-    int alive;           /* rows that are there */
-    int channel, boxes;  /* the tiles' first channel, and how many times 64 of them */
-    unsigned slot = 0;   /* in prepare: of the chunk */
-    unsigned before = 0; /* in prepare: chunks of the sequence before it */
+    int alive;          /* rows that are there */
+    int channel, boxes; /* the tiles' first channel, and how many times 64 of them */
+    unsigned slot;      /* in prepare: of the chunk */
+    unsigned before;    /* in prepare: chunks of the sequence before it */
 } dr_prepare_block;
 
 /* index: of the block or, in_turn, as dr_block_find has it. equal: all sequences are equally long, which is known. */
@@ -623,7 +623,7 @@ static __device__ inline void dr_put_factors(dr_cuda_factors &to, int i, const d
 /* gain and value of row i's factors. */
 template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
 static __device__ inline dr_row_factors dr_prepare_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
-                                                                const dr_row_gains &gains) {
+                                                           const dr_row_gains &gains) {
     dr_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
     const dr_row &row =

@@ -227,7 +227,7 @@ static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, c
 
 /* Gain and value of row i's factors. */
 static __device__ inline dr_row_factors dr_linear_factors(const dr_cuda_rows &rows, const dr_prepare_block &x, int i,
-                                                               const dr_map_gain_inputs &inputs) {
+                                                          const dr_map_gain_inputs &inputs) {
     return dr_prepare_factors<DR_PREPARE_LINEAR>(rows, x, i, dr_prepare_gain<DR_PREPARE_LINEAR>(rows, x, i, inputs, 0));
 }
 
@@ -294,7 +294,9 @@ static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call,
                              place.head / rows.group,
                              0,
                              0,
-                             boxes};
+                             boxes,
+                             0,
+                             0};
     int left = (int)(dr_sequence_begin(plan, call.tensors.cu, place.sequence + 1) - next.place.first); /* from there on */
     next.alive = next.place.tokens;
     const bool keeps = place.columns == 0 && call.tensors.exit;

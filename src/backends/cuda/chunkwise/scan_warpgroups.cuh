@@ -84,9 +84,8 @@ static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, co
     dr_group_values<T>(false, 0xffffffffu, gate, w);
 #pragma unroll
     for (int n = 0; n < 8; n++)
-        dr_group_update<T, reads>(
-            dr_group_write<T, true>(factors, n, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd), u[n],
-            &y[n / 2][n % 2 * 2]);
+        dr_group_update<T, reads>(dr_group_write<T, true>(factors, n, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd),
+                                  u[n], &y[n / 2][n % 2 * 2]);
 }
 
 /* Where rows read key + lambda query, the query's part of it joins what they write. lambda, o: of the rows. */
