@@ -11,7 +11,7 @@
 
 grid_manner manner;
 uint3 thread_index, block_index, block_count, block_size;
-alignas(1024) char shared[SHARED_SIZE];
+alignas(1024) thread_local char shared[SHARED_SIZE];
 
 enum { MOST_THREADS = 1024, WARPS = MOST_THREADS / 32, STACK = 64 * 1024, BARRIERS = 16 };
 

@@ -53,14 +53,14 @@ extern uint3 thread_index, block_index, block_count, block_size;
 #define __grid_constant__
 #define __builtin_assume(...)
 #define __launch_bounds__(...)
-#define __shared__
+#define __shared__       thread_local /* one for all fibers, which are one thread; it may stand behind extern, too */
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 /* ---- shared memory ------------------------------------------------------------------------------------------------------ */
 
 /* Its addresses begin at SHARED_BEGIN, a multiple of 1024 as on the GPU. */
 enum { SHARED_BEGIN = 1024, SHARED_SIZE = 227 * 1024 };
-extern char shared[SHARED_SIZE]; /* by the name under which kernels declare it */
+extern thread_local char shared[SHARED_SIZE]; /* by the name under which kernels declare it */
 
 char *shared_at(unsigned address, unsigned bytes);
 

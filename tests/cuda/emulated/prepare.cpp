@@ -1,7 +1,7 @@
-/* The kernels prepare and prepare_channel of backends/cuda/chunkwise on the host (block.h), in the forms that calls in bf16
- * come to on sm_90a and in that for any rule: a program that prints a line for each case, and exits with 1 and a sentence at
- * the first check that does not hold. Plans, the layouts of memory, shared memory's too, and the choice of the form are the
- * project's own; inputs are random numbers. Of every case:
+/* The kernels prepare, prepare_channel and prepare_beside of backends/cuda/chunkwise on the host (block.h), in the forms that
+ * calls in bf16 come to on sm_90a and, but for the last, in that for any rule: a program that prints a line for each case, and
+ * exits with 1 and a sentence at the first check that does not hold. Plans, the layouts of memory, shared memory's too, and
+ * the choice of the form are the project's own; inputs are random numbers. Of every case:
  *
  *     P', X, A, the decayed rows and decays, and the write keys that the diagonal scan makes, are near those of plain loops in
  *     double, row by row
@@ -19,10 +19,16 @@ struct setting : call_memory {
     dr_cuda_diagonal_chain chain;
 };
 
-/* As a forward that a backward follows has it; any: in the form for any rule. */
-static void make_call(setting *s, const char *rule, bool any, int tokens, int size) {
+/* How a call runs prepare: in the form that its rule has, in that for any, or in the first one beside a scan, by thread blocks
+ * that stay. */
+enum manner_of_prepare { ALONE, ALONE_FOR_ANY, BESIDE };
+
+/* As a forward that a backward follows has it. */
+static void make_call(setting *s, const char *rule, manner_of_prepare how, int tokens, int size) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
-    make_plan(s, dr_rule_find(rule), tokens, size, plan);
+    make_plan(s, dr_rule_find(rule), tokens, size, plan, how == BESIDE ? 16 : 2);
+    if (how == BESIDE) dr_cuda_chunk_plan_beside(s->recurrence.rule, plan);
+    check((plan->beside.processors > 0) == (how == BESIDE), "prepare is not where the case is for");
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
@@ -34,7 +40,7 @@ static void make_call(setting *s, const char *rule, bool any, int tokens, int si
     };
     lay(add_tensor(&s->left, lay(NULL))->at);
     s->call.tensors.scan = s->chain;
-    s->form = any ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
+    s->form = how == ALONE_FOR_ANY ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
     s->call = dr_prepare_call_of<T>(*plan, s->call.tensors, s->form);
 }
 
@@ -44,6 +50,7 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     const int bytes = s->call.facts.room.bytes;
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(plan, s->chain) == DR_OK, "the launch fails");
+        if (s->call.tensors.made) return dr_launch_prepare<T>(&plan, &s->call.tensors, NULL);
         const dr_status status =
             dr_cuda_launch("prepare", kernel, {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL, s->call);
         bool kept = true;
@@ -185,12 +192,13 @@ static void check_scan(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_rule(const char *rule, dr_prepare_form form, int tokens, int size) {
+static void check_rule(const char *rule, dr_prepare_form form, manner_of_prepare how, int tokens, int size) {
+    static const char *const manners[] = {"", ", any", ", beside"};
     char name[32];
-    snprintf(name, sizeof name, "%s%s", rule, form == DR_PREPARE_ANY ? ", any" : "");
+    snprintf(name, sizeof name, "%s%s", rule, manners[how]);
     check_case(name, tokens, size, [&] {
         setting s = {};
-        make_call(&s, rule, form == DR_PREPARE_ANY, tokens, size);
+        make_call(&s, rule, how, tokens, size);
         check(s.form == form, "the form is not what the case is for");
         const result want = run(&s, 0, false, BEFORE);
         for (int64_t block = 0; block < s.call.plan.blocks; block++) check_chunk(&s, block);
@@ -216,6 +224,9 @@ int main() {
     };
     static const int tokens[] = {150, 128};
     for (int count : tokens)
-        for (const auto &x : cases) check_rule(x.rule, x.form, count, x.size);
+        for (const auto &x : cases) {
+            check_rule(x.rule, x.form, x.form == DR_PREPARE_ANY ? ALONE_FOR_ANY : ALONE, count, x.size);
+            if (x.form != DR_PREPARE_ANY) check_rule(x.rule, x.form, BESIDE, count, x.size);
+        }
     return 0;
 }

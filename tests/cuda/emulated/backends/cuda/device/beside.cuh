@@ -29,7 +29,10 @@ static inline unsigned dr_counts_await(const unsigned *counts, int makers, unsig
     return least;
 }
 
-static inline void dr_beside_open() {}
+static inline void dr_beside_open() {
+    __syncthreads();
+}
+
 static inline void dr_beside_close() {}
 
 #endif
