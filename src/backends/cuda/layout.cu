@@ -25,7 +25,7 @@ dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, void *
     int64_t *offsets = (int64_t *)memory;
     for (int64_t i = 0; i <= layout->sequences; i += CARRIED) {
         carried numbers;
-        const int64_t left = layout->sequences + 1 - i, count = left < CARRIED ? left : CARRIED;
+        const int64_t left = layout->sequences + 1 - i, count = left < CARRIED ? left : (int64_t)CARRIED;
         memcpy(numbers.value, layout->cu_seqlens + i, (size_t)count * sizeof(int64_t));
         DR_TRY(dr_cuda_launch("put", put, {1}, CARRIED, 0, gpu->stream, numbers, count, offsets + i));
     }
