@@ -19,16 +19,12 @@ struct setting : call_memory {
     dr_cuda_diagonal_chain chain;
 };
 
-/* How a call runs prepare: in the form that its rule has, in that for any, or in the first one beside a scan, by thread blocks
- * that stay. */
-enum manner_of_prepare { ALONE, ALONE_FOR_ANY, BESIDE };
-
-/* As a forward that a backward follows has it. */
-static void make_call(setting *s, const char *rule, manner_of_prepare how, int tokens, int size) {
+/* As a forward that a backward follows has it; any: in the form for any rule; beside: beside a scan, by blocks that stay. */
+static void make_call(setting *s, const char *rule, bool any, bool beside, int tokens, int size) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
-    make_plan(s, dr_rule_find(rule), tokens, size, plan, how == BESIDE ? 16 : 2);
-    if (how == BESIDE) dr_cuda_chunk_plan_beside(s->recurrence.rule, plan);
-    check((plan->beside.processors > 0) == (how == BESIDE), "prepare is not where the case is for");
+    make_plan(s, dr_rule_find(rule), tokens, size, plan, beside ? 16 : 2);
+    if (beside) dr_cuda_chunk_plan_beside(s->recurrence.rule, plan);
+    check((plan->beside.processors > 0) == beside, "prepare is not where the case is for");
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
@@ -40,19 +36,20 @@ static void make_call(setting *s, const char *rule, manner_of_prepare how, int t
     };
     lay(add_tensor(&s->left, lay(NULL))->at);
     s->call.tensors.scan = s->chain;
-    s->form = how == ALONE_FOR_ANY ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
+    s->form = any ? DR_PREPARE_ANY : dr_prepare_form_of(*plan);
     s->call = dr_prepare_call_of<T>(*plan, s->call.tensors, s->form);
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     const dr_cuda_chunk_plan &plan = s->call.plan;
-    const dr_prepare_kernel kernel = dr_choose_prepare<T>(plan, s->form, false);
-    const int bytes = s->call.facts.room.bytes;
+    const bool beside = plan.beside.processors > 0;
+    const int bytes = beside ? plan.beside.groups * dr_beside_bytes(s->call) : s->call.facts.room.bytes;
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(plan, s->chain) == DR_OK, "the launch fails");
-        if (s->call.tensors.made) return dr_launch_prepare<T>(&plan, &s->call.tensors, NULL);
-        const dr_status status =
-            dr_cuda_launch("prepare", kernel, {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL, s->call);
+        const dr_status status = beside ? dr_launch_prepare<T>(&plan, &s->call.tensors, NULL)
+                                        : dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, s->form, false),
+                                                         {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL,
+                                                         s->call);
         bool kept = true;
         for (int i = bytes; i < SHARED_SIZE; i++) kept &= shared[i] == (char)before;
         check(kept, "shared memory is written to behind what the launch asks for");
@@ -192,13 +189,12 @@ static void check_scan(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_rule(const char *rule, dr_prepare_form form, manner_of_prepare how, int tokens, int size) {
-    static const char *const manners[] = {"", ", any", ", beside"};
+static void check_rule(const char *rule, dr_prepare_form form, bool beside, int tokens, int size) {
     char name[32];
-    snprintf(name, sizeof name, "%s%s", rule, manners[how]);
+    snprintf(name, sizeof name, "%s%s%s", rule, form == DR_PREPARE_ANY ? ", any" : "", beside ? ", beside" : "");
     check_case(name, tokens, size, [&] {
         setting s = {};
-        make_call(&s, rule, how, tokens, size);
+        make_call(&s, rule, form == DR_PREPARE_ANY, beside, tokens, size);
         check(s.form == form, "the form is not what the case is for");
         const result want = run(&s, 0, false, BEFORE);
         for (int64_t block = 0; block < s.call.plan.blocks; block++) check_chunk(&s, block);
@@ -225,8 +221,8 @@ int main() {
     static const int tokens[] = {150, 128};
     for (int count : tokens)
         for (const auto &x : cases) {
-            check_rule(x.rule, x.form, x.form == DR_PREPARE_ANY ? ALONE_FOR_ANY : ALONE, count, x.size);
-            if (x.form != DR_PREPARE_ANY) check_rule(x.rule, x.form, BESIDE, count, x.size);
+            check_rule(x.rule, x.form, false, count, x.size);
+            if (x.form != DR_PREPARE_ANY) check_rule(x.rule, x.form, true, count, x.size);
         }
     return 0;
 }
