@@ -279,7 +279,8 @@ static __device__ inline row_inputs fetch_rows(const dr_cuda_backward_call &call
     row_inputs from = {0, 0, 0, 0};
     if (row < x.rows && rows.scalar_decay)
         from.log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, x.place.first + row, 0, x.head);
-    if (i < 64) from.gain = call.chunk.factors[x.block].gain[i], from.value = call.chunk.factors[x.block].value[i];
+    const dr_cuda_factors &factors = call.chunk.factors[x.block];
+    if (i < 64) from.gain = factors.gain[i], from.value = factors.value[i];
     if (i < x.rows) from.lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + i, 0, x.head);
     return from;
 }

@@ -130,14 +130,10 @@ typedef struct {
     dr_linear_row row;
 } linear_rows;
 
-static __device__ inline dr_prepare_block prepared_block(const dr_row_block &x) {
-    return {x.block, x.place, x.head, x.key_head, x.rows, 0, 0, 0, 0};
-}
-
 static __device__ inline linear_rows ask_linear_rows(const gradients_call &call, unsigned block) {
     const int i = (int)(threadIdx.x % 128);
     const dr_row_block x = find_row_block(call, block);
-    return {x, dr_linear_ask(call.plan.rows, prepared_block(x), i / 32 * 16 + i % 16, i < 64 ? i : 64)};
+    return {x, dr_linear_ask(call.plan.rows, dr_row_keys_block(x, 0), i / 32 * 16 + i % 16, i < 64 ? i : 64)};
 }
 
 static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call, const linear_rows &asked, bool plain,
@@ -152,7 +148,7 @@ static __device__ inline void make_linear_rows(const dr_cuda_backward_call &call
             to.beyond = dr_given_state(call, x, true) != NULL;
         }
     }
-    if (i < 64) to.value[i] = dr_linear_factors(rows, prepared_block(x), i, asked.row.gain).value;
+    if (i < 64) to.value[i] = dr_linear_factors(rows, dr_row_keys_block(x, 0), i, asked.row.gain).value;
     make_decays(rows, expf(asked.row.log_decay), plain, to.decay);
 }
 
@@ -262,12 +258,7 @@ static __device__ inline void put_scores(const worker &w, float (&c)[8][4], bool
     float begin[2] = {scale * decay.head[w.row], scale * decay.head[w.row + 8]};
     const float *const near[2] = {decay.near[w.row], decay.near[w.row + 8]};
     mask_scores(w, factor, begin, near, false, c);
-    if (weighted)
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const float2 value = *(const float2 *)&w.rows.value[n * 8 + 2 * w.t];
-            c[n][0] *= value.x, c[n][1] *= value.y, c[n][2] *= value.x, c[n][3] *= value.y;
-        }
+    if (weighted) dr_scale_columns(c, w.rows.value);
     unsigned x[4][4];
     operands_of<T>(x, c);
     dr_gate_wait(w.base + (unsigned)READ, turn);

@@ -66,12 +66,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
     const unsigned reader = dr_shared_address(x.shared + x.room.reader), query = dr_shared_address(x.shared + x.room.query);
     const unsigned output = dr_shared_address(x.shared + x.room.value);
     const dr_cuda_factors &factors = *(const dr_cuda_factors *)(x.shared + x.room.factors);
-    const float *keep = (const float *)(x.shared + x.room.keep) + t * 2;
-#pragma unroll
-    for (int n = 0; n < tiles; n++) {
-        const float2 d = *(const float2 *)(keep + n * 8);
-        s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
-    }
+    dr_scale_columns(s, (const float *)(x.shared + x.room.keep));
 #pragma unroll(sizeof(T) == 4 ? 1 : 4)
     for (int k = 0; k < 4; k++)
         if (k * 16 < plan.query_rows) {

@@ -96,11 +96,7 @@ static __device__ inline void reverse_outputs(const dr_cuda_factors &factors, un
         dr_operand_from<T>(a, d_o[0], d_o[1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) plain[k][i] = a.x[i];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float2 query = dr_group_pair(factors.query, k * 2 + h);
-            d_o[h][0] *= query.x, d_o[h][1] *= query.y, d_o[h][2] *= query.x, d_o[h][3] *= query.y;
-        }
+        dr_scale_columns(d_o, factors.query, k * 2);
         dr_operand_from<T>(a, d_o[0], d_o[1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) scaled[k][i] = a.x[i];
@@ -111,7 +107,7 @@ static __device__ inline void reverse_outputs(const dr_cuda_factors &factors, un
 static __device__ inline void reverse_factors(const dr_cuda_factors &factors, float (&erase)[8][2]) {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 pair = dr_group_pair(factors.erase, n);
+        const float2 pair = dr_column_pair(factors.erase, n);
         erase[n][0] = -pair.x, erase[n][1] = -pair.y;
     }
 }
@@ -131,11 +127,10 @@ static __device__ inline void reverse_erasures(const float (&erase)[8][2], const
 template <typename T>
 static __device__ inline void reverse_sums(const dr_cuda_factors &factors, const float *lambda, const unsigned (&plain)[4][4],
                                            const float (&u)[8][4], unsigned (&scaled)[4][4], unsigned (&y)[4][4]) {
-    lambda += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const float2 erase = dr_group_pair(factors.erase, n), query = dr_group_pair(factors.query, n);
-        const float2 mix = *(const float2 *)(lambda + n * 8);
+        const float2 erase = dr_column_pair(factors.erase, n), query = dr_column_pair(factors.query, n),
+                     mix = dr_column_pair(lambda, n);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float2 d_o = dr_unpack(T(), plain[n / 2][n % 2 * 2 + i]);

@@ -177,10 +177,10 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     const unsigned base = dr_shared_address(shared), own = (unsigned)(group * BOX);
     const unsigned state = places::state + (reads ? 2 * own : 0), value = places::value + own, output = places::output + own;
     float(*sums)[2][64] = (float(*)[2][64])(shared + places::sums); /* of value . dz and u . dz, by groups */
+    const dr_cuda_factors &factors = call.chunk.factors[x.block];
     float factor[2], gain[2], read_gain[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const dr_cuda_factors &factors = call.chunk.factors[x.block];
         gain[h] = factors.gain[row + 8 * h], read_gain[h] = factors.erase[row + 8 * h], factor[h] = factors.value[row + 8 * h];
     }
     dr_copy_wait<1>();

@@ -308,12 +308,7 @@ static __device__ inline void dr_scan_output(const dr_scan_block &x, const float
 /* S^T := S^T D + Y^T X */
 template <typename T, int tiles>
 static __device__ inline void dr_scan_write(const dr_scan_block &x, float (&s)[tiles][4], const float (&y)[8][4]) {
-    const float *keep = (const float *)(x.shared + x.room.keep) + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < tiles; n++) {
-        const float2 d = *(const float2 *)(keep + n * 8);
-        s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
-    }
+    dr_scale_columns(s, (const float *)(x.shared + x.room.keep));
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;

@@ -426,11 +426,7 @@ static __device__ inline void dr_linear_compute(const dr_linear_call &linear_cal
         dr_group_chain<T, false>(s, leaves, tile + (unsigned)call.room.exit, DR_LINEAR_TILE, true);
         dr_group_commit();
         dr_group_wait<1>();
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const float2 asked = *(const float2 *)&scales.query[n * 8 + threadIdx.x % 4 * 2];
-            o[n][0] *= asked.x, o[n][1] *= asked.y, o[n][2] *= asked.x, o[n][3] *= asked.y;
-        }
+        dr_scale_columns(o, scales.query);
         dr_group_begin();
         dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
         dr_group_commit();

@@ -45,16 +45,11 @@ typedef struct {
     float write[4], erase[2];
 } dr_group_rows;
 
-/* The factors of the thread's two rows of eight, of one kind. */
-static __device__ inline float2 dr_group_pair(const float (&factors)[64], int n) {
-    return *(const float2 *)(factors + threadIdx.x % 4 * 2 + n * 8);
-}
-
 /* Rows 8 n ..; v, w: values and write gates of the even and the odd row, and of two columns. */
 template <typename T, bool gated>
 static __device__ inline dr_group_rows dr_group_write(const dr_cuda_factors &factors, int n, const unsigned *v,
                                                       const unsigned *w, bool even, bool odd) {
-    const float2 write = dr_group_pair(factors.value, n), erase = dr_group_pair(factors.erase, n);
+    const float2 write = dr_column_pair(factors.value, n), erase = dr_column_pair(factors.erase, n);
     float2 upper = dr_unpack(T(), v[0]), lower = dr_unpack(T(), v[1]);
     upper.x *= write.x, upper.y *= write.y, lower.x *= write.x, lower.y *= write.y;
     if (gated) {
@@ -88,9 +83,8 @@ static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, co
                                   u[n], &y[n / 2][n % 2 * 2]);
 }
 
-/* Where rows read key + lambda query, the query's part of it joins what they write. lambda, o: of the rows. */
-static __device__ inline void dr_group_join(dr_group_rows &rows, const float *lambda, const float (&o)[4]) {
-    const float2 mix = *(const float2 *)lambda;
+/* Where rows read key + lambda query, the query's part of it joins what they write. mix, o: lambda and Q~ S of the rows. */
+static __device__ inline void dr_group_join(dr_group_rows &rows, float2 mix, const float (&o)[4]) {
     const float erase[2] = {rows.erase[0] * mix.x, rows.erase[1] * mix.y};
 #pragma unroll
     for (int i = 0; i < 4; i++) rows.write[i] = fmaf(erase[i % 2], o[i], rows.write[i]);
@@ -112,10 +106,9 @@ static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigne
  * products that it stands between. */
 template <int tiles, bool channel> static __device__ inline void dr_group_decay(const float *keep, float (&s)[tiles][4]) {
     const float2 all = *(const float2 *)keep;
-    keep += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
-        const float2 d = channel ? *(const float2 *)(keep + n * 8) : all;
+        const float2 d = channel ? dr_column_pair(keep, n) : all;
         s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
     }
 }
@@ -226,10 +219,11 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     unsigned taken = 1; /* the turn of the outputs that were laid before */
     for (int chunk = place.begin; chunk < place.end; chunk++) {
         const char *stage = shared + at.stage * call.room.bytes;
+        /* told once, before the loop, the compiler forgets it */
         const unsigned tile = (unsigned)dr_same_in_warp((int)gates + at.stage * call.room.bytes);
         const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
         const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + call.room.factors);
-        const float *lambda = (const float *)(stage + group_call.lambda) + threadIdx.x % 4 * 2;
+        const float *lambda = (const float *)(stage + group_call.lambda);
         unsigned a[steps][4], v[4][4], y[4][4];
         float u[8][4], o[rows][4];
         dr_group_rows ready[8];
@@ -250,7 +244,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         const bool gates_now = !sums && gated && !place.unit;
         const auto make = [&](int n) {
             dr_group_rows made = dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false);
-            if constexpr (sums) dr_group_join(made, lambda + n * 8, o[n]);
+            if constexpr (sums) dr_group_join(made, dr_column_pair(lambda, n), o[n]);
             return made;
         };
         if (sums) dr_group_wait<1>();
@@ -268,7 +262,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             dr_group_wait<0>();
 #pragma unroll
             for (int n = 0; n < rows; n++) {
-                const float2 query = dr_group_pair(factors.query, n);
+                const float2 query = dr_column_pair(factors.query, n);
                 o[n][0] *= query.x, o[n][1] *= query.y, o[n][2] *= query.x, o[n][3] *= query.y;
             }
         }

@@ -198,6 +198,20 @@ __device__ inline void dr_load_b_straight<float>(dr_operand_b<float> (&b)[2], un
 
 /* ---- accumulators ---------------------------------------------------------------------------------------------------- */
 
+/* Of numbers that belong to the columns of accumulators side by side: those of the thread's two columns of the nth. */
+static __device__ inline float2 dr_column_pair(const float *numbers, int n) {
+    return *(const float2 *)(numbers + threadIdx.x % 4 * 2 + n * 8);
+}
+
+/* Columns of accumulators, of which c[0] is number `first` of those side by side, times what belongs to them. */
+template <int count> static __device__ inline void dr_scale_columns(float (&c)[count][4], const float *numbers, int first = 0) {
+#pragma unroll
+    for (int n = 0; n < count; n++) {
+        const float2 f = dr_column_pair(numbers, first + n);
+        c[n][0] *= f.x, c[n][1] *= f.y, c[n][2] *= f.x, c[n][3] *= f.y;
+    }
+}
+
 /* Two accumulators of the transpose of rows row .., columns column .. of a tile: C(g, 2t) is the tile's (row + 2t, column + g);
  * rows row + 8 .. are the second accumulator. */
 template <typename T>
