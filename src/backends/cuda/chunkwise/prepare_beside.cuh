@@ -67,7 +67,10 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
         const auto take = [&] {
             if (scans && first && dr_beside_stays(beside, round + 1)) next = atomicAdd(call.tensors.scan.ticket, 1u);
         };
-        char *own = shared + dr_same_in_warp((int)(threadIdx.x / PREPARE_THREADS)) * dr_beside_bytes(call);
+        /* kept as the warp's, its registers would be lacking where chunks are fetched */
+        const int mine =
+            fetched ? (int)(dr_forget(threadIdx.x) / PREPARE_THREADS) : dr_same_in_warp((int)(threadIdx.x / PREPARE_THREADS));
+        char *own = shared + mine * dr_beside_bytes(call);
         dr_prepare_block held;
         const dr_prepare_block &x = fetched ? places[group] : held; /* fetched where it is wanted, for want of registers */
         if (!fetched) held = dr_prepare_find<true>(call, index, true);
