@@ -1,10 +1,11 @@
 /* Fixed shapes against the CPU backend: sequences of 1, 63, 64 and 65 tokens in one call, head sizes that the kernels have and
  * some between them; sequences that are cut into parts, whose first pass and joins have kernels of their own; and calls without
- * states, for which many kernels have instances of their own. */
+ * states, for which many kernels have instances of their own; and as many heads as a GPU has multiprocessors. */
 #include "suites.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "delta_net",     "gdn",  "kda",  "comba", "eda",
                                     "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla", "gdn2",  "pgdn"};
@@ -12,6 +13,8 @@ enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
+static const char *const head_rules[] = {"delta_net", "gdn", "qdelta"};
+enum { HEAD_RULES = sizeof head_rules / sizeof *head_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
 static const int64_t equal_seqlens[MOST_SEQUENCES + 1] = {0, 129, 258, 387, 516}; /* given as equally long */
 static const int64_t cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
@@ -93,6 +96,38 @@ bool suite_shapes(gpu *g, fault *what) {
     return true;
 }
 
+/* So many heads that one kernel makes all of a forward that no backward follows: near the CPU's results, and the bits of the
+ * forward that one follows, which two kernels make. */
+static bool heads_are_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, bool bare, uint64_t seed, fault *what) {
+    const dr_recurrence shape = {
+        .rule = rule,
+        .layout = {.sequences = MOST_SEQUENCES, .rows = equal_seqlens[MOST_SEQUENCES], .cu_seqlens = equal_seqlens},
+        .key_heads = 16,
+        .value_heads = 32,
+        .key_size = K,
+        .value_size = V,
+    };
+    dr_random random = dr_random_start(seed, 7);
+    problem *p = problem_create(rule, &shape, false, &random);
+    if (bare) problem_forget_states(p);
+    p->recurrence.layout.cu_seqlens = NULL;
+    result want = {0}, alone = {0}, followed = {0};
+    bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, false, &want, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what) &&
+                 is_near(g, 1, rule->name, "o of many heads", alone.o, want.o, p->o_count, 5e-2, what);
+    const double *const got[] = {alone.o, alone.final[DR_STATE_S]}, *const two[] = {followed.o, followed.final[DR_STATE_S]};
+    const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S]};
+    for (int i = 0; i < 2 && holds; i++, g->checks++)
+        if (got[i] && memcmp(got[i], two[i], (size_t)count[i] * sizeof(double)))
+            holds =
+                fault_is(what, "%s of many heads, K %lld, V %lld: a forward has other bits than one that a backward follows",
+                         rule->name, (long long)K, (long long)V);
+    result_free(&want), result_free(&alone), result_free(&followed);
+    problem_free(p);
+    return holds;
+}
+
 /* Packed sequences and equal ones: some instances take only these. */
 bool suite_layers(gpu *g, fault *what) {
     for (int r = 0; r < RULES; r++) {
@@ -101,6 +136,14 @@ bool suite_layers(gpu *g, fault *what) {
         if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, seed, what)) return false;
         for (int s = 0; s < 3; s++)
             if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, seed, what)) return false;
+    }
+    for (int r = 0; r < HEAD_RULES; r++) {
+        const dr_rule *rule = dr_rule_find(head_rules[r]);
+        const uint64_t seed = (uint64_t)(2000 + 3 * r);
+        if (!heads_are_right(g, rule, 128, 128, true, seed, what) ||
+            !heads_are_right(g, rule, 128, 128, false, seed + 1, what) ||
+            !heads_are_right(g, rule, 100, 72, false, seed + 2, what))
+            return false;
     }
     return true;
 }

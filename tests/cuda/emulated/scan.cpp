@@ -1,6 +1,6 @@
 /* The forward by chunks of backends/cuda/chunkwise on the host (block.h), where there need be no GPU: prepare and, behind it,
- * the scan by warp groups, with one and with two groups of columns. A program that prints a line for each case, and exits with
- * 1 and a sentence at the first check that does not hold.
+ * the scan by warp groups, with one and with two groups of columns; or one kernel for both. A program that prints a line for
+ * each case, and exits with 1 and a sentence at the first check that does not hold.
  *
  * The plans, the layouts of memory and the choice of the kernels are the project's own. Of every case:
  *
@@ -21,7 +21,7 @@ struct setting : call_memory {
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     return run_kernel(s, seed, late, before, [&] {
-        const dr_status status = dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, NULL);
+        const dr_status status = s->call.plan.one_pass ? DR_OK : dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, NULL);
         return status == DR_OK ? dr_launch_group_scan<T>(&s->call, NULL) : status;
     });
 }
@@ -32,12 +32,42 @@ static void check_rule(const char *rule, int tokens, int processors, int groups,
         setting s = {};
         dr_cuda_chunk_plan plan = {};
         make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
+        plan.one_pass = false;
         if (beside) dr_cuda_chunk_plan_beside(s.recurrence.rule, &plan);
         check((plan.beside.processors > 0) == beside, "prepare is not where the case is for");
         check(plan.warpgroups && !plan.linear && plan.parts == 1 && !plan.scan_inside && dr_group_scan_groups(plan) == groups,
               "the plan is not what the case is for");
         lay_forward(&s, plan, &s.call);
         check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_scan(s.call); }, last_key(plan));
+    });
+}
+
+/* One kernel for both stages: the bits of the two. */
+static void check_one_pass(const char *rule, int tokens) {
+    check_case(rule, tokens, SIZE, [&] {
+        setting s = {};
+        dr_cuda_chunk_plan plan = {};
+        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan);
+        check(plan.one_pass, "prepare and scan are not one kernel");
+        lay_forward(&s, plan, &s.call);
+        s.call.saved = NULL;
+        const size_t outputs = (size_t)(SEQUENCES * tokens * HEADS * SIZE), states = SEQUENCES * HEADS * SIZE * SIZE;
+        const auto left = [&] {
+            const T *o = (const T *)s.call.o;
+            return std::make_pair(std::vector<T>(o, o + outputs), std::vector<float>(s.call.final, s.call.final + states));
+        };
+        s.call.plan.one_pass = false;
+        run(&s, 0, false, BEFORE);
+        const auto two = left();
+        s.call.plan.one_pass = true;
+        check_orders([&](auto... how) { return run(&s, how...); },
+                     [&] {
+                         check_scan(s.call);
+                         const auto one = left();
+                         check(!memcmp(one.first.data(), two.first.data(), outputs * sizeof(T)) && one.second == two.second,
+                               "one kernel for both stages leaves other bits than the two");
+                     },
+                     last_key(plan));
     });
 }
 
@@ -48,5 +78,6 @@ int main() {
         check_rule(rule, 150, 2, 2);
         check_rule(rule, 210, 16, 1, true);
     }
+    for (const char *rule : {"gdn", "qdelta", "delta_net"}) check_one_pass(rule, 390);
     return 0;
 }

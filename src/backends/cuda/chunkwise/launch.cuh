@@ -3,6 +3,7 @@
 #define DR_CUDA_CHUNKWISE_LAUNCH_CUH
 
 #include "backends/cuda/chunkwise/carry_linear.cuh"
+#include "backends/cuda/chunkwise/one_pass.cuh"
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/chunkwise/prepare_beside.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
@@ -127,6 +128,10 @@ template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call
 
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
+    if (plan->one_pass)
+        return dr_cuda_launch("one_pass", plan->reader_sum ? one_pass<T, true> : one_pass<T, false>,
+                              {plan->sequences * plan->value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream,
+                              dr_one_pass_call_of(*call));
     if (plan->linear) return dr_launch_linear<T>(*call, stream);
     const int columns = dr_scan_groups(*call), groups = call->summary ? 2 : dr_group_scan_groups(*plan);
     const dr_group_scan_kernel kernel =

@@ -51,6 +51,22 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
+/* Whether one kernel makes all of a forward: rows that prepare calls plain, heads of up to 128 by 128. A multiprocessor that
+ * has a head to itself then takes 0.8 of the time of both stages, and so three quarters of them have to have one, all the time.
+ * Packed sequences may leave it with one long one. */
+static bool is_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
+    const dr_row *row = &rule->row[0];
+    const bool tied = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
+                      (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
+    const bool gained = row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
+    const bool plain = rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 &&
+                       rule->query == DR_QUERY_PLAIN && (tied || plan->reader_sum) && gained && !row->undecayed &&
+                       row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+    const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
+    return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
+           plan->value_width == 128 && plan->length > 0 && plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
+}
+
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
  * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is
  * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
@@ -141,6 +157,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->linear_back =
         plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
     plan_parts(layout, plan);
+    plan->one_pass = is_one_pass(rule, plan);
     return DR_OK;
 }
 
@@ -148,7 +165,7 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
     const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
     const size_t readers = blocks * rows * keys * element;
-    const bool between = !plan->linear || (backward && !plan->linear_back); /* something is passed from stage to stage */
+    const bool between = backward ? !plan->linear_back : !plan->linear && !plan->one_pass; /* something is passed on */
     *tensors = (dr_cuda_chunk_tensors){0};
     if (between) tensors->exit = dr_arena_take(arena, readers);
     if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
@@ -177,7 +194,7 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
-    if (plan->linear) return DR_OK;
+    if (plan->linear || plan->one_pass) return DR_OK;
     if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
     return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }

@@ -154,22 +154,29 @@ template <typename T> static __device__ inline void dr_halves_leave(const float 
     dr_group_put_rows<T>(stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + unit * 8) = eight; });
 }
 
-/* X = A^T diag(leave) W, A^T diag(leave) as operands. */
+/* 64 columns of X = A^T diag(leave) W, A^T diag(leave) as operands. */
+template <typename T>
+static __device__ inline void dr_halves_exit_box(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
+                                                 float (&x)[8][4]) {
+    const uint64_t w = dr_group_operand(writer, 16);
+    dr_group_begin();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        dr_group_multiply<false>(T(), x, high[k], dr_group_forward(w, k * 2048), k > 0);
+        dr_group_multiply<false>(T(), x, low[k], dr_group_forward(w, k * 2048), 1);
+    }
+    dr_group_commit();
+    dr_group_wait<0>();
+}
+
+/* All of it. */
 template <typename T>
 static __device__ inline void dr_halves_exit(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
                                              int width, char *stage, T *to) {
 #pragma unroll 1
     for (int column = 0; column < width; column += 64) {
-        const uint64_t w = dr_group_operand(writer + (unsigned)column * 128, 16);
         float x[8][4];
-        dr_group_begin();
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            dr_group_multiply<false>(T(), x, high[k], dr_group_forward(w, k * 2048), k > 0);
-            dr_group_multiply<false>(T(), x, low[k], dr_group_forward(w, k * 2048), 1);
-        }
-        dr_group_commit();
-        dr_group_wait<0>();
+        dr_halves_exit_box<T>(high, low, writer + (unsigned)column * 128, x);
         dr_halves_leave<T>(x, width, stage, to + column);
     }
 }

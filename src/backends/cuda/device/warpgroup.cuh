@@ -95,7 +95,7 @@ template <int unfinished> static __device__ inline void dr_group_wait() {
 
 /* C [64 x columns] (+)= A [64 x 16] B [16 x columns], A in registers: warp w of the group has rows 16 w .., in the places of
  * fragments.cuh. along: B's columns are rows of the tile (what is contracted is contiguous); else its rows are.
- * dr_group_multiply_tiles: of 64 columns; A is rows of a tile as well, or (turned) the transpose of contracted rows. */
+ * dr_group_multiply_tiles: of 32 or 64 columns; A is rows of a tile as well, or (turned) the transpose of contracted rows. */
 #define DR_GROUP_ACCUMULATORS4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define DR_GROUP_ACCUMULATORS16(c, n)                                                                                          \
     DR_GROUP_ACCUMULATORS4(c, n), DR_GROUP_ACCUMULATORS4(c, n + 1), DR_GROUP_ACCUMULATORS4(c, n + 2),                          \
@@ -129,6 +129,13 @@ template <int unfinished> static __device__ inline void dr_group_wait() {
                      : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4), DR_GROUP_ACCUMULATORS16(c, 8),            \
                        DR_GROUP_ACCUMULATORS16(c, 12)                                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(along ? 0 : 1));                      \
+    }                                                                                                                          \
+    template <bool turned, bool along>                                                                                         \
+    static __device__ inline void dr_group_multiply_tiles(type, float(&c)[4][4], uint64_t a, uint64_t b, int add) {            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32." name "." name     \
+                     " {" DR_GROUP_PLACES_0 "}, %16, %17, p, 1, 1, %19, %20;\n}"                                               \
+                     : DR_GROUP_ACCUMULATORS16(c, 0)                                                                           \
+                     : "l"(a), "l"(b), "r"(add), "n"(turned ? 1 : 0), "n"(along ? 0 : 1));                                     \
     }                                                                                                                          \
     template <bool turned, bool along>                                                                                         \
     static __device__ inline void dr_group_multiply_tiles(type, float(&c)[8][4], uint64_t a, uint64_t b, int add) {            \

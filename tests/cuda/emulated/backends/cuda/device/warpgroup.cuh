@@ -54,9 +54,9 @@ static inline void dr_group_multiply(__nv_bfloat16, float (&c)[columns][4], cons
     group_multiply(c, columns, a, 0, false, b, along, add != 0);
 }
 
-template <bool turned, bool along>
-static inline void dr_group_multiply_tiles(__nv_bfloat16, float (&c)[8][4], uint64_t a, uint64_t b, int add) {
-    group_multiply(c, 8, NULL, a, turned, b, along, add != 0);
+template <bool turned, bool along, int columns>
+static inline void dr_group_multiply_tiles(__nv_bfloat16, float (&c)[columns][4], uint64_t a, uint64_t b, int add) {
+    group_multiply(c, columns, NULL, a, turned, b, along, add != 0);
 }
 
 static inline void dr_store_matrices(unsigned address, const unsigned (&x)[4]) {
