@@ -86,7 +86,8 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     engine e;
     DR_TRY(make(backend, recurrence, inputs, NULL, &e));
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
-    if (saved) e.call.plan.one_pass = false; /* a backward wants what prepare leaves */
+    /* a backward wants what prepare leaves */
+    if (saved) e.call.plan.one_pass = false;
     void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (sums) e.call.chunk.reader = sums;
