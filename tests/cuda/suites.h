@@ -28,7 +28,8 @@ void gpu_close(gpu *g);
 bool suite_trials(gpu *g, fault *what);
 /* Lengths around a chunk's and head sizes around the kernels', for rules of every kind. */
 bool suite_shapes(gpu *g, fault *what);
-/* The same rules as layers call them: no states, a key head to each value head. */
+/* The same rules as layers call them: no states, a key head to each value head; and of some as many heads as multiprocessors.
+ */
 bool suite_layers(gpu *g, fault *what);
 /* More than 65,535 sequences and heads; offsets beyond 2^31 elements, as sequence behind one that long; stages beside one
  * another, as stages in turn. */

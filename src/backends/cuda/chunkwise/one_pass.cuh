@@ -178,16 +178,8 @@ static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {
 /* Whole rows of a chunk, 128 channels of each, to two boxes. */
 template <typename T> static __device__ inline void dr_one_copy(unsigned tile, const dr_plain_rows &rows, int head, int first) {
     const unsigned thread = (unsigned)dr_copy_thread(), row = thread / 8, within = thread % 8;
-    const char *from = rows.at + ((uint64_t)((unsigned)first + row) * rows.token + ((unsigned)head * rows.head + within * 16));
-    dr_load_boxes<T, 2>(tile + (thread * 16 ^ row % 8 * 16), from, rows.token);
-}
-
-/* Copies that are not told by the hardware. */
-static __device__ inline void dr_one_tell(unsigned filled) {
-    dr_copy_commit();
-    dr_copy_wait<0>();
-    dr_shared_fence();
-    dr_gate_arrive(filled);
+    dr_load_boxes<T, 2>(tile + (thread * 16 ^ row % 8 * 16), dr_plain_unit(rows, (unsigned)first + row, (unsigned)head, within),
+                        rows.token);
 }
 
 template <typename T>
@@ -203,7 +195,10 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sta
     dr_load_tokens<T>(stage, dr_write_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
     dr_load_tokens<T>(stage + ONE_PASS_QUERY, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size,
                       2, rows.aligned);
-    dr_one_tell(filled);
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_shared_fence();
+    dr_gate_arrive(filled);
 }
 
 /* Products of rows of a tile of 128 channels with rows of another one. */
@@ -353,14 +348,6 @@ template <typename T, bool sums> static __device__ inline void dr_one_solve(cons
 
 /* ---- columns ------------------------------------------------------------------------------------------------------------ */
 
-/* visit(block, place) of a group's columns. */
-template <typename F>
-static __device__ inline void dr_one_columns(const dr_scan_call &call, char *shared, unsigned group, unsigned chain,
-                                             const F &visit) {
-    const dr_scan_place place = dr_scan_find(call, group, chain);
-    visit(dr_scan_block{call, shared, call.room, place.head, place.head / call.plan.rows.group, place.columns, false}, place);
-}
-
 /* 32 rows of O^T through a tile to rows of o, of which the first `tokens` are there. at: the lane's place in the first; step:
  * elements from a row to the 16th after it. */
 template <typename T>
@@ -412,15 +399,15 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         const int there = (int)plan.length - chunk * 64;
         if (there > 0)
             dr_one_values<T>(one, values + chunk * (64 * (uint64_t)one.value.token),
-                             dr_one_place(base, chunk % 2) + (unsigned)(ONE_PASS_VALUE + group * 8192),
+                             dr_one_place(base, chunk % ONE_PASS_PLACES) + (unsigned)(ONE_PASS_VALUE + group * 8192),
                              plan.rows.value_size - column, there);
         else
             dr_copy_commit();
     };
     ask(0), ask(1);
     float s[16][4] = {};
-    dr_one_columns(call, shared, group, chain,
-                   [&](const dr_scan_block &x, const dr_scan_place &place) { dr_scan_begin<16>(x, place, s); });
+    const dr_scan_place place = dr_scan_find(call, (unsigned)group, chain);
+    dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < (int)plan.length; dr_one_next(at)) {
         const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
         const int left = (int)plan.length - at.chunk * 64;
@@ -489,8 +476,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         to += 4 * step;
     }
     /* found once more rather than kept in registers */
-    dr_one_columns(call, shared, dr_forget((unsigned)group), dr_forget(chain),
-                   [&](const dr_scan_block &x, const dr_scan_place &place) { dr_scan_end<16>(x, place, s); });
+    const dr_scan_place again = dr_scan_find(call, dr_forget((unsigned)group), dr_forget(chain));
+    dr_scan_end<16>(dr_scan_block_of(call, shared, again), again, s);
 }
 
 #endif

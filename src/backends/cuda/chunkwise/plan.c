@@ -28,13 +28,36 @@ static bool reads_directly(const dr_rule *rule) {
            (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
 }
 
+/* Whether rows that read do so by the key that they write. */
+static bool reads_written(const dr_rule *rule) {
+    for (int i = 0; i < rule->rows; i++) {
+        const dr_row *row = &rule->row[i];
+        const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
+                          (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
+        if (row->read != DR_READ_NONE && !same) return false;
+    }
+    return true;
+}
+
+/* One row a token, no decay of each channel, and queries as they are. */
+static bool is_single(const dr_rule *rule) {
+    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN;
+}
+
+/* Whether a row's gain is one or an input, and its value there and not gated. */
+static bool gains_directly(const dr_row *row) {
+    return row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
+}
+
+static bool values_directly(const dr_row *row) {
+    return row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+}
+
 /* Whether whoever wants what they read makes it of the inputs, r = k + lambda q, since queries are at hand there: the stages
  * for values that are no wider and not gated do. */
 static bool reads_sum(const dr_rule *rule) {
     const dr_row *row = &rule->row[0];
-    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN &&
-           row->read == DR_READ_KEY_PLUS_QUERY && row->write == DR_WRITE_KEY && row->value != DR_VALUE_GATED &&
-           row->value != DR_VALUE_NONE;
+    return is_single(rule) && row->read == DR_READ_KEY_PLUS_QUERY && row->write == DR_WRITE_KEY && values_directly(row);
 }
 
 /* Whether the scan can do without prepare: nothing is read, keys and queries are inputs as they are, and gains one or inputs.
@@ -42,9 +65,7 @@ static bool reads_sum(const dr_rule *rule) {
 static bool is_linear(const dr_rule *rule) {
     const dr_row *row = &rule->row[0];
     const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
-    const bool gained = row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
-    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && row->read == DR_READ_NONE && direct &&
-           gained && rule->query == DR_QUERY_PLAIN;
+    return is_single(rule) && row->read == DR_READ_NONE && direct && gains_directly(row);
 }
 
 static bool queries_directly(const dr_rule *rule) {
@@ -56,12 +77,9 @@ static bool queries_directly(const dr_rule *rule) {
  * Packed sequences may leave it with one long one. */
 static bool is_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
     const dr_row *row = &rule->row[0];
-    const bool tied = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
-                      (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
-    const bool gained = row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
-    const bool plain = rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 &&
-                       rule->query == DR_QUERY_PLAIN && (tied || plan->reader_sum) && gained && !row->undecayed &&
-                       row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+    const bool tied = plan->reads && reads_written(rule);
+    const bool plain =
+        is_single(rule) && (tied || plan->reader_sum) && gains_directly(row) && values_directly(row) && !row->undecayed;
     const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
            plan->value_width == 128 && plan->length > 0 && plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
@@ -76,17 +94,6 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
     plan->parts_wanted = wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_most_parts(plan, chunks);
-}
-
-/* Whether rows that read do so by the key that they write. */
-static bool reads_written(const dr_rule *rule) {
-    for (int i = 0; i < rule->rows; i++) {
-        const dr_row *row = &rule->row[i];
-        const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
-                          (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
-        if (row->read != DR_READ_NONE && !same) return false;
-    }
-    return true;
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
@@ -154,8 +161,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
                        plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
-    plan->linear_back =
-        plan->linear && plan->value_width <= 128 && rule->row[0].value != DR_VALUE_GATED && rule->row[0].value != DR_VALUE_NONE;
+    plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&rule->row[0]);
     plan_parts(layout, plan);
     plan->one_pass = is_one_pass(rule, plan);
     return DR_OK;

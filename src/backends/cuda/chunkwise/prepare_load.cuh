@@ -335,6 +335,11 @@ template <typename T, int boxes> static __device__ inline void dr_load_boxes(uns
     }
 }
 
+/* The so many-th 16 bytes of a token's row. */
+static __device__ inline const char *dr_plain_unit(const dr_plain_rows &rows, unsigned token, unsigned head, unsigned unit) {
+    return rows.at + ((uint64_t)token * rows.token + (head * rows.head + unit * 16));
+}
+
 /* Tiles of 64 rows of a token each, of keys and of queries. apart: each a group of copies. */
 template <typename T>
 static __device__ inline void dr_load_plain(unsigned keys, unsigned queries, const dr_prepare_block &x,
@@ -342,8 +347,8 @@ static __device__ inline void dr_load_plain(unsigned keys, unsigned queries, con
     constexpr int row_bytes = 64 * (int)sizeof(T), units = row_bytes / 16;
     const unsigned thread = (unsigned)dr_copy_thread(), row = thread / units, within = thread % units;
     const unsigned first = (unsigned)x.place.first + row, place = thread * 16 ^ row % 8 * 16;
-    const char *key_at = key.at + ((uint64_t)first * key.token + ((unsigned)x.key_head * key.head + within * 16));
-    const char *query_at = query.at + ((uint64_t)first * query.token + ((unsigned)x.key_head * query.head + within * 16));
+    const char *key_at = dr_plain_unit(key, first, (unsigned)x.key_head, within);
+    const char *query_at = dr_plain_unit(query, first, (unsigned)x.key_head, within);
     keys += place, queries += place;
     if (x.boxes == 2) { /* most often */
         dr_load_boxes<T, 2>(keys, key_at, key.token);

@@ -386,6 +386,10 @@ static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call, un
     return place;
 }
 
+static __device__ inline dr_scan_block dr_scan_block_of(const dr_scan_call &call, char *shared, const dr_scan_place &place) {
+    return {call, shared, call.room, place.head, place.head / call.plan.rows.group, place.columns, place.unit};
+}
+
 /* Whether there is nothing to do: no such part, or nobody asks what the last one does to a state, or how the first passes one
  * on. */
 static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_scan_place &place) {
@@ -444,7 +448,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     const bool late = gated || boxes == 4 || sizeof(T) == 4;
     const unsigned groups = (unsigned)dr_scan_groups(call);
     const dr_scan_place place = dr_scan_find(call, blockIdx.x % groups, blockIdx.x / groups);
-    const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
+    const dr_scan_block x = dr_scan_block_of(call, shared, place);
     if (dr_scan_idle(call, place)) return;
     float s[tiles][4] = {};
     dr_scan_begin<tiles>(x, place, s);

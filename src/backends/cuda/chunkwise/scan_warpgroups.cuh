@@ -206,7 +206,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     const unsigned gates = dr_shared_address(shared);
     const dr_scan_place place = dr_scan_find(call, columns, rest);
     if (dr_scan_idle(call, place)) return;
-    const dr_scan_block x = {call, shared, call.room, place.head, place.head / plan.rows.group, place.columns, place.unit};
+    const dr_scan_block x = dr_scan_block_of(call, shared, place);
     /* 64 queries: a row a token */
     const int only = queries < 64 && plan.rows.steps == 2 && !plan.rows.step_axis ? dr_group_value_row(plan.rows) : -1;
     const unsigned there = only == 0 ? 0x0000ffffu : only == 1 ? 0xffff0000u : 0xffffffffu;
