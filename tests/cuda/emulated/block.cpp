@@ -180,18 +180,21 @@ char *shared_at(unsigned address, unsigned bytes) {
     return shared + (address - SHARED_BEGIN);
 }
 
-void copy_ask(unsigned to, const void *from, unsigned bytes, bool valid) {
-    if (valid && (uintptr_t)from % bytes) grid_fail("what is copied to shared memory is not aligned");
-    const auto make = [=] {
-        if (valid)
-            memcpy(shared_at(to, bytes), from, bytes);
-        else
-            memset(shared_at(to, bytes), 0, bytes);
-    };
+void copy_later(const std::function<void()> &make) {
     if (manner.late)
         copies.push_back({thread_index.x, make});
     else
         make();
+}
+
+void copy_ask(unsigned to, const void *from, unsigned bytes, bool valid) {
+    if (valid && (uintptr_t)from % bytes) grid_fail("what is copied to shared memory is not aligned");
+    copy_later([=] {
+        if (valid)
+            memcpy(shared_at(to, bytes), from, bytes);
+        else
+            memset(shared_at(to, bytes), 0, bytes);
+    });
 }
 
 void copy_wait() {
@@ -256,10 +259,7 @@ void gate_arrive(unsigned address) {
 }
 
 void gate_arrive_copied(unsigned address) {
-    if (manner.late)
-        copies.push_back({thread_index.x, [=] { gate_arrive(address); }});
-    else
-        gate_arrive(address);
+    copy_later([=] { gate_arrive(address); });
 }
 
 void gate_wait(unsigned address, unsigned turn) {

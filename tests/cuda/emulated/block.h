@@ -163,7 +163,9 @@ void warp_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned 
 
 /* ---- what threads do ---------------------------------------------------------------------------------------------------- */
 
-/* A copy to shared memory, or zeros. */
+/* Makes a copy now or as late as may be. */
+void copy_later(const std::function<void()> &make);
+/* One to shared memory, or zeros. */
 void copy_ask(unsigned to, const void *from, unsigned bytes, bool valid);
 /* All that this thread has asked for. */
 void copy_wait();

@@ -42,8 +42,8 @@ static void check_rule(const char *rule, int tokens, int processors, int groups,
     });
 }
 
-/* One kernel for both stages: the bits of the two. */
-static void check_one_pass(const char *rule, int tokens) {
+/* One kernel for both stages: the bits of the two. boxed: tensors are moved as boxes. */
+static void check_one_pass(const char *rule, int tokens, bool boxed) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
@@ -51,6 +51,7 @@ static void check_one_pass(const char *rule, int tokens) {
         check(plan.one_pass, "prepare and scan are not one kernel");
         lay_forward(&s, plan, &s.call);
         s.call.saved = NULL;
+        s.call.plan.rows.aligned = boxed;
         const size_t outputs = (size_t)(SEQUENCES * tokens * HEADS * SIZE), states = SEQUENCES * HEADS * SIZE * SIZE;
         const auto left = [&] {
             const T *o = (const T *)s.call.o;
@@ -78,6 +79,7 @@ int main() {
         check_rule(rule, 150, 2, 2);
         check_rule(rule, 210, 16, 1, true);
     }
-    for (const char *rule : {"gdn", "qdelta", "delta_net"}) check_one_pass(rule, 390);
+    for (const char *rule : {"gdn", "qdelta", "delta_net"}) check_one_pass(rule, 390, true);
+    for (const char *rule : {"gdn", "qdelta"}) check_one_pass(rule, 150, false);
     return 0;
 }

@@ -9,6 +9,8 @@
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/launch.cuh"
 
+#include <type_traits>
+
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
 /* Prepare before the scan, or beside it; of each form the kernels that it may come to. */
@@ -126,12 +128,20 @@ template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call
                           dr_group_scan_bytes(scan) + beside, stream, dr_linear_call_of(scan, groups));
 }
 
+template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    dr_one_pass_call one = {};
+    DR_TRY(dr_one_pass_make(call, &one));
+    const auto choose = [&](auto sums) {
+        return one.boxed ? one_pass<T, decltype(sums)::value, true> : one_pass<T, decltype(sums)::value, false>;
+    };
+    return dr_cuda_launch("one_pass", plan.reader_sum ? choose(std::true_type()) : choose(std::false_type()),
+                          {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream, one);
+}
+
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->one_pass)
-        return dr_cuda_launch("one_pass", plan->reader_sum ? one_pass<T, true> : one_pass<T, false>,
-                              {plan->sequences * plan->value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream,
-                              dr_one_pass_call_of(*call));
+    if (plan->one_pass) return dr_launch_one_pass<T>(*call, stream);
     if (plan->linear) return dr_launch_linear<T>(*call, stream);
     const int columns = dr_scan_groups(*call), groups = call->summary ? 2 : dr_group_scan_groups(*plan);
     const dr_group_scan_kernel kernel =

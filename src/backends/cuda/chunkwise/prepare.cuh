@@ -215,8 +215,10 @@ static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const d
     return small.tail[i] * after;
 }
 
-/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks. Before the warp's block, f is
- * the row's part times the column's. h: the lane's rows g and g + 8 of the block. */
+/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks: of those, with `whole` all, else
+ * the two that dr_halves_put reads. Before the warp's block, f is the row's part times the column's. h: the lane's rows g and
+ * g + 8 of the block. */
+template <bool whole = true>
 static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small,
                                               const dr_prepare_near &near, const dr_prepare_near &near_read, bool reads,
                                               float *matrix, float (&l)[8][4], float (&p)[8][4]) {
@@ -263,7 +265,7 @@ static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr
             right_read[2] = even_read ? gain[1] * near_read.lower.x * right_read[2] : 0.0f;
             right_read[3] = odd_read ? gain[1] * near_read.lower.y * right_read[3] : 0.0f;
         }
-        if (!reads) continue;
+        if (!reads || (!whole && b > (warp | 1))) continue;
 #pragma unroll
         for (int n = 2 * b; n < 2 * b + 2; n++)
 #pragma unroll

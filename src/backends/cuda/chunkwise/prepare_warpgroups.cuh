@@ -99,39 +99,46 @@ static __device__ inline void dr_halves_turn(const float *matrix, const float *l
         }
 }
 
-/* C = P A, P from accumulators, zero behind its block of rows. */
+/* P from accumulators, zero behind its block of rows, as operands. */
 template <typename T>
-static __device__ inline void dr_halves_combine(float (&c)[8][4], const float (&p)[8][4], int block, unsigned halves) {
-    const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
-    unsigned a[4][4], rest[4][4];
+static __device__ inline void dr_halves_score(const float (&p)[8][4], int block, unsigned (&high)[4][4],
+                                              unsigned (&low)[4][4]) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            a[k][i] = rest[k][i] = 0;
-            if (k <= block) dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], a[k][i], rest[k][i]);
+            high[k][i] = low[k][i] = 0;
+            if (k <= block) dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
         }
+}
+
+/* Columns of P A from where `halves` is in a row of A's tiles. */
+template <typename T, int columns>
+static __device__ inline void dr_halves_combine(float (&c)[columns][4], const unsigned (&p_high)[4][4],
+                                                const unsigned (&p_low)[4][4], unsigned halves) {
+    const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
     dr_group_begin();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        dr_group_multiply<false>(T(), c, a[k], dr_group_forward(high, k * 2048), k > 0);
-        dr_group_multiply<false>(T(), c, rest[k], dr_group_forward(high, k * 2048), 1);
-        dr_group_multiply<false>(T(), c, a[k], dr_group_forward(low, k * 2048), 1);
+        dr_group_multiply<false>(T(), c, p_high[k], dr_group_forward(high, k * 2048), k > 0);
+        dr_group_multiply<false>(T(), c, p_low[k], dr_group_forward(high, k * 2048), 1);
+        dr_group_multiply<false>(T(), c, p_high[k], dr_group_forward(low, k * 2048), 1);
     }
     dr_group_commit();
     dr_group_wait<0>();
 }
 
-/* Rows 16 warp .. of 64 columns to a tile; the warp may read them at once. */
-template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
+/* Rows 16 warp .. of some columns to a tile, from column `first` of it on; the warp may read them at once. */
+template <typename T, int columns>
+static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[columns][4], int first = 0) {
     const int lane = (int)(threadIdx.x % 32), row = dr_copy_thread() / 32 * 16 + lane % 16;
     const unsigned to = dr_shared_address(tile);
     __syncwarp();
 #pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    for (int n = 0; n < columns; n += 2) {
         const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
                                dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
-        dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);
+        dr_store_matrices(dr_tile_at<T>(to, 64, row, first + (n + lane / 16) * 8), x);
     }
     __syncwarp();
 }
@@ -154,10 +161,10 @@ template <typename T> static __device__ inline void dr_halves_leave(const float 
     dr_group_put_rows<T>(stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + unit * 8) = eight; });
 }
 
-/* 64 columns of X = A^T diag(leave) W, A^T diag(leave) as operands. */
-template <typename T>
+/* Columns of X = A^T diag(leave) W, A^T diag(leave) as operands, from where `writer` is in a row of W's tile. */
+template <typename T, int columns>
 static __device__ inline void dr_halves_exit_box(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
-                                                 float (&x)[8][4]) {
+                                                 float (&x)[columns][4]) {
     const uint64_t w = dr_group_operand(writer, 16);
     dr_group_begin();
 #pragma unroll
@@ -238,7 +245,9 @@ static __device__ inline void dr_prepare_finish(const dr_cuda_chunk_plan &plan, 
     dr_meet<groups>();
     {
         float c[8][4];
-        dr_halves_combine<T>(c, p, block, halves_at);
+        unsigned p_high[4][4], p_low[4][4];
+        dr_halves_score<T>(p, block, p_high, p_low);
+        dr_halves_combine<T>(c, p_high, p_low, halves_at);
         dr_group_put_score<T, pairs>(plan, (char *)matrix, block, c, score);
     }
     if constexpr (rest)
