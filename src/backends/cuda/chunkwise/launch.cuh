@@ -9,8 +9,6 @@
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-#include <type_traits>
-
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
 
 /* Prepare before the scan, or beside it; of each form the kernels that it may come to. */
@@ -128,14 +126,18 @@ template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call
                           dr_group_scan_bytes(scan) + beside, stream, dr_linear_call_of(scan, groups));
 }
 
+typedef void (*dr_one_pass_kernel)(dr_one_pass_call);
+
+template <typename T, bool sums> static dr_one_pass_kernel dr_one_pass_choose(bool boxed) {
+    return boxed ? one_pass<T, sums, true> : one_pass<T, sums, false>;
+}
+
 template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
-    const auto choose = [&](auto sums) {
-        return one.boxed ? one_pass<T, decltype(sums)::value, true> : one_pass<T, decltype(sums)::value, false>;
-    };
-    return dr_cuda_launch("one_pass", plan.reader_sum ? choose(std::true_type()) : choose(std::false_type()),
+    return dr_cuda_launch("one_pass",
+                          plan.reader_sum ? dr_one_pass_choose<T, true>(one.boxed) : dr_one_pass_choose<T, false>(one.boxed),
                           {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream, one);
 }
 

@@ -69,6 +69,7 @@ typedef struct {
     bool boxed; /* tensors are as boxes can be: moved by one thread */
 } dr_one_pass_call;
 
+/* one: zeros. */
 static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_call *one) {
     const dr_cuda_rows &rows = scan.plan.rows;
     const int64_t length = scan.plan.length, sequences = scan.plan.sequences;
@@ -76,7 +77,6 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
         const dr_plain_rows plain = dr_plain_rows_of(source, 2);
         return dr_boxes_make(to, plain.at, channels, heads, length, sequences, plain.token, plain.head);
     };
-    *one = {};
     one->scan = scan;
     one->boxed = rows.aligned && (uintptr_t)scan.o % 16 == 0;
     if (!one->boxed) return DR_OK;
@@ -154,7 +154,7 @@ static __device__ inline void dr_one_tell_place(unsigned base, int barrier, cons
 static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const char *shared, int chunk) {
     const dr_one_chain chain = dr_one_chain_of(shared);
     dr_prepare_block x = {};
-    x.head = chain.head, x.key_head = chain.key_head, x.boxes = 2;
+    x.head = chain.head, x.key_head = chain.key_head;
     x.place.first = chain.first + chunk * 64;
     const int left = (int)plan.length - chunk * 64;
     x.alive = x.place.tokens = left < 64 ? left : 64;
@@ -237,7 +237,7 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sha
             dr_boxes_load(one.query, to + ONE_PASS_QUERY + box * 8192, filled, box * 64, chain.key_head, at.chunk * 64,
                           chain.sequence);
         }
-        dr_gate_arrive_boxes(filled, ONE_PASS_STAGE);
+        dr_mbarrier_promise(filled, ONE_PASS_STAGE);
         return;
     }
     char *stage = shared + at.stage * ONE_PASS_STAGE;
@@ -337,7 +337,7 @@ template <typename T> static __device__ inline void dr_one_read_sums(const float
     }
 }
 
-/* A of each chunk, in the matrix and as halves where X will be. */
+/* A of each chunk, in the matrix. */
 template <typename T, bool sums> static __device__ inline void dr_one_solve(const dr_scan_call &call, char *shared) {
     constexpr int groups = ONE_PASS_THREADS / 128;
     const dr_cuda_rows &rows = call.plan.rows;
@@ -383,7 +383,7 @@ static __device__ inline void dr_one_values(const dr_one_pass_call &one, const c
         const dr_one_chain chain = dr_one_chain_of(shared);
         dr_boxes_wait_read();
         dr_boxes_load(one.value, tile, valued, group * 64, chain.head, chunk * 64, chain.sequence);
-        dr_gate_arrive_boxes(valued, 64 * 64 * sizeof(T));
+        dr_mbarrier_promise(valued, 64 * 64 * sizeof(T));
         return;
     }
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, chunk);

@@ -5,6 +5,7 @@
 #define DR_CUDA_BOXES_CUH
 
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/device/bulk.cuh"
 
 #include <cuda.h>
 
@@ -45,8 +46,8 @@ static inline dr_status dr_boxes_make(dr_boxes *boxes, const void *at, int chann
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-/* The box that begins at a channel, 128 bytes of each row, to a tile, 8192 bytes at a multiple of 1024; dr_gate_arrive_boxes
- * behind it tells a gate when it has come. */
+/* The box that begins at a channel, 128 bytes of each row, to a tile, 8192 bytes at a multiple of 1024. They count towards the
+ * gate's turn: dr_mbarrier_promise (bulk.cuh), behind it. */
 static __device__ inline void dr_boxes_load(const dr_boxes &boxes, unsigned tile, unsigned gate, int channel, int head,
                                             int token, int sequence) {
     asm volatile(
@@ -54,11 +55,6 @@ static __device__ inline void dr_boxes_load(const dr_boxes &boxes, unsigned tile
             tile),
         "l"(&boxes.map), "r"(channel), "r"(head), "r"(token), "r"(sequence), "r"(gate)
         : "memory");
-}
-
-/* Arrives at a gate (warpgroup.cuh) whose turn ends no sooner than so many bytes of boxes have come. */
-static __device__ inline void dr_gate_arrive_boxes(unsigned gate, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
 }
 
 /* A tile to the tensor. Whoever wrote it has passed dr_shared_fence and met this thread since. */

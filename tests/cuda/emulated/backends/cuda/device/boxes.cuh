@@ -3,7 +3,7 @@
 #define DR_CUDA_BOXES_CUH
 
 #include "backends/cuda/cuda.h"
-#include "block.h"
+#include "backends/cuda/device/bulk.cuh"
 
 typedef struct {
     char *at;
@@ -37,10 +37,6 @@ static inline void dr_boxes_load(const dr_boxes &boxes, unsigned tile, unsigned,
             const char *from = boxes_place(boxes, row, unit, channel, head, token, sequence);
             copy_ask(tile + boxes_within(row, unit), from, 16, from != NULL);
         }
-}
-
-static inline void dr_gate_arrive_boxes(unsigned gate, unsigned) {
-    gate_arrive_copied(gate);
 }
 
 static inline void dr_boxes_store(const dr_boxes &boxes, unsigned tile, int channel, int head, int token, int sequence) {
