@@ -26,7 +26,6 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
     const dr_cuda_chunk_plan *plan = &e->call.plan;
     const bool fused = dr_cuda_backward_fuses(plan);
-    e->call.plan.halves = fused || (plan->hopper && plan->storage == DR_BF16 && plan->rows.channel_decay);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
     dr_cuda_chunk_plan_beside(recurrence->rule, &e->call.plan);
     return DR_OK;

@@ -167,13 +167,12 @@ static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prep
     const int lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
     const auto copy = [&](dr_input which, float *to) {
         const dr_cuda_input &input = rows.input[which];
-        const int at = ((int)x.place.first + row) * (int)input.token + x.head * (int)input.head;
-        dr_copy_word(dr_shared_address(to + row), (const float *)input.at + at, input.at && row < x.alive);
+        dr_copy_word(dr_shared_address(to + row), dr_chunk_scalar_at(input, x, row, 0, x.head), input.at && row < x.alive);
     };
     if (lane < 16)
         copy(DR_INPUT_LOG_DECAY, asked.log_decay);
     else
-        copy(rows.row[0].gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA, asked.gain);
+        copy(dr_prepare_gain_input(rows.row[0].gain), asked.gain);
     if (sums && lane < 16) copy(DR_INPUT_LAMBDA, asked.lambda);
     dr_copy_commit();
 }
@@ -288,8 +287,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         const dr_prepare_near near = dr_one_near(numbers);
         dr_group_wait<0>();
-        float none[8][4] = {};
-        dr_prepare_mask(rows, numbers.small, near, near, false, NULL, none, p);
+        dr_prepare_mask_queries(rows, numbers.small, near, p);
         dr_one_await_place(base, ONE_PASS_SOLVED, at);
         dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), place);
         dr_shared_fence();
@@ -363,8 +361,8 @@ template <typename T, bool sums> static __device__ inline void dr_one_solve(cons
         const dr_prepare_near near = dr_one_near(numbers);
         dr_one_await_place(base, ONE_PASS_TURNED, had);
         if (!sums) dr_group_wait<0>();
-        float none[8][4] = {};
-        dr_prepare_mask<false>(rows, numbers.small, near, near, true, matrix, l, none);
+        dr_prepare_mask_reads(numbers.small, near, l);
+        dr_matrix_put<false>(l, dr_prepare_warp(), matrix);
         dr_meet<groups>();
         dr_triangle_invert<false, groups>(matrix);
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);

@@ -157,7 +157,8 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
     plan->slots = slots_of(recurrence, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
-    plan->warpgroups = gpu->hopper && storage != DR_F32 && plan->key_width <= 128;
+    plan->halves = gpu->hopper && storage != DR_F32;
+    plan->warpgroups = plan->halves && plan->key_width <= 128;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
                        plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);

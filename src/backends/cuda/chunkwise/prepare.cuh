@@ -20,7 +20,8 @@
 
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {
-    float dot[64], gain[64], lambda[64];
+    float gain[64]; /* before that, where a gain is made of it, r . w of its row */
+    float lambda[64];
     float head[64], read[64]; /* from the start of its block of 16 to after row i; to what the row reads */
     float tail[64];           /* from after row i to the end of its block */
     float leave[64];          /* from after row i to the end of the chunk */
@@ -215,64 +216,54 @@ static __device__ inline float dr_prepare_span(const dr_cuda_rows &rows, const d
     return small.tail[i] * after;
 }
 
-/* Masks and scales both scores; L goes to the matrix, which is zero above its diagonal blocks: of those, with `whole` all, else
- * the two that dr_halves_put reads. Before the warp's block, f is the row's part times the column's. h: the lane's rows g and
- * g + 8 of the block. */
-template <bool whole = true>
-static __device__ inline void dr_prepare_mask(const dr_cuda_rows &rows, const dr_prepare_small &small,
-                                              const dr_prepare_near &near, const dr_prepare_near &near_read, bool reads,
-                                              float *matrix, float (&l)[8][4], float (&p)[8][4]) {
+/* Masks and scales scores of the warp's rows. strict: a row does not see what it writes itself. Before the warp's block, f is
+ * the row's part, from_start, times the column's. factor: of the lane's rows, g and g + 8 of the block. */
+template <bool strict>
+static __device__ inline void dr_prepare_mask(const dr_prepare_small &small, const dr_prepare_near &near,
+                                              const float *from_start, const float (&factor)[2], float (&c)[8][4]) {
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-    const int first = warp * 16 + g;
-    float asked[2], read[2], gain[2]; /* times the blocks between */
+    float row[2]; /* times the blocks between */
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int i = first + 8 * h;
-        gain[h] = reads ? small.gain[i] : 0.0f;
-        asked[h] = rows.scale * small.head[i], read[h] = gain[h] * small.read[i];
-    }
+    for (int h = 0; h < 2; h++) row[h] = factor[h] * from_start[warp * 16 + g + 8 * h];
 #pragma unroll
     for (int b = 3; b >= 0; b--) {
         if (b > warp) {
 #pragma unroll
-            for (int e = 0; e < 8; e++) l[2 * b + e / 4][e % 4] = p[2 * b + e / 4][e % 4] = 0;
+            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
         } else if (b < warp) {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++) {
                 const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
 #pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    p[n][2 * h] *= asked[h] * tail.x, p[n][2 * h + 1] *= asked[h] * tail.y;
-                    l[n][2 * h] *= read[h] * tail.x, l[n][2 * h + 1] *= read[h] * tail.y;
-                }
+                for (int h = 0; h < 2; h++) c[n][2 * h] *= row[h] * tail.x, c[n][2 * h + 1] *= row[h] * tail.y;
             }
 #pragma unroll
-            for (int h = 0; h < 2; h++) asked[h] *= small.total[b], read[h] *= small.total[b];
+            for (int h = 0; h < 2; h++) row[h] *= small.total[b];
         } else {
-            float(&left)[4] = p[2 * b], (&right)[4] = p[2 * b + 1], (&left_read)[4] = l[2 * b], (&right_read)[4] = l[2 * b + 1];
-            /* whether columns 2t and 2t + 1 of the half are seen by row g of it: by a query, by a read key */
-            const bool even = 2 * t <= g, odd = 2 * t + 1 <= g, even_read = 2 * t < g, odd_read = 2 * t + 1 < g;
-            left[0] = even ? rows.scale * near.upper.x * left[0] : 0.0f;
-            left[1] = odd ? rows.scale * near.upper.y * left[1] : 0.0f;
-            left[2] *= rows.scale * near.before.x, left[3] *= rows.scale * near.before.y;
+            float(&left)[4] = c[2 * b], (&right)[4] = c[2 * b + 1];
+            /* whether columns 2t and 2t + 1 of the half are seen by row g of it */
+            const bool even = strict ? 2 * t < g : 2 * t <= g, odd = strict ? 2 * t + 1 < g : 2 * t + 1 <= g;
+            left[0] = even ? factor[0] * near.upper.x * left[0] : 0.0f;
+            left[1] = odd ? factor[0] * near.upper.y * left[1] : 0.0f;
+            left[2] *= factor[1] * near.before.x, left[3] *= factor[1] * near.before.y;
             right[0] = right[1] = 0;
-            right[2] = even ? rows.scale * near.lower.x * right[2] : 0.0f;
-            right[3] = odd ? rows.scale * near.lower.y * right[3] : 0.0f;
-            left_read[0] = even_read ? gain[0] * near_read.upper.x * left_read[0] : 0.0f;
-            left_read[1] = odd_read ? gain[0] * near_read.upper.y * left_read[1] : 0.0f;
-            left_read[2] *= gain[1] * near_read.before.x, left_read[3] *= gain[1] * near_read.before.y;
-            right_read[0] = right_read[1] = 0;
-            right_read[2] = even_read ? gain[1] * near_read.lower.x * right_read[2] : 0.0f;
-            right_read[3] = odd_read ? gain[1] * near_read.lower.y * right_read[3] : 0.0f;
+            right[2] = even ? factor[1] * near.lower.x * right[2] : 0.0f;
+            right[3] = odd ? factor[1] * near.lower.y * right[3] : 0.0f;
         }
-        if (!reads || (!whole && b > (warp | 1))) continue;
-#pragma unroll
-        for (int n = 2 * b; n < 2 * b + 2; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                *(float2 *)(matrix + (first + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
-                    make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
+}
+
+/* L of what read keys make with keys; P of what queries do. */
+static __device__ inline void dr_prepare_mask_reads(const dr_prepare_small &small, const dr_prepare_near &near,
+                                                    float (&l)[8][4]) {
+    const float *gain = small.gain + dr_prepare_warp() * 16 + threadIdx.x % 32 / 4, factor[2] = {gain[0], gain[8]};
+    dr_prepare_mask<true>(small, near, small.read, factor, l);
+}
+
+static __device__ inline void dr_prepare_mask_queries(const dr_cuda_rows &rows, const dr_prepare_small &small,
+                                                      const dr_prepare_near &near, float (&p)[8][4]) {
+    const float factor[2] = {rows.scale, rows.scale};
+    dr_prepare_mask<false>(small, near, small.head, factor, p);
 }
 
 /* P' = P A: rows 16 warp .. of P from registers. */
@@ -417,7 +408,8 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 template <typename T, int groups, dr_prepare_form form, typename function>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY;
+    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_prepare_warpgroups<T>(), scans = dr_prepare_scans(form),
+                   lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
@@ -473,7 +465,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, reads, l, p);
     }
     if (!scans && plan.reader_sum) dr_prepare_sum(small, l, p);
-    if (dots) dr_prepare_dots(l, small.dot);
+    if (dots) dr_prepare_dots(l, small.gain);
     if (!lean && !plan.reader_sum && tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
     if (!lean && tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
@@ -481,7 +473,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     dr_row_factors factors = {0, 0, 0, 0};
     if (i < 64) {
-        const float dot = dots ? small.dot[i] : 0.0f;
+        const float dot = dots ? small.gain[i] : 0.0f;
         factors = dr_prepare_factors<form>(rows, x, i, dr_prepare_gain<form>(rows, x, i, gain_inputs, dot));
         small.gain[i] = factors.gain;
     }
@@ -495,7 +487,9 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     float *keep = tensors.keep + x.block * plan.key_width;
 #pragma unroll 1
     for (int k = i; k < plan.key_width; k += PREPARE_THREADS) keep[k] = kept;
-    dr_prepare_mask(rows, small, near, near_read, reads, matrix, l, p);
+    if (reads) dr_prepare_mask_reads(small, near_read, l);
+    dr_prepare_mask_queries(rows, small, near, p);
+    if (reads) dr_matrix_put<!warpgroups>(l, dr_prepare_warp(), matrix);
     dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     const int warp = dr_prepare_warp();
@@ -511,16 +505,15 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     }
     alone();
     dr_triangle_invert<precise, groups>(matrix);
-    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, false, false, groups>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score,
                                                    exit);
-        if (tensors.inverse && plan.halves)
-            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
+        if (tensors.inverse) dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif
+    dr_prepare_put_inverse(tensors, x, matrix);
     float c[8][4] = {};
     dr_prepare_combine<precise>(matrix, warp, p, c);
     dr_prepare_put_score<T, false>(plan, score, warp, c);

@@ -42,8 +42,8 @@ template <typename T> static __host__ __device__ constexpr int dr_channel_blocks
 
 /* Masks, gains and scale; what is within a quarter comes from its table. Only columns of the warp's own block ask for it. */
 template <bool pairs>
-static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice_results &results, const float *gains, int warp,
-                                              float (&l)[8][4], float (&p)[8][4]) {
+static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, const dr_slice_results &results, const float *gains,
+                                              int warp, float (&l)[8][4], float (&p)[8][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float gain[2] = {gains[warp * 16 + g], gains[warp * 16 + g + 8]};
 #pragma unroll
@@ -78,11 +78,6 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
                     score = j <= asker ? rows.scale * score : 0.0f;
                 }
         }
-#pragma unroll
-        for (int n = 2 * b; n < 2 * b + 2; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                *(float2 *)&results.matrix[warp * 16 + g + 8 * h][n * 8 + 2 * t] = make_float2(l[n][2 * h], l[n][2 * h + 1]);
     }
 }
 
@@ -90,8 +85,8 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, dr_slice
 template <typename T, bool pairs, dr_prepare_form form, int groups, typename function>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, scans = dr_prepare_scans(form), lean = form != DR_PREPARE_ANY,
-                   linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
+    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_prepare_warpgroups<T>(), scans = dr_prepare_scans(form),
+                   lean = form != DR_PREPARE_ANY, linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
                    totals = form == DR_PREPARE_PLAIN || linear; /* there is no tile of readers */
     constexpr bool again = pairs || (groups != 2 && !linear);   /* three share a multiprocessor, and want the registers */
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -173,10 +168,11 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     }
     dr_meet<groups>();
     dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);
+    float *matrix = &results.matrix[0][0];
+    if (reads) dr_matrix_put<!warpgroups>(l, at.block, matrix);
     dr_meet<groups>();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
-    float *matrix = &results.matrix[0][0];
     if (!reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
@@ -188,16 +184,15 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     }
     alone();
     dr_triangle_invert<precise, groups>(matrix);
-    if (!plan.halves) dr_prepare_put_inverse(tensors, x, matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, at.block, p,
                                                   dr_shared_address(leaving), score, exit);
-        if (tensors.inverse && plan.halves)
-            dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
+        if (tensors.inverse) dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif
+    dr_prepare_put_inverse(tensors, x, matrix);
     float c[8][4] = {};
     dr_prepare_combine<precise>(matrix, at.block, p, c);
     dr_prepare_put_score<T, pairs>(plan, score, at.block, c);

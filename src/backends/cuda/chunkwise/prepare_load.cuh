@@ -108,13 +108,18 @@ static __device__ inline dr_prepare_block dr_prepare_find(const dr_prepare_call 
     return x;
 }
 
-/* One of the float inputs at a token of the chunk; 0 where the rule does not read it. Their elements are counted in 32 bits
- * (dr_cuda_chunk_make_plan). */
+/* Where one of the float inputs is at a token of the chunk. Their elements are counted in 32 bits (dr_cuda_chunk_make_plan). */
+static __device__ inline const float *dr_chunk_scalar_at(const dr_cuda_input &input, const dr_prepare_block &x, int token,
+                                                         int step, int head) {
+    const int at = ((int)x.place.first + token) * (int)input.token + step * (int)input.step + head * (int)input.head;
+    return (const float *)input.at + at;
+}
+
+/* The input there; 0 where the rule does not read it. */
 static __device__ inline float dr_chunk_scalar(const dr_cuda_rows &rows, dr_input which, const dr_prepare_block &x, int token,
                                                int step, int head) {
     const dr_cuda_input &input = rows.input[which];
-    const int at = ((int)x.place.first + token) * (int)input.token + step * (int)input.step + head * (int)input.head;
-    return input.at ? ((const float *)input.at)[at] : 0.0f;
+    return input.at ? *dr_chunk_scalar_at(input, x, token, step, head) : 0.0f;
 }
 
 /* Row i of a chunk as token and step of it. */
@@ -579,6 +584,11 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     return facts;
 }
 
+/* The input that a gain is, in forms other than DR_PREPARE_ANY. */
+static __device__ inline dr_input dr_prepare_gain_input(dr_gain gain) {
+    return gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
+}
+
 /* What the gain of row i is made of, a thread each: asked for long before it is needed. pairs: two rows a token, which forms
  * other than DR_PREPARE_ANY want to know. */
 template <dr_prepare_form form = DR_PREPARE_ANY, bool pairs = false>
@@ -586,8 +596,7 @@ static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda
     dr_map_gain_inputs inputs = {};
     if (i >= x.alive) return inputs;
     if (form != DR_PREPARE_ANY) { /* one of the two is made use of */
-        const dr_gain gain = rows.row[pairs ? i % 2 : 0].gain;
-        const dr_input which = gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
+        const dr_input which = dr_prepare_gain_input(rows.row[pairs ? i % 2 : 0].gain);
         inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, pairs ? i / 2 : i, 0, x.head);
         return inputs;
     }

@@ -318,7 +318,7 @@ static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call,
     for (int chunk = place.begin + maker; chunk < place.end; chunk += makers) {
         char *stage = shared + at.stage * call.room.bytes;
         const int behind = turn == DR_LINEAR_TURNS - 1 ? 0 : turn + 1;
-        float p[8][4], none[8][4];
+        float p[8][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
         dr_shared_fence();
         dr_linear_multiply<T, boxes>(call.room, gates + (unsigned)(at.stage * call.room.bytes), p);
@@ -339,7 +339,7 @@ static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call,
         if (keeps)
             for (int k = thread; k < boxes * 64; k += 128) call.tensors.keep[block * (boxes * 64) + k] = kept;
         dr_group_wait<0>();
-        dr_prepare_mask(rows, small[turn], near, near, false, NULL, none, p);
+        dr_prepare_mask_queries(rows, small[turn], near, p);
         dr_group_lay_rows<T>(stage + call.room.score, p);
         dr_shared_fence();
         if (keeps) {

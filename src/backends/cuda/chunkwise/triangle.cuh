@@ -36,6 +36,19 @@ static __device__ inline void dr_product_rounded(float (&c)[4], const unsigned (
     dr_multiply_tf32(c, a_high, b_high[0], b_high[1]);
 }
 
+/* L to the matrix, from accumulators of rows 16 block .., zero above its diagonal blocks: of those, with `whole` all, else the
+ * two that dr_halves_put reads. */
+template <bool whole> static __device__ inline void dr_matrix_put(const float (&l)[8][4], int block, float *matrix) {
+    const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        if (whole || n / 2 <= (block | 1))
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(matrix + (block * 16 + g + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
+                    make_float2(l[n][2 * h], l[n][2 * h + 1]);
+}
+
 /* Operands of eight contracted indices, in the order of fragments.cuh. m points at the block in question. */
 template <bool precise> struct dr_eight_a { unsigned high[4], low[4]; };
 template <bool precise> struct dr_eight_b { unsigned high[2], low[2]; };
