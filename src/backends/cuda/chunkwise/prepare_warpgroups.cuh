@@ -13,7 +13,7 @@
 /* Bytes of both halves of a 64 x 64 matrix, as tiles. */
 enum { DR_HALVES_BYTES = 2 * 64 * 64 * 2 };
 
-/* Whether prepare does. */
+/* Whether its products are these. */
 template <typename T> static __device__ constexpr bool dr_prepare_warpgroups() {
 #ifdef DR_CUDA_WARPGROUPS
     return sizeof(T) == 2;
