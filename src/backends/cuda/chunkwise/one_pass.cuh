@@ -21,7 +21,7 @@
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 #include "backends/cuda/device/boxes.cuh"
 
-enum { ONE_PASS_THREADS = 512, ONE_PASS_STAGES = 3, ONE_PASS_PLACES = 2 };
+enum { ONE_PASS_GROUPS = 4, ONE_PASS_THREADS = ONE_PASS_GROUPS * 128, ONE_PASS_STAGES = 3, ONE_PASS_PLACES = 2 };
 
 /* Decays and factors of a chunk's rows. What a thread's dr_prepare_near is made of: the upper and the lower pair, and of
  * decays within halves of blocks of 16 rows the products to the end of the first one and from the start of the second. */
@@ -190,7 +190,7 @@ static __device__ inline void dr_one_decay(const dr_cuda_rows &rows, const dr_pr
     dr_prepare_spread(rows, half, small);
     put.upper[i] = near.upper, put.lower[i] = near.lower;
     if (lane < 16) put.edge[row] = lane < 8 ? half.tail : half.head;
-    dr_meet<ONE_PASS_THREADS / 128>();
+    dr_meet<ONE_PASS_GROUPS>();
     if (i < 64) {
         dr_map_gain_inputs inputs = {};
         inputs.beta = inputs.erase_gain = asked.gain[i];
@@ -262,7 +262,6 @@ static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned rea
 /* Asks for keys and queries, a chunk ahead; P, and from A to X and P'. */
 template <typename T, bool sums, bool boxed>
 static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *shared) {
-    constexpr int groups = ONE_PASS_THREADS / 128;
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
@@ -291,7 +290,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         dr_one_await_place(base, ONE_PASS_SOLVED, at);
         dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), place);
         dr_shared_fence();
-        dr_meet<groups>();
+        dr_meet<ONE_PASS_GROUPS>();
         unsigned high[4][4], low[4][4];
         dr_halves_score<T>(p, warp, high, low);
 #pragma unroll 1
@@ -302,7 +301,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         }
         dr_halves_turn<T>((const float *)(place + ONE_PASS_MATRIX), numbers.small.leave, high, low);
         dr_one_tell_place(base, ONE_PASS_TURNED, at);
-        dr_meet<groups>(); /* A's halves are read */
+        dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
 #pragma unroll 1
         for (int column = 0; column < 128; column += columns * 8) {
             float exit[columns][4];
@@ -337,7 +336,6 @@ template <typename T> static __device__ inline void dr_one_read_sums(const float
 
 /* A of each chunk, in the matrix. */
 template <typename T, bool sums> static __device__ inline void dr_one_solve(const dr_scan_call &call, char *shared) {
-    constexpr int groups = ONE_PASS_THREADS / 128;
     const dr_cuda_rows &rows = call.plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int chunks = (int)((call.plan.length + 63) / 64);
@@ -363,8 +361,8 @@ template <typename T, bool sums> static __device__ inline void dr_one_solve(cons
         if (!sums) dr_group_wait<0>();
         dr_prepare_mask_reads(numbers.small, near, l);
         dr_matrix_put<false>(l, dr_prepare_warp(), matrix);
-        dr_meet<groups>();
-        dr_triangle_invert<false, groups>(matrix);
+        dr_meet<ONE_PASS_GROUPS>();
+        dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix);
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);
     }
 }
@@ -417,11 +415,13 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     const dr_cuda_chunk_plan &plan = call.plan;
     shared = dr_group_forget(shared);
     const unsigned base = dr_shared_address(shared);
+    /* the group's tile of values in a place, and its barrier */
+    const auto value_in = [=](unsigned place) { return place + (unsigned)(ONE_PASS_VALUE + group * 8192); };
+    const auto valued_of = [=](int which) { return base + (unsigned)(ONE_PASS_VALUED + (which * 2 + group) * 8); };
     const auto ask_values = [&](int chunk) {
         const int which = chunk % ONE_PASS_PLACES;
         if (chunk * 64 < (int)plan.length)
-            dr_one_values<T, boxed>(one, shared, dr_one_place(base, which) + (unsigned)(ONE_PASS_VALUE + group * 8192),
-                                    base + (unsigned)(ONE_PASS_VALUED + (which * 2 + group) * 8), group, chunk);
+            dr_one_values<T, boxed>(one, shared, value_in(dr_one_place(base, which)), valued_of(which), group, chunk);
     };
     ask_values(0);
     dr_one_asked &asked = *(dr_one_asked *)(shared + ONE_PASS_ASKED + group * (int)sizeof(dr_one_asked));
@@ -432,14 +432,14 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     };
     dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, group), asked);
     decay({group, group, 0});
-    dr_meet<ONE_PASS_THREADS / 128>(); /* what was asked for is read */
+    dr_meet<ONE_PASS_GROUPS>(); /* what was asked for is read */
     float s[16][4] = {};
     const dr_scan_place place = dr_scan_find(call, (unsigned)group, chain);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < (int)plan.length; dr_one_next(at)) {
-        const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
-        const unsigned value = made + (unsigned)(ONE_PASS_VALUE + group * 8192);
-        const unsigned valued = base + (unsigned)(ONE_PASS_VALUED + (dr_one_place_of(at) * 2 + group) * 8);
+        const int which = dr_one_place_of(at);
+        const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, which);
+        const unsigned value = value_in(made), valued = valued_of(which);
         const dr_one_rows &rows = dr_one_rows_of(shared, at.stage);
         unsigned a[8][4], y[4][4];
         const bool decays = at.chunk % 2 == group; /* are made now, of the chunk after the next one */
@@ -506,7 +506,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             }
         }
         dr_shared_fence();
-        dr_meet<ONE_PASS_THREADS / 128>();
+        dr_meet<ONE_PASS_GROUPS>();
         if (boxed && dr_copy_thread() == 0) {
             const dr_one_chain chain = dr_one_chain_of(shared);
             dr_boxes_store(one.o, value, group * 64, chain.head, at.chunk * 64, chain.sequence);

@@ -489,10 +489,10 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     for (int k = i; k < plan.key_width; k += PREPARE_THREADS) keep[k] = kept;
     if (reads) dr_prepare_mask_reads(small, near_read, l);
     dr_prepare_mask_queries(rows, small, near, p);
-    if (reads) dr_matrix_put<!warpgroups>(l, dr_prepare_warp(), matrix);
+    const int warp = dr_prepare_warp();
+    if (reads) dr_matrix_put<!warpgroups>(l, warp, matrix);
     dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
-    const int warp = dr_prepare_warp();
     if (!reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
