@@ -13,7 +13,7 @@ enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
-static const char *const head_rules[] = {"delta_net", "gdn", "qdelta"};
+static const char *const head_rules[] = {"delta_net", "gdn", "qdelta", "pgdn"};
 enum { HEAD_RULES = sizeof head_rules / sizeof *head_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
 static const int64_t equal_seqlens[MOST_SEQUENCES + 1] = {0, 129, 258, 387, 516}; /* given as equally long */
@@ -99,10 +99,11 @@ bool suite_shapes(gpu *g, fault *what) {
 /* So many heads that one kernel makes all of a forward that no backward follows: near the CPU's results, and the bits of the
  * forward that one follows, which two kernels make. */
 static bool heads_are_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, bool bare, uint64_t seed, fault *what) {
+    const bool scans = dr_rule_uses(rule, DR_INPUT_SCAN_CENTRE); /* by one kernel only where each head has a key */
     const dr_recurrence shape = {
         .rule = rule,
         .layout = {.sequences = MOST_SEQUENCES, .rows = equal_seqlens[MOST_SEQUENCES], .cu_seqlens = equal_seqlens},
-        .key_heads = 16,
+        .key_heads = scans ? 32 : 16,
         .value_heads = 32,
         .key_size = K,
         .value_size = V,
@@ -116,9 +117,10 @@ static bool heads_are_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, b
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what) &&
                  is_near(g, 1, rule->name, "o of many heads", alone.o, want.o, p->o_count, 5e-2, what);
-    const double *const got[] = {alone.o, alone.final[DR_STATE_S]}, *const two[] = {followed.o, followed.final[DR_STATE_S]};
-    const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S]};
-    for (int i = 0; i < 2 && holds; i++, g->checks++)
+    const double *const got[] = {alone.o, alone.final[DR_STATE_S], alone.final[DR_STATE_A]};
+    const double *const two[] = {followed.o, followed.final[DR_STATE_S], followed.final[DR_STATE_A]};
+    const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S], p->state_count[DR_STATE_A]};
+    for (int i = 0; i < 3 && holds; i++, g->checks++)
         if (got[i] && memcmp(got[i], two[i], (size_t)count[i] * sizeof(double)))
             holds =
                 fault_is(what, "%s of many heads, K %lld, V %lld: a forward has other bits than one that a backward follows",

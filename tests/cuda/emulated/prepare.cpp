@@ -23,7 +23,7 @@ struct setting : call_memory {
 static void make_call(setting *s, const char *rule, bool any, bool beside, int tokens, int size) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
     make_plan(s, dr_rule_find(rule), tokens, size, plan, beside ? 16 : 2);
-    if (beside) dr_cuda_chunk_plan_beside(s->recurrence.rule, plan);
+    if (beside) dr_cuda_chunk_plan_stages(s->recurrence.rule, plan);
     check((plan->beside.processors > 0) == beside, "prepare is not where the case is for");
     const auto lay = [&](char *block) {
         dr_arena arena = {};

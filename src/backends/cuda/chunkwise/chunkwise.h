@@ -129,8 +129,8 @@ __host__ __device__
  * the engine has no kernel. */
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan);
-/* Then, when it is known who makes the diagonal scan: whether and how prepare runs beside the scan of states. */
-void dr_cuda_chunk_plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan);
+/* Then, when it is known who makes the diagonal scan: whether one kernel makes all, or prepare runs beside the scan. */
+void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan);
 
 /* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);

@@ -27,7 +27,7 @@ static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence
     const dr_cuda_chunk_plan *plan = &e->call.plan;
     const bool fused = dr_cuda_backward_fuses(plan);
     e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
-    dr_cuda_chunk_plan_beside(recurrence->rule, &e->call.plan);
+    dr_cuda_chunk_plan_stages(recurrence->rule, &e->call.plan);
     return DR_OK;
 }
 
@@ -95,9 +95,9 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     e.diagonal.final = final->at[DR_STATE_A];
     e.call.chunk.scan = e.diagonal;
     DR_TRY(tell_layout(gpu, recurrence, &e));
-    if (e.call.plan.scan_inside)
+    if (e.call.plan.scan_inside && !e.call.plan.one_pass)
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
-    else if (e.call.plan.rows.diagonal_scan)
+    else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,

@@ -128,17 +128,20 @@ template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call
 
 typedef void (*dr_one_pass_kernel)(dr_one_pass_call);
 
-template <typename T, bool sums> static dr_one_pass_kernel dr_one_pass_choose(bool boxed) {
-    return boxed ? one_pass<T, sums, true> : one_pass<T, sums, false>;
+template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_choose(bool boxed) {
+    return boxed ? one_pass<T, kind, true> : one_pass<T, kind, false>;
 }
 
 template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
-    return dr_cuda_launch("one_pass",
-                          plan.reader_sum ? dr_one_pass_choose<T, true>(one.boxed) : dr_one_pass_choose<T, false>(one.boxed),
-                          {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream, one);
+    const dr_one_kind kind = dr_one_kind_of(plan);
+    const dr_one_pass_kernel kernel = kind == DR_ONE_TIED   ? dr_one_pass_choose<T, DR_ONE_TIED>(one.boxed)
+                                      : kind == DR_ONE_SUMS ? dr_one_pass_choose<T, DR_ONE_SUMS>(one.boxed)
+                                                            : dr_one_pass_choose<T, DR_ONE_SCANS>(one.boxed);
+    return dr_cuda_launch("one_pass", kernel, {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream,
+                          one);
 }
 
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {

@@ -1,19 +1,23 @@
 /* Prepare and scan in one kernel, on sm_90a for 16-bit types: a thread block has all columns of a head's state, makes what
  * prepare would have made of its chunks by itself, and X, P' and A go through no memory.
  *
- *     solve      four warps: A, of the chunk that is made next
+ *     solve      four warps: ask for keys and queries; A, of the chunk that is made next
  *     make       four warps: P, and from A to X and P'
  *     columns    two groups of four warps that hold 64 columns each (scan_warpgroups.cuh); in turn they make the decays of the
  *                chunk after the next one, while they would wait for X
+ *
+ * Where write keys are B * key of the diagonal scan (plan.scan_inside), solve makes what they are made of before it inverts the
+ * chunk before, and each group of columns 64 channels of them at the end of its chunk. They lie where X will be, which takes
+ * their place box by box.
  *
  * So three chunks are under way, in three stages of keys and queries; what lies between the groups has two places. All wait for
  * one another at barriers in shared memory, chunk by chunk. What holds all of it is what passes through shared memory: so keys,
  * queries, values and outputs are moved as boxes (device/boxes.cuh) wherever they lie as boxes can. No group has the registers
  * that it would like, and so some take rows or columns by halves.
  *
- * For rules that prepare calls plain, with a scalar decay or none, one row a token, K and V of 65 to 128, sequences of one
- * length that are not cut, and where no backward follows, which wants what prepare leaves (plan.c). The bits are those of the
- * two kernels. */
+ * For rules that prepare calls plain or makes that scan for, with a scalar decay or none, one row a token, K and V of 65 to
+ * 128, sequences of one length that are not cut, and where no backward follows, which wants what prepare leaves (plan.c). The
+ * bits are those of the two kernels. */
 #ifndef DR_CUDA_ONE_PASS_CUH
 #define DR_CUDA_ONE_PASS_CUH
 
@@ -33,10 +37,16 @@ typedef struct alignas(16) {
     float keep[2]; /* the chunk's decay, twice */
 } dr_one_rows;
 
-/* What a chunk's decays are made of, of each row. */
+/* What a chunk's decays are made of, or its write keys by the diagonal scan, of each row. */
 typedef struct {
     float log_decay[64], gain[64], lambda[64];
 } dr_one_asked;
+
+/* What a thread block has of the call, in shared memory for want of registers. first: token, among all. */
+typedef struct alignas(16) {
+    int sequence, head, key_head, first;
+    float centre; /* of the diagonal scan */
+} dr_one_chain;
 
 /* Shared memory: where things begin, tiles at multiples of 1024, and behind all the barriers. What is in threes goes by a
  * chunk's stage, what is in twos by its place. */
@@ -57,14 +67,27 @@ enum {
     ONE_PASS_TURNED = ONE_PASS_SOLVED + ONE_PASS_PLACES * 8,                      /* the matrix is read */
     ONE_PASS_LAID = ONE_PASS_TURNED + ONE_PASS_PLACES * 8,                        /* X and P' are there */
     ONE_PASS_VALUED = ONE_PASS_LAID + ONE_PASS_PLACES * 8,                        /* and groups: values have come */
-    ONE_PASS_CHAIN = (ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8 + 15) / 16 * 16,  /* dr_one_chain */
-    ONE_PASS_ASKED = ONE_PASS_CHAIN + 16,                                         /* dr_one_asked, by group of columns */
-    ONE_PASS_BYTES = ONE_PASS_ASKED + 2 * (int)sizeof(dr_one_asked)
+    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8,                 /* places: write keys of the scan are there */
+    ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,                    /* what they are made of is there */
+    ONE_PASS_CHAIN = (ONE_PASS_SCANNED + ONE_PASS_PLACES * 8 + 15) / 16 * 16,     /* dr_one_chain */
+    ONE_PASS_ASKED = ONE_PASS_CHAIN + (int)sizeof(dr_one_chain), /* dr_one_asked, by group of columns, and by `solve` */
+    ONE_PASS_BYTES = ONE_PASS_ASKED + 3 * (int)sizeof(dr_one_asked),
+    /* with the diagonal scan write keys lie where X will be, and of the two places' values the second has A's halves */
+    ONE_PASS_HALVES = ONE_PASS_PLACES_BEGIN + ONE_PASS_PLACE + ONE_PASS_VALUE
 };
 static_assert(ONE_PASS_BYTES <= DR_BLOCK_SHARED, "a thread block has no more shared memory");
 
+/* What rows read and write: one key; key + lambda query, and the key; the key, and what the diagonal scan makes of it
+ * (plan.scan_inside). */
+typedef enum { DR_ONE_TIED, DR_ONE_SUMS, DR_ONE_SCANS } dr_one_kind;
+
+static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
+    return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : DR_ONE_TIED;
+}
+
 typedef struct {
     dr_boxes key, query, value, o;
+    dr_source keys; /* that are copied */
     dr_scan_call scan;
     bool boxed; /* tensors are as boxes can be: moved by one thread */
 } dr_one_pass_call;
@@ -78,19 +101,15 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
         return dr_boxes_make(to, plain.at, channels, heads, length, sequences, plain.token, plain.head);
     };
     one->scan = scan;
+    one->keys = scan.plan.scan_inside ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
     one->boxed = rows.aligned && (uintptr_t)scan.o % 16 == 0;
     if (!one->boxed) return DR_OK;
-    DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->key));
+    DR_TRY(boxes(one->keys, rows.key_size, rows.key_heads, &one->key));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
     return dr_boxes_make(&one->o, scan.o, rows.value_size, rows.value_heads, length, sequences,
                          (int64_t)rows.value_heads * rows.value_size * 2, (int64_t)rows.value_size * 2);
 }
-
-/* What a thread block has of the call, in shared memory for want of registers. first: token, among all. */
-typedef struct alignas(16) {
-    int sequence, head, key_head, first;
-} dr_one_chain;
 
 /* A chunk of a chain, its stage and the turn of the stage's barriers. */
 typedef struct {
@@ -161,18 +180,20 @@ static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan 
     return x;
 }
 
-/* Copies of what a chunk's decays are made of, by a group: a warp those of the 16 rows whose decays it makes. */
+/* Copies of what a chunk's decays are made of, by a group: a warp those of the 16 rows whose decays it makes. scan: of the
+ * diagonal scan. */
 template <bool sums>
-static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_one_asked &asked) {
+static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_one_asked &asked,
+                                         bool scan = false) {
     const int lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
     const auto copy = [&](dr_input which, float *to) {
         const dr_cuda_input &input = rows.input[which];
         dr_copy_word(dr_shared_address(to + row), dr_chunk_scalar_at(input, x, row, 0, x.head), input.at && row < x.alive);
     };
     if (lane < 16)
-        copy(DR_INPUT_LOG_DECAY, asked.log_decay);
+        copy(scan ? dr_diagonal_decay_input(rows) : DR_INPUT_LOG_DECAY, asked.log_decay);
     else
-        copy(dr_prepare_gain_input(rows.row[0].gain), asked.gain);
+        copy(scan ? dr_diagonal_gain_input(rows) : dr_prepare_gain_input(rows.row[0].gain), asked.gain);
     if (sums && lane < 16) copy(DR_INPUT_LAMBDA, asked.lambda);
     dr_copy_commit();
 }
@@ -241,7 +262,7 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sha
     }
     char *stage = shared + at.stage * ONE_PASS_STAGE;
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
-    dr_load_tokens<T>(stage, dr_write_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
+    dr_load_tokens<T>(stage, one.keys, x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
     dr_load_tokens<T>(stage + ONE_PASS_QUERY, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size,
                       2, rows.aligned);
     dr_one_loaded(filled);
@@ -257,38 +278,103 @@ static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned rea
     }
 }
 
+/* ---- the diagonal scan -------------------------------------------------------------------------------------------------- */
+
+static __device__ inline dr_inside_room &dr_one_room(char *shared, const dr_one_turn &at) {
+    static_assert(sizeof(dr_inside_room) <= 64 * DR_MATRIX_PITCH * 4, "the room of the diagonal scan does not fit the matrix");
+    return *(dr_inside_room *)(shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE + ONE_PASS_MATRIX);
+}
+
+/* The thread's channel of the head's A. */
+static __device__ inline float *dr_one_state(const dr_scan_call &call, const char *shared, const float *states) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    return (float *)states + ((int64_t)chain.sequence * call.plan.key_heads + chain.key_head) * 128 + dr_copy_thread();
+}
+
+/* What write keys of a chunk are made of, where its matrix will be: the rows' numbers, and X before each block of them where
+ * the parts were (A, where the squash is made as it is defined). asked: by the group that calls; before: A before the chunk,
+ * a channel a thread, and then behind it. */
+template <typename T>
+static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *shared, const dr_one_turn &at,
+                                               const dr_one_asked &asked, float &before) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned base = dr_shared_address(shared);
+    const int thread = dr_copy_thread(), warp = dr_prepare_warp(), row = warp * INSIDE_BLOCK + thread % INSIDE_BLOCK;
+    dr_inside_room &room = dr_one_room(shared, at);
+    dr_copy_wait<0>();
+    __syncwarp();
+    const dr_inside_early rows = {{}, asked.log_decay[row], asked.gain[row], dr_one_chain_of(shared).centre};
+    const dr_inside_squash squash = dr_inside_squash_of(plan.rows.squash, rows.centre);
+    dr_one_await_place(base, ONE_PASS_TURNED, dr_one_before(dr_one_before(at))); /* the place */
+    dr_inside_put_rows(plan, rows, room);
+    __syncwarp();
+    float part[4], over[INSIDE_BLOCKS], end = 0;
+    dr_one_await_stage(base, ONE_PASS_FILLED, at);
+    dr_inside_from_zero<T>(room, shared + at.stage * ONE_PASS_STAGE, part);
+    dr_inside_lay(room.part[warp] + thread % 32 * 4, part);
+    dr_meet<ONE_PASS_GROUPS>();
+    dr_take_fours(room.product, over);
+    float a = before;
+#pragma unroll
+    for (int b = 0; b < INSIDE_BLOCKS; b++) {
+        const float own = room.part[b][thread];
+        room.part[b][thread] = squash.eps == 0 ? a : fmaf(squash.scale, a, squash.eps);
+        end = fmaf(over[b], end, own), a = fmaf(over[b], a, own);
+    }
+    before = fmaf(over[0] * over[1] * (over[2] * over[3]), before, end);
+    dr_one_tell_place(base, ONE_PASS_SCANNED, at);
+}
+
+/* 64 channels of the write keys of a chunk, where X will be, by one of the two groups of columns. */
+template <typename T>
+static __device__ inline void dr_one_write_keys(const dr_cuda_rows &rows, char *shared, const dr_one_turn &at, int group) {
+    const unsigned base = dr_shared_address(shared);
+    char *const writes = shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE + group * 8192;
+    const char *const keys = shared + at.stage * ONE_PASS_STAGE + group * 8192;
+    const dr_inside_room &room = dr_one_room(shared, at);
+    const float centre = dr_one_chain_of(shared).centre;
+    float x[2];
+    dr_one_await_stage(base, ONE_PASS_FILLED, at);
+    dr_one_await_place(base, ONE_PASS_SCANNED, at);
+    dr_inside_take(room.part[dr_prepare_warp()] + group * 64 + threadIdx.x % 32 * 2, x);
+    const dr_inside_squash squash = dr_inside_squash_of(rows.squash, centre);
+    if (squash.eps == 0)
+        dr_inside_writes_slowly<T>(room, rows.squash, centre, keys, writes, x);
+    else
+        dr_inside_writes<T, 2, 8>(room, squash, keys, writes, x);
+    dr_shared_fence();
+    dr_one_tell_place(base, ONE_PASS_WRITTEN, at);
+}
+
 /* ---- making ------------------------------------------------------------------------------------------------------------- */
 
-/* Asks for keys and queries, a chunk ahead; P, and from A to X and P'. */
-template <typename T, bool sums, bool boxed>
-static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *shared) {
-    const dr_cuda_chunk_plan &plan = one.scan.plan;
+/* P, and from A to X and P'. */
+template <typename T, dr_one_kind kind> static __device__ inline void dr_one_make(const dr_scan_call &call, char *shared) {
+    const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int warp = dr_prepare_warp(), chunks = (int)((plan.length + 63) / 64);
-    dr_one_turn at = {0, 0, 0};
-    dr_one_fill<T, boxed>(one, shared, at);
-    while (at.chunk < chunks) {
-        constexpr int columns = sums ? 4 : 8; /* of what is made at a time, for want of registers */
+    constexpr bool scans = kind == DR_ONE_SCANS;
+    for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
+        constexpr int columns = kind == DR_ONE_SUMS ? 4 : 8; /* of what is made at a time, for want of registers */
         const int which = dr_one_place_of(at);
         const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, which);
+        const unsigned writers = scans ? made : stage, halves = scans ? base + ONE_PASS_HALVES : made;
         char *place = shared + ONE_PASS_PLACES_BEGIN + which * ONE_PASS_PLACE;
-        dr_one_turn next = at;
-        dr_one_next(next);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
-        dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place, and the next one's stage */
-        if (next.chunk < chunks) dr_one_fill<T, boxed>(one, shared, next);
+        dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place */
         float p[8][4];
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
+        if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
         dr_group_begin();
-        dr_one_scores<T>(p, stage + ONE_PASS_QUERY, stage);
+        dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
         dr_group_commit();
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         const dr_prepare_near near = dr_one_near(numbers);
         dr_group_wait<0>();
         dr_prepare_mask_queries(rows, numbers.small, near, p);
         dr_one_await_place(base, ONE_PASS_SOLVED, at);
-        dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), place);
+        dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), scans ? shared + ONE_PASS_HALVES : place);
         dr_shared_fence();
         dr_meet<ONE_PASS_GROUPS>();
         unsigned high[4][4], low[4][4];
@@ -296,21 +382,21 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
 #pragma unroll 1
         for (int column = 0; column < 64; column += columns * 8) {
             float c[columns][4];
-            dr_halves_combine<T>(c, high, low, made + (unsigned)column * 2);
+            dr_halves_combine<T>(c, high, low, halves + (unsigned)column * 2);
             dr_group_lay_rows<T>(place + ONE_PASS_SCORE, c, column);
         }
         dr_halves_turn<T>((const float *)(place + ONE_PASS_MATRIX), numbers.small.leave, high, low);
         dr_one_tell_place(base, ONE_PASS_TURNED, at);
-        dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
+        if (!scans) dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
 #pragma unroll 1
         for (int column = 0; column < 128; column += columns * 8) {
             float exit[columns][4];
-            dr_halves_exit_box<T>(high, low, stage + (unsigned)(column / 64 * 8192 + column % 64 * 2), exit);
+            dr_halves_exit_box<T>(high, low, writers + (unsigned)(column / 64 * 8192 + column % 64 * 2), exit);
+            if (scans) dr_meet<ONE_PASS_GROUPS>(); /* those write keys are read */
             dr_group_lay_rows<T>(place + column / 64 * 8192, exit, column % 64);
         }
         dr_shared_fence();
         dr_one_tell_place(base, ONE_PASS_LAID, at);
-        at = next;
     }
 }
 
@@ -334,25 +420,45 @@ template <typename T> static __device__ inline void dr_one_read_sums(const float
     }
 }
 
-/* A of each chunk, in the matrix. */
-template <typename T, bool sums> static __device__ inline void dr_one_solve(const dr_scan_call &call, char *shared) {
+/* Asks for keys and queries, a chunk ahead; A of each chunk, in the matrix. */
+template <typename T, dr_one_kind kind, bool boxed>
+static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
+    const dr_scan_call &call = one.scan;
+    constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
     const dr_cuda_rows &rows = call.plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int chunks = (int)((call.plan.length + 63) / 64);
+    dr_one_fill<T, boxed>(one, shared, {0, 0, 0});
+    dr_one_asked &asked = ((dr_one_asked *)(shared + ONE_PASS_ASKED))[2];
+    float a = 0; /* of the diagonal scan before the next chunk, a channel a thread */
+    const auto scan = [&](const dr_one_turn &which) {
+        dr_one_scan_rows<T>(call, shared, which, asked, a);
+        if (which.chunk + 1 < chunks) dr_one_ask<false>(rows, dr_one_block(call.plan, shared, which.chunk + 1), asked, true);
+    };
+    if constexpr (scans) {
+        if (call.tensors.scan.initial) a = *dr_one_state(call, shared, call.tensors.scan.initial);
+        dr_one_ask<false>(rows, dr_one_block(call.plan, shared, 0), asked, true);
+        scan({0, 0, 0});
+    }
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
+        dr_one_turn next = at;
+        dr_one_next(next);
         const unsigned stage = dr_one_stage(base, at.stage);
         char *place = shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE;
-        const dr_one_turn had = dr_one_before(dr_one_before(at)); /* the place */
+        const dr_one_turn had = dr_one_before(dr_one_before(at)); /* the place, and the next one's stage */
         float *matrix = (float *)(place + ONE_PASS_MATRIX);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
         float l[8][4];
+        dr_one_await_stage(base, ONE_PASS_FREE, had);
+        if (next.chunk < chunks) dr_one_fill<T, boxed>(one, shared, next);
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         if constexpr (sums) {
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
             dr_one_read_sums<T>(numbers.small.lambda, stage, l);
         } else {
+            if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
             dr_group_begin();
-            dr_one_scores<T>(l, stage, stage);
+            dr_one_scores<T>(l, stage, scans ? dr_one_place(base, dr_one_place_of(at)) : stage);
             dr_group_commit();
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         }
@@ -362,9 +468,12 @@ template <typename T, bool sums> static __device__ inline void dr_one_solve(cons
         dr_prepare_mask_reads(numbers.small, near, l);
         dr_matrix_put<false>(l, dr_prepare_warp(), matrix);
         dr_meet<ONE_PASS_GROUPS>();
+        if constexpr (scans)
+            if (next.chunk < chunks) scan(next);
         dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix);
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);
     }
+    if (scans && call.tensors.scan.final) *dr_one_state(call, shared, call.tensors.scan.final) = a;
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------------------------ */
@@ -409,8 +518,10 @@ static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned val
 
 /* group: of columns; chain: sequence and head. For want of registers outputs are made for each half of the rows or, with keys +
  * lambda queries, what rows read, and then Q~ S is asked for twice. */
-template <typename T, bool sums, bool boxed>
+template <typename T, dr_one_kind kind, bool boxed>
 static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group, unsigned chain) {
+    constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
+    constexpr int places = scans ? 1 : ONE_PASS_PLACES; /* of values */
     const dr_scan_call &call = one.scan;
     const dr_cuda_chunk_plan &plan = call.plan;
     shared = dr_group_forget(shared);
@@ -419,7 +530,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     const auto value_in = [=](unsigned place) { return place + (unsigned)(ONE_PASS_VALUE + group * 8192); };
     const auto valued_of = [=](int which) { return base + (unsigned)(ONE_PASS_VALUED + (which * 2 + group) * 8); };
     const auto ask_values = [&](int chunk) {
-        const int which = chunk % ONE_PASS_PLACES;
+        const int which = chunk % places;
         if (chunk * 64 < (int)plan.length)
             dr_one_values<T, boxed>(one, shared, value_in(dr_one_place(base, which)), valued_of(which), group, chunk);
     };
@@ -433,13 +544,17 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, group), asked);
     decay({group, group, 0});
     dr_meet<ONE_PASS_GROUPS>(); /* what was asked for is read */
+    if constexpr (scans) {
+        for (int chunk = 0; chunk < 2 && chunk * 64 < (int)plan.length; chunk++)
+            dr_one_write_keys<T>(plan.rows, shared, {chunk, chunk, 0}, group);
+    }
     float s[16][4] = {};
     const dr_scan_place place = dr_scan_find(call, (unsigned)group, chain);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < (int)plan.length; dr_one_next(at)) {
         const int which = dr_one_place_of(at);
         const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, which);
-        const unsigned value = value_in(made), valued = valued_of(which);
+        const unsigned value = value_in(dr_one_place(base, at.chunk % places)), valued = valued_of(at.chunk % places);
         const dr_one_rows &rows = dr_one_rows_of(shared, at.stage);
         unsigned a[8][4], y[4][4];
         const bool decays = at.chunk % 2 == group; /* are made now, of the chunk after the next one */
@@ -459,8 +574,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             dr_group_commit();
             dr_group_wait<0>();
             if (part == 0) {
-                ask_values(at.chunk + 1);
-                dr_gate_wait(valued, (unsigned)at.chunk / ONE_PASS_PLACES % 2);
+                if (!scans) ask_values(at.chunk + 1);
+                dr_gate_wait(valued, (unsigned)at.chunk / places % 2);
             }
             dr_one_write<T, sums>(rows, value, part, u, q, y);
         }
@@ -511,6 +626,13 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             const dr_one_chain chain = dr_one_chain_of(shared);
             dr_boxes_store(one.o, value, group * 64, chain.head, at.chunk * 64, chain.sequence);
         }
+        if constexpr (scans) {
+            dr_one_await_stage(base, ONE_PASS_FREE, at); /* X is read, where write keys will be */
+            ask_values(at.chunk + 1);
+            dr_one_turn later = at;
+            dr_one_next(later), dr_one_next(later);
+            if (later.chunk * 64 < (int)plan.length) dr_one_write_keys<T>(plan.rows, shared, later, group);
+        }
     }
     if (boxed) dr_boxes_wait_read();
     /* found once more rather than kept in registers */
@@ -520,16 +642,19 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
 
 #endif
 
-template <typename T, bool sums, bool boxed>
+template <typename T, dr_one_kind kind, bool boxed>
 static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __grid_constant__ dr_one_pass_call one) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
+    constexpr bool sums = kind == DR_ONE_SUMS;
     const unsigned base = dr_shared_address(shared);
     if (threadIdx.x == 0) {
         const dr_cuda_chunk_plan &plan = one.scan.plan;
         const int sequence = (int)(blockIdx.x / (unsigned)plan.value_heads),
                   head = (int)(blockIdx.x % (unsigned)plan.value_heads);
-        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = {sequence, head, head / plan.rows.group, sequence * (int)plan.length};
+        const int key_head = head / plan.rows.group;
+        const float centre = kind == DR_ONE_SCANS ? dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, key_head) : 0;
+        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = {sequence, head, key_head, sequence * (int)plan.length, centre};
         const int copying = boxed ? 1 : 128; /* threads, by each group that does */
         for (int i = 0; i < ONE_PASS_STAGES * 8; i += 8) {
             dr_gate_open(base + ONE_PASS_FILLED + i, copying);
@@ -540,6 +665,8 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
             dr_gate_open(base + ONE_PASS_SOLVED + i, 128);
             dr_gate_open(base + ONE_PASS_TURNED + i, 128);
             dr_gate_open(base + ONE_PASS_LAID + i, 128);
+            if (kind == DR_ONE_SCANS)
+                dr_gate_open(base + ONE_PASS_WRITTEN + i, 256), dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
             dr_gate_open(base + ONE_PASS_VALUED + i * 2, copying), dr_gate_open(base + ONE_PASS_VALUED + i * 2 + 8, copying);
         }
         dr_shared_fence(); /* copies see the barriers */
@@ -548,13 +675,13 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
     if (group == 0) {
         dr_registers_give<sums ? 88 : 96>();
-        dr_one_make<T, sums, boxed>(one, shared);
+        dr_one_make<T, kind>(one.scan, shared);
     } else if (group == 3) {
         dr_registers_give<sums ? 88 : 96>();
-        dr_one_solve<T, sums>(one.scan, shared);
+        dr_one_solve<T, kind, boxed>(one, shared);
     } else {
         dr_registers_take<sums ? 168 : 160>();
-        dr_one_hold<T, sums, boxed>(one, shared, (int)group - 1, blockIdx.x);
+        dr_one_hold<T, kind, boxed>(one, shared, (int)group - 1, blockIdx.x);
     }
 #endif
 }

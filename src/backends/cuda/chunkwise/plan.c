@@ -72,14 +72,13 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Whether one kernel makes all of a forward: rows that prepare calls plain, heads of up to 128 by 128. A multiprocessor that
- * has a head to itself then takes 0.8 of the time of both stages, and so three quarters of them have to have one, all the time.
- * Packed sequences may leave it with one long one. */
+/* Whether one kernel makes all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, heads of up
+ * to 128 by 128. A multiprocessor that has a head to itself then takes 0.6 to 0.8 of the time of both stages, and so three
+ * quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
 static bool is_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
     const dr_row *row = &rule->row[0];
-    const bool tied = plan->reads && reads_written(rule);
-    const bool plain =
-        is_single(rule) && (tied || plan->reader_sum) && gains_directly(row) && values_directly(row) && !row->undecayed;
+    const bool known = (plan->reads && reads_written(rule)) || plan->reader_sum || plan->scan_inside;
+    const bool plain = is_single(rule) && known && gains_directly(row) && values_directly(row) && !row->undecayed;
     const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
            plan->value_width == 128 && plan->length > 0 && plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
@@ -99,7 +98,8 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
  * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
  * sequences do not lie in the scan's order, and it would wait for the last. */
-void dr_cuda_chunk_plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+    plan->one_pass = is_one_pass(rule, plan);
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
@@ -164,7 +164,6 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&rule->row[0]);
     plan_parts(layout, plan);
-    plan->one_pass = is_one_pass(rule, plan);
     return DR_OK;
 }
 

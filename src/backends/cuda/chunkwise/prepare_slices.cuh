@@ -33,10 +33,10 @@ typedef struct {
 /* Decay of a block, of four channels. */
 template <bool totals>
 static __device__ inline void dr_slice_total(const dr_slice_tables &tables, int block, int channel, float (&x)[4]) {
-    if (totals) return dr_take_four(&tables.total[block][channel], x);
+    if (totals) return dr_take_fours(&tables.total[block][channel], x);
     float first[4], rest[4];
-    dr_take_four(&tables.decay[block][0][channel], first);
-    dr_take_four(&tables.decay[block][SLICE_REST][channel], rest);
+    dr_take_fours(&tables.decay[block][0][channel], first);
+    dr_take_fours(&tables.decay[block][SLICE_REST][channel], rest);
 #pragma unroll
     for (int e = 0; e < 4; e++) x[e] = first[e] * rest[e];
 }
@@ -434,7 +434,7 @@ template <typename T> static __device__ inline void dr_slice_put(T *to, const fl
 /* Four numbers that the thread has put to a table: held or, where it has no registers for that, taken from there. */
 template <bool again> static __device__ inline void dr_quarter_again(const float (&held)[4], const float *from, float (&x)[4]) {
     if (again) {
-        dr_take_four(from, x);
+        dr_take_fours(from, x);
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++) x[e] = held[e];

@@ -100,7 +100,7 @@ static __device__ inline void dr_triangle_substitute(float *block) {
 #pragma unroll
         for (int k = 0; k < i; k += 4) {
             float row[4];
-            dr_take_four(block + i * DR_MATRIX_PITCH + k, row);
+            dr_take_fours(block + i * DR_MATRIX_PITCH + k, row);
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (k + e < i) sum = fmaf(-row[e], x[k + e], sum);

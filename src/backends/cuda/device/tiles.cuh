@@ -204,10 +204,13 @@ template <typename T> static __device__ inline float2 dr_load_pair(const void *a
         return dr_unpack(T(), *(const unsigned *)at);
 }
 
-/* Four from a place that is a multiple of four. */
-static __device__ inline void dr_take_four(const float *from, float (&x)[4]) {
-    const float4 all = *(const float4 *)from;
-    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+/* Fours of numbers, from a place that is a multiple of four. */
+template <int count> static __device__ inline void dr_take_fours(const float *from, float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4) {
+        const float4 four = *(const float4 *)(from + i);
+        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
 }
 
 /* Four channels of a row of a tile as they lie, the first a multiple of four; and one of them. */

@@ -8,7 +8,7 @@
  *   same order, so that the bits do not depend on who came first. Then it tells the state it leaves itself.
  * - Then A, B and w of the rows. Most rules squash by s = r / (1 + |r|): then it is 12 instructions a row and channel.
  *
- * Rows go four at a time in loops: written out, the code runs once a chunk and waits for instructions.
+ * Rows go a few at a time in loops: written out, the code runs once a chunk and waits for instructions.
  *
  * The threads of a chunk wait only for chunks that were taken before theirs, by blocks that run. */
 #ifndef DR_CUDA_DIAGONAL_ROWS_CUH
@@ -47,7 +47,7 @@ static __device__ inline dr_inside_place dr_inside_find(const dr_cuda_chunk_plan
 
 template <int C> static __device__ inline void dr_inside_take(const float *from, float (&x)[C]) {
     if constexpr (C == 4) {
-        dr_take_four(from, x);
+        dr_take_fours(from, x);
     } else {
         const float2 both = *(const float2 *)from;
         x[0] = both.x, x[1] = both.y;
@@ -64,8 +64,8 @@ template <int C> static __device__ inline void dr_inside_lay(float *to, const fl
 /* The lane's channels of a row, as they lie in a tile. */
 template <int C> struct alignas(2 * C) dr_inside_pairs { unsigned pair[C / 2]; };
 
-/* Of row i + j of a tile; i a multiple of 4, j < 4. The bits by which its place differs from that of row j do not depend on j.
- */
+/* Of row i + j of a tile; i a multiple of 4 and j < 4, or of 8. The bits by which its place differs from that of row j do not
+ * depend on j. */
 template <typename T, int C> static __device__ inline dr_inside_pairs<C> *dr_inside_row(const char *tile, int i, int j) {
     const unsigned at = dr_tile_at<T>(0, 64, j, (int)(threadIdx.x % 32) * C) ^ dr_tile_at<T>(0, 64, i, 0);
     return (dr_inside_pairs<C> *)(tile + at);
@@ -168,7 +168,7 @@ static __device__ inline void dr_inside_pass(const dr_cuda_chunk_plan &plan, con
     room.known[dr_copy_thread() / 32] = mine;
     dr_meet<groups>();
     float over[INSIDE_BLOCKS], end = 0;
-    dr_take_four(room.product, over);
+    dr_take_fours(room.product, over);
 #pragma unroll
     for (int b = 0; b < INSIDE_BLOCKS; b++) end = fmaf(over[b], end, room.part[b][channel]);
     const float product = over[0] * over[1] * (over[2] * over[3]);
@@ -253,7 +253,7 @@ static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, co
 #pragma unroll 1
     for (int i = first; i < first + INSIDE_BLOCK; i += 4) {
         float weight[4];
-        dr_take_four(room.weight + i, weight);
+        dr_take_fours(room.weight + i, weight);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float k[C];
@@ -270,29 +270,29 @@ static __device__ inline float dr_inside_squashed(const dr_inside_squash &squash
     return dr_exp2_near(fmaf(squash.factor, z * shrink, squash.offset));
 }
 
-/* Write keys of the warp's rows: of four rows what is read comes before what is written, since these may be one place to the
+/* Write keys of the warp's rows: of `rows` what is read comes before what is written, since these may be one place to the
  * compiler, and it would take row after row. x: X before the block. */
-template <typename T, int C>
+template <typename T, int C, int rows = 4>
 static __device__ inline void dr_inside_writes(const dr_inside_room &room, const dr_inside_squash &squash, const char *keys,
                                                char *writes, float (&x)[C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
 #pragma unroll 1
-    for (int i = first; i < first + INSIDE_BLOCK; i += 4) {
-        float alpha[4], gain[4], shift[4], k[4][C];
-        dr_take_four(room.alpha + i, alpha);
-        dr_take_four(room.gain + i, gain);
-        dr_take_four(room.shift + i, shift);
+    for (int i = first; i < first + INSIDE_BLOCK; i += rows) {
+        float alpha[rows], gain[rows], shift[rows], k[rows][C];
+        dr_take_fours(room.alpha + i, alpha);
+        dr_take_fours(room.gain + i, gain);
+        dr_take_fours(room.shift + i, shift);
 #pragma unroll
-        for (int j = 0; j < 4; j++) dr_inside_key<T, C>(keys, i, j, k[j]);
+        for (int j = 0; j < rows; j++) dr_inside_key<T, C>(keys, i, j, k[j]);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < rows; j++)
 #pragma unroll
             for (int e = 0; e < C; e++) {
                 x[e] = fmaf(alpha[j], x[e], fmaf(gain[j], k[j][e] * k[j][e], shift[j]));
                 k[j][e] *= dr_inside_squashed(squash, x[e]);
             }
 #pragma unroll
-        for (int j = 0; j < 4; j++) dr_inside_put<T, C>(writes, i, j, k[j]);
+        for (int j = 0; j < rows; j++) dr_inside_put<T, C>(writes, i, j, k[j]);
     }
 }
 
