@@ -280,6 +280,7 @@ static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned rea
 
 /* ---- the diagonal scan -------------------------------------------------------------------------------------------------- */
 
+/* Where that lies which write keys of a chunk are made of. */
 static __device__ inline dr_inside_room &dr_one_room(char *shared, const dr_one_turn &at) {
     static_assert(sizeof(dr_inside_room) <= 64 * DR_MATRIX_PITCH * 4, "the room of the diagonal scan does not fit the matrix");
     return *(dr_inside_room *)(shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE + ONE_PASS_MATRIX);
