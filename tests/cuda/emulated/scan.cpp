@@ -21,10 +21,11 @@ struct setting : call_memory {
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     return run_kernel(s, seed, late, before, [&] {
-        if (!s->call.plan.one_pass)
+        if (!s->call.plan.one_pass) {
             check(begin_scan(s->call.plan, s->call.tensors.scan) == DR_OK, "what goes before the diagonal scan fails");
-        const dr_status status = s->call.plan.one_pass ? DR_OK : dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, NULL);
-        return status == DR_OK ? dr_launch_group_scan<T>(&s->call, NULL) : status;
+            check(dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, NULL) == DR_OK, "prepare fails");
+        }
+        return dr_launch_group_scan<T>(&s->call, NULL);
     });
 }
 

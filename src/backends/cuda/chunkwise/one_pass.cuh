@@ -124,6 +124,11 @@ static __device__ inline void dr_one_next(dr_one_turn &at) {
     if (++at.stage == ONE_PASS_STAGES) at.stage = 0, at.turn ^= 1;
 }
 
+static __device__ inline dr_one_turn dr_one_after(dr_one_turn at) {
+    dr_one_next(at);
+    return at;
+}
+
 static __device__ inline int dr_one_place_of(const dr_one_turn &at) {
     return (int)((unsigned)at.chunk % ONE_PASS_PLACES);
 }
@@ -140,6 +145,10 @@ static __device__ inline unsigned dr_one_stage(unsigned base, int stage) {
 
 static __device__ inline unsigned dr_one_place(unsigned base, int place) {
     return (unsigned)dr_same_in_warp((int)base + ONE_PASS_PLACES_BEGIN + place * ONE_PASS_PLACE);
+}
+
+static __device__ inline char *dr_one_place_in(char *shared, const dr_one_turn &at) {
+    return shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE;
 }
 
 static __device__ inline dr_one_chain dr_one_chain_of(const char *shared) {
@@ -283,7 +292,7 @@ static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned rea
 /* Where that lies which write keys of a chunk are made of. */
 static __device__ inline dr_inside_room &dr_one_room(char *shared, const dr_one_turn &at) {
     static_assert(sizeof(dr_inside_room) <= 64 * DR_MATRIX_PITCH * 4, "the room of the diagonal scan does not fit the matrix");
-    return *(dr_inside_room *)(shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE + ONE_PASS_MATRIX);
+    return *(dr_inside_room *)(dr_one_place_in(shared, at) + ONE_PASS_MATRIX);
 }
 
 /* The thread's channel of the head's A. */
@@ -330,7 +339,7 @@ static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *s
 template <typename T>
 static __device__ inline void dr_one_write_keys(const dr_cuda_rows &rows, char *shared, const dr_one_turn &at, int group) {
     const unsigned base = dr_shared_address(shared);
-    char *const writes = shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE + group * 8192;
+    char *const writes = dr_one_place_in(shared, at) + group * 8192;
     const char *const keys = shared + at.stage * ONE_PASS_STAGE + group * 8192;
     const dr_inside_room &room = dr_one_room(shared, at);
     const float centre = dr_one_chain_of(shared).centre;
@@ -358,10 +367,9 @@ template <typename T, dr_one_kind kind> static __device__ inline void dr_one_mak
     constexpr bool scans = kind == DR_ONE_SCANS;
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
         constexpr int columns = kind == DR_ONE_SUMS ? 4 : 8; /* of what is made at a time, for want of registers */
-        const int which = dr_one_place_of(at);
-        const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, which);
+        const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
         const unsigned writers = scans ? made : stage, halves = scans ? base + ONE_PASS_HALVES : made;
-        char *place = shared + ONE_PASS_PLACES_BEGIN + which * ONE_PASS_PLACE;
+        char *place = dr_one_place_in(shared, at);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
         dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place */
         float p[8][4];
@@ -442,10 +450,9 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         scan({0, 0, 0});
     }
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
-        dr_one_turn next = at;
-        dr_one_next(next);
+        const dr_one_turn next = dr_one_after(at);
         const unsigned stage = dr_one_stage(base, at.stage);
-        char *place = shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE;
+        char *place = dr_one_place_in(shared, at);
         const dr_one_turn had = dr_one_before(dr_one_before(at)); /* the place, and the next one's stage */
         float *matrix = (float *)(place + ONE_PASS_MATRIX);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
@@ -553,8 +560,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     const dr_scan_place place = dr_scan_find(call, (unsigned)group, chain);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < (int)plan.length; dr_one_next(at)) {
-        const int which = dr_one_place_of(at);
-        const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, which);
+        const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
         const unsigned value = value_in(dr_one_place(base, at.chunk % places)), valued = valued_of(at.chunk % places);
         const dr_one_rows &rows = dr_one_rows_of(shared, at.stage);
         unsigned a[8][4], y[4][4];
@@ -590,10 +596,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         ask_output(0);
         if (sums) dr_group_wait<0>();
         if (decays) {
-            dr_one_turn later = at;
-            dr_one_next(later), dr_one_next(later);
             dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(at));
-            decay(later);
+            decay(dr_one_after(dr_one_after(at)));
         }
         if (!sums) dr_group_wait<0>();
         dr_scale_columns(o, rows.factors.query);
@@ -630,8 +634,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         if constexpr (scans) {
             dr_one_await_stage(base, ONE_PASS_FREE, at); /* X is read, where write keys will be */
             ask_values(at.chunk + 1);
-            dr_one_turn later = at;
-            dr_one_next(later), dr_one_next(later);
+            const dr_one_turn later = dr_one_after(dr_one_after(at));
             if (later.chunk * 64 < (int)plan.length) dr_one_write_keys<T>(plan.rows, shared, later, group);
         }
     }

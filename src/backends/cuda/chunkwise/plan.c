@@ -98,8 +98,7 @@ static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
  * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
  * sequences do not lie in the scan's order, and it would wait for the last. */
-void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    plan->one_pass = is_one_pass(rule, plan);
+static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
@@ -115,6 +114,11 @@ void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
         .groups = (int32_t)groups,
         .rounds = before > 0 ? (int32_t)((before + round / 2) / round) : 0,
     };
+}
+
+void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+    plan->one_pass = is_one_pass(rule, plan);
+    plan_beside(rule, plan);
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
