@@ -86,8 +86,7 @@ static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
 }
 
 typedef struct {
-    dr_boxes key, query, value, o;
-    dr_source keys; /* that are copied */
+    dr_boxes key, query, value, o; /* key: what rows read, of key + lambda query the key */
     dr_scan_call scan;
     bool boxed; /* tensors are as boxes can be: moved by one thread */
 } dr_one_pass_call;
@@ -101,10 +100,9 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
         return dr_boxes_make(to, plain.at, channels, heads, length, sequences, plain.token, plain.head);
     };
     one->scan = scan;
-    one->keys = scan.plan.scan_inside ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
     one->boxed = rows.aligned && (uintptr_t)scan.o % 16 == 0;
     if (!one->boxed) return DR_OK;
-    DR_TRY(boxes(one->keys, rows.key_size, rows.key_heads, &one->key));
+    DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
     return dr_boxes_make(&one->o, scan.o, rows.value_size, rows.value_heads, length, sequences,
@@ -271,7 +269,7 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sha
     }
     char *stage = shared + at.stage * ONE_PASS_STAGE;
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
-    dr_load_tokens<T>(stage, one.keys, x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
+    dr_load_tokens<T>(stage, dr_reader_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
     dr_load_tokens<T>(stage + ONE_PASS_QUERY, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size,
                       2, rows.aligned);
     dr_one_loaded(filled);

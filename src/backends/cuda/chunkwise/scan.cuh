@@ -47,7 +47,7 @@ static __host__ __device__ inline dr_scan_room dr_scan_lay(const dr_cuda_chunk_p
 }
 
 /* Vectors that reading rows take straight from an input. */
-static __device__ inline dr_source dr_reader_source(const dr_cuda_rows &rows) {
+static __host__ __device__ inline dr_source dr_reader_source(const dr_cuda_rows &rows) {
     switch (rows.row[0].read) {
     case DR_READ_ERASE_KEY:
         return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
