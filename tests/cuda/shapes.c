@@ -96,8 +96,8 @@ bool suite_shapes(gpu *g, fault *what) {
     return true;
 }
 
-/* So many heads that one kernel makes all of a forward that no backward follows: near the CPU's results, and the bits of the
- * forward that one follows, which two kernels make. */
+/* So many heads that one kernel makes all of a forward: near the CPU's results, and the bits of two kernels, which packed
+ * sequences take, whether a backward follows or not. */
 static bool heads_are_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, bool bare, uint64_t seed, fault *what) {
     const bool scans = dr_rule_uses(rule, DR_INPUT_SCAN_CENTRE); /* by one kernel only where each head has a key */
     const dr_recurrence shape = {
@@ -112,20 +112,23 @@ static bool heads_are_right(gpu *g, const dr_rule *rule, int64_t K, int64_t V, b
     problem *p = problem_create(rule, &shape, false, &random);
     if (bare) problem_forget_states(p);
     p->recurrence.layout.cu_seqlens = NULL;
-    result want = {0}, alone = {0}, followed = {0};
+    result want = {0}, alone = {0}, followed = {0}, packed = {0};
     bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, false, &want, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what) &&
                  is_near(g, 1, rule->name, "o of many heads", alone.o, want.o, p->o_count, 5e-2, what);
-    const double *const got[] = {alone.o, alone.final[DR_STATE_S], alone.final[DR_STATE_A]};
-    const double *const two[] = {followed.o, followed.final[DR_STATE_S], followed.final[DR_STATE_A]};
+    p->recurrence.layout.cu_seqlens = equal_seqlens;
+    holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &packed, what);
+    const result *const one[] = {&alone, &followed};
     const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S], p->state_count[DR_STATE_A]};
-    for (int i = 0; i < 3 && holds; i++, g->checks++)
-        if (got[i] && memcmp(got[i], two[i], (size_t)count[i] * sizeof(double)))
-            holds =
-                fault_is(what, "%s of many heads, K %lld, V %lld: a forward has other bits than one that a backward follows",
-                         rule->name, (long long)K, (long long)V);
-    result_free(&want), result_free(&alone), result_free(&followed);
+    for (int i = 0; i < 6 && holds; i++, g->checks++) {
+        const double *const got[] = {one[i / 3]->o, one[i / 3]->final[DR_STATE_S], one[i / 3]->final[DR_STATE_A]};
+        const double *const two[] = {packed.o, packed.final[DR_STATE_S], packed.final[DR_STATE_A]};
+        if (got[i % 3] && memcmp(got[i % 3], two[i % 3], (size_t)count[i % 3] * sizeof(double)))
+            holds = fault_is(what, "%s of many heads, K %lld, V %lld: a forward%s has other bits than of packed sequences",
+                             rule->name, (long long)K, (long long)V, i / 3 ? " that a backward follows" : "");
+    }
+    result_free(&want), result_free(&alone), result_free(&followed), result_free(&packed);
     problem_free(p);
     return holds;
 }

@@ -44,55 +44,70 @@ static void check_rule(const char *rule, int tokens, int processors, int groups,
     });
 }
 
-/* What the diagonal scan is made in, with an A before the sequences and one behind them. */
-static dr_cuda_diagonal_chain lay_scan(setting *s, const dr_cuda_chunk_plan &plan) {
-    dr_cuda_diagonal_chain chain = {};
+/* What the diagonal scan is made in, with an A before the sequences and one behind them; saves: and its write keys. */
+static void lay_scan(setting *s, bool saves) {
+    dr_cuda_diagonal_chain &chain = s->call.tensors.scan;
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
-        dr_cuda_diagonal_lay(&plan, &arena, &chain);
-        chain.entry = (float *)dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(&plan));
+        dr_cuda_diagonal_lay(&s->call.plan, &arena, &chain);
+        chain.entry = (float *)dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(&s->call.plan));
         chain.final = (float *)dr_arena_take(&arena, SEQUENCES * HEADS * SIZE * sizeof(float));
+        if (saves) dr_cuda_diagonal_lay_made(&s->call.plan, &arena);
         return arena.used;
     };
     lay(add_tensor(&s->left, lay(NULL))->at);
     float *initial = (float *)add_tensor(&s->given, SEQUENCES * HEADS * SIZE * sizeof(float))->at;
     for (int i = 0; i < SEQUENCES * HEADS * SIZE; i++) initial[i] = uniform(s, 0, 0.1f);
     chain.initial = initial;
-    return chain;
 }
 
-/* One kernel for both stages: the bits of the two, and with the diagonal scan of A behind the sequences, too. boxed: tensors
- * are moved as boxes; tanh: of the squash. */
-static void check_one_pass(const char *rule, int tokens, bool boxed, bool tanh = false) {
-    check_case(tanh ? "tanh" : rule, tokens, SIZE, [&] {
+typedef struct {
+    const char *rule;
+    int tokens;
+    bool boxed; /* tensors are moved as boxes */
+    bool tanh;  /* of the squash */
+    bool saves; /* what a backward wants, too */
+} one_case;
+
+/* One kernel for both stages leaves the bits of the two. */
+static void check_one_pass(const one_case &c) {
+    char name[32];
+    snprintf(name, sizeof name, "%s%s%s", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "");
+    check_case(name, c.tokens, SIZE, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
-        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan);
+        make_plan(&s, dr_rule_find(c.rule), c.tokens, SIZE, &plan);
         dr_cuda_chunk_plan_stages(s.recurrence.rule, &plan);
         check(plan.one_pass, "prepare and scan are not one kernel");
         lay_forward(&s, plan, &s.call);
-        s.call.saved = NULL;
-        if (plan.scan_inside) s.call.tensors.scan = lay_scan(&s, plan);
-        s.call.plan.rows.aligned = boxed;
-        s.call.plan.rows.squash.tanh = tanh;
-        const size_t outputs = (size_t)(SEQUENCES * tokens * HEADS * SIZE), states = SEQUENCES * HEADS * SIZE * SIZE;
+        if (!c.saves) s.call.saved = NULL;
+        if (plan.scan_inside) lay_scan(&s, c.saves);
+        s.call.plan.rows.aligned = c.boxed;
+        s.call.plan.rows.squash.tanh = c.tanh;
+        const size_t vectors = (size_t)(SEQUENCES * c.tokens * HEADS * SIZE), states = SEQUENCES * HEADS * SIZE;
         const auto left = [&] {
-            const T *o = (const T *)s.call.o;
-            std::vector<float> behind(s.call.final, s.call.final + states);
-            if (const float *a = s.call.tensors.scan.final) behind.insert(behind.end(), a, a + SEQUENCES * HEADS * SIZE);
-            return std::make_pair(std::vector<T>(o, o + outputs), behind);
+            result all;
+            const auto add = [&](const void *at, size_t bytes) {
+                if (at) all.emplace_back((const char *)at, (const char *)at + bytes);
+            };
+            const dr_cuda_diagonal_chain &chain = s.call.tensors.scan;
+            add(s.call.o, vectors * sizeof(T)), add(s.call.final, states * SIZE * sizeof(float));
+            add(chain.final, states * sizeof(float));
+            if (!c.saves) return all;
+            add(s.left[0].at, s.left[0].size), add(s.call.saved, dr_cuda_chunk_saved_bytes(&plan));
+            if (plan.scan_inside) add(chain.entry, dr_cuda_diagonal_entry_bytes(&plan));
+            add(s.call.plan.rows.squashed, vectors * sizeof(T));
+            return all;
         };
         s.call.plan.one_pass = false;
         run(&s, 0, false, BEFORE);
-        const auto two = left();
+        const result two = left();
         s.call.plan.one_pass = true;
         check_orders([&](auto... how) { return run(&s, how...); },
                      [&] {
                          if (!plan.scan_inside) check_scan(s.call); /* whose loops know no diagonal scan */
-                         const auto one = left();
-                         check(!memcmp(one.first.data(), two.first.data(), outputs * sizeof(T)) && one.second == two.second,
-                               "one kernel for both stages leaves other bits than the two");
+                         check(left() == two, "one kernel for both stages leaves other bits than the two");
                      },
                      last_key(plan));
     });
@@ -105,8 +120,9 @@ int main() {
         check_rule(rule, 150, 2, 2);
         check_rule(rule, 210, 16, 1, true);
     }
-    for (const char *rule : {"gdn", "qdelta", "delta_net", "pgdn"}) check_one_pass(rule, 390, true);
-    for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass(rule, 150, false);
-    check_one_pass("pgdn", 150, true, true);
+    for (const char *rule : {"gdn", "qdelta", "delta_net", "pgdn"}) check_one_pass({rule, 390, true, false, false});
+    for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 150, false, false, false});
+    for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 300, true, false, true});
+    check_one_pass({"pgdn", 150, true, true, false});
     return 0;
 }

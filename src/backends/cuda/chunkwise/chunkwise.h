@@ -56,7 +56,7 @@ typedef struct {
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: stored for a first pass over parts only */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
-    bool one_pass;      /* prepare and scan are one kernel (one_pass.cuh), where no backward follows */
+    bool one_pass;      /* prepare and scan are one kernel (one_pass.cuh) */
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */

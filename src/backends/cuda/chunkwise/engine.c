@@ -85,8 +85,8 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     engine e;
     DR_TRY(make(backend, recurrence, inputs, NULL, &e));
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
-    /* a backward wants what prepare leaves */
-    if (saved) e.call.plan.one_pass = false;
+    /* a backward wants what prepare leaves, which one kernel stores as boxes */
+    if (saved && (!e.call.plan.rows.aligned || (uintptr_t)o % 16)) e.call.plan.one_pass = false;
     void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (sums) e.call.chunk.reader = sums;

@@ -128,8 +128,9 @@ template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call
 
 typedef void (*dr_one_pass_kernel)(dr_one_pass_call);
 
-template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_choose(bool boxed) {
-    return boxed ? one_pass<T, kind, true> : one_pass<T, kind, false>;
+template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_choose(const dr_one_pass_call &one) {
+    if (one.scan.saved) return one_pass<T, kind, true, true>; /* what a backward wants goes as boxes (engine.c) */
+    return one.boxed ? one_pass<T, kind, true, false> : one_pass<T, kind, false, false>;
 }
 
 template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {
@@ -137,9 +138,9 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
     const dr_one_kind kind = dr_one_kind_of(plan);
-    const dr_one_pass_kernel kernel = kind == DR_ONE_TIED   ? dr_one_pass_choose<T, DR_ONE_TIED>(one.boxed)
-                                      : kind == DR_ONE_SUMS ? dr_one_pass_choose<T, DR_ONE_SUMS>(one.boxed)
-                                                            : dr_one_pass_choose<T, DR_ONE_SCANS>(one.boxed);
+    const dr_one_pass_kernel kernel = kind == DR_ONE_TIED   ? dr_one_pass_choose<T, DR_ONE_TIED>(one)
+                                      : kind == DR_ONE_SUMS ? dr_one_pass_choose<T, DR_ONE_SUMS>(one)
+                                                            : dr_one_pass_choose<T, DR_ONE_SCANS>(one);
     return dr_cuda_launch("one_pass", kernel, {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream,
                           one);
 }

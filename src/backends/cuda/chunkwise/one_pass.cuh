@@ -15,9 +15,11 @@
  * queries, values and outputs are moved as boxes (device/boxes.cuh) wherever they lie as boxes can. No group has the registers
  * that it would like, and so some take rows or columns by halves.
  *
+ * Where a backward follows (saves), X, P' and A go to memory as well, by copies from where they lie in shared memory, and with
+ * them states, decays, factors and what the diagonal scan made: whoever has made a thing stores it.
+ *
  * For rules that prepare calls plain or makes that scan for, with a scalar decay or none, one row a token, K and V of 65 to
- * 128, sequences of one length that are not cut, and where no backward follows, which wants what prepare leaves (plan.c). The
- * bits are those of the two kernels. */
+ * 128, sequences of one length that are not cut (plan.c). The bits are those of the two kernels. */
 #ifndef DR_CUDA_ONE_PASS_CUH
 #define DR_CUDA_ONE_PASS_CUH
 
@@ -87,6 +89,7 @@ static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
 
 typedef struct {
     dr_boxes key, query, value, o; /* key: what rows read, of key + lambda query the key */
+    dr_boxes exit, score, write;   /* with scan.saved */
     dr_scan_call scan;
     bool boxed; /* tensors are as boxes can be: moved by one thread */
 } dr_one_pass_call;
@@ -105,6 +108,12 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
     DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
+    if (scan.saved) {
+        const int64_t tokens = scan.plan.blocks * 64; /* rows of all blocks, which lie one behind the other */
+        DR_TRY(dr_boxes_make(&one->exit, scan.tensors.exit, 128, 1, tokens, 1, 256, 256));
+        DR_TRY(dr_boxes_make(&one->score, scan.tensors.score, 64, 1, tokens, 1, 128, 128));
+        if (rows.squashed) DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->write));
+    }
     return dr_boxes_make(&one->o, scan.o, rows.value_size, rows.value_heads, length, sequences,
                          (int64_t)rows.value_heads * rows.value_size * 2, (int64_t)rows.value_size * 2);
 }
@@ -181,6 +190,7 @@ static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan 
     const dr_one_chain chain = dr_one_chain_of(shared);
     dr_prepare_block x = {};
     x.head = chain.head, x.key_head = chain.key_head;
+    x.block = ((plan.length + 63) / 64 * chain.sequence + chunk) * plan.value_heads + chain.head;
     x.place.first = chain.first + chunk * 64;
     const int left = (int)plan.length - chunk * 64;
     x.alive = x.place.tokens = left < 64 ? left : 64;
@@ -205,10 +215,11 @@ static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prep
     dr_copy_commit();
 }
 
-/* By the group that asked. */
-template <bool sums>
-static __device__ inline void dr_one_decay(const dr_cuda_rows &rows, const dr_prepare_block &x, const dr_one_asked &asked,
+/* By the group that asked. saves: to memory, too. */
+template <bool sums, bool saves>
+static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_prepare_block &x, const dr_one_asked &asked,
                                            dr_one_rows &put) {
+    const dr_cuda_rows &rows = call.plan.rows;
     dr_prepare_small &small = put.small;
     const int i = dr_copy_thread(), lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
     dr_copy_wait<0>();
@@ -229,7 +240,10 @@ static __device__ inline void dr_one_decay(const dr_cuda_rows &rows, const dr_pr
         dr_put_factors(put.factors, i, factors);
         if (sums) small.lambda[i] = asked.lambda[i];
         if (i < 2) put.keep[i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+        if (saves && x.alive > 0) dr_put_factors(call.tensors.factors[x.block], i, factors);
     }
+    if (saves && x.alive > 0)
+        call.tensors.keep[x.block * 128 + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
 }
 
 static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {
@@ -302,7 +316,7 @@ static __device__ inline float *dr_one_state(const dr_scan_call &call, const cha
 /* What write keys of a chunk are made of, where its matrix will be: the rows' numbers, and X before each block of them where
  * the parts were (A, where the squash is made as it is defined). asked: by the group that calls; before: A before the chunk,
  * a channel a thread, and then behind it. */
-template <typename T>
+template <typename T, bool saves>
 static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *shared, const dr_one_turn &at,
                                                const dr_one_asked &asked, float &before) {
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -329,6 +343,7 @@ static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *s
         room.part[b][thread] = squash.eps == 0 ? a : fmaf(squash.scale, a, squash.eps);
         end = fmaf(over[b], end, own), a = fmaf(over[b], a, own);
     }
+    if (saves) call.tensors.scan.entry[dr_one_block(plan, shared, at.chunk).block * 128 + thread] = before;
     before = fmaf(over[0] * over[1] * (over[2] * over[3]), before, end);
     dr_one_tell_place(base, ONE_PASS_SCANNED, at);
 }
@@ -356,9 +371,10 @@ static __device__ inline void dr_one_write_keys(const dr_cuda_rows &rows, char *
 
 /* ---- making ------------------------------------------------------------------------------------------------------------- */
 
-/* P, and from A to X and P'. */
-template <typename T, dr_one_kind kind> static __device__ inline void dr_one_make(const dr_scan_call &call, char *shared) {
-    const dr_cuda_chunk_plan &plan = call.plan;
+/* P, and from A to X and P'. saves: A's halves to memory and, with the diagonal scan, the write keys. */
+template <typename T, dr_one_kind kind, bool saves>
+static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *shared) {
+    const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int warp = dr_prepare_warp(), chunks = (int)((plan.length + 63) / 64);
@@ -373,6 +389,11 @@ template <typename T, dr_one_kind kind> static __device__ inline void dr_one_mak
         float p[8][4];
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
+        if (scans && saves && dr_copy_thread() == 0) {
+            const dr_one_chain chain = dr_one_chain_of(shared);
+            for (int box = 0; box < 2; box++)
+                dr_boxes_store(one.write, made + box * 8192, box * 64, chain.key_head, at.chunk * 64, chain.sequence);
+        }
         dr_group_begin();
         dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
         dr_group_commit();
@@ -384,6 +405,9 @@ template <typename T, dr_one_kind kind> static __device__ inline void dr_one_mak
         dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), scans ? shared + ONE_PASS_HALVES : place);
         dr_shared_fence();
         dr_meet<ONE_PASS_GROUPS>();
+        if (saves && dr_copy_thread() == 0)
+            dr_bulk_store((char *)one.scan.tensors.inverse + dr_one_block(plan, shared, at.chunk).block * DR_HALVES_BYTES,
+                          halves, DR_HALVES_BYTES);
         unsigned high[4][4], low[4][4];
         dr_halves_score<T>(p, warp, high, low);
 #pragma unroll 1
@@ -394,6 +418,7 @@ template <typename T, dr_one_kind kind> static __device__ inline void dr_one_mak
         }
         dr_halves_turn<T>((const float *)(place + ONE_PASS_MATRIX), numbers.small.leave, high, low);
         dr_one_tell_place(base, ONE_PASS_TURNED, at);
+        if (saves && dr_copy_thread() == 0) dr_boxes_wait_read();
         if (!scans) dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
 #pragma unroll 1
         for (int column = 0; column < 128; column += columns * 8) {
@@ -428,7 +453,7 @@ template <typename T> static __device__ inline void dr_one_read_sums(const float
 }
 
 /* Asks for keys and queries, a chunk ahead; A of each chunk, in the matrix. */
-template <typename T, dr_one_kind kind, bool boxed>
+template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
     const dr_scan_call &call = one.scan;
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
@@ -439,7 +464,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
     dr_one_asked &asked = ((dr_one_asked *)(shared + ONE_PASS_ASKED))[2];
     float a = 0; /* of the diagonal scan before the next chunk, a channel a thread */
     const auto scan = [&](const dr_one_turn &which) {
-        dr_one_scan_rows<T>(call, shared, which, asked, a);
+        dr_one_scan_rows<T, saves>(call, shared, which, asked, a);
         if (which.chunk + 1 < chunks) dr_one_ask<false>(rows, dr_one_block(call.plan, shared, which.chunk + 1), asked, true);
     };
     if constexpr (scans) {
@@ -524,7 +549,7 @@ static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned val
 
 /* group: of columns; chain: sequence and head. For want of registers outputs are made for each half of the rows or, with keys +
  * lambda queries, what rows read, and then Q~ S is asked for twice. */
-template <typename T, dr_one_kind kind, bool boxed>
+template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group, unsigned chain) {
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
     constexpr int places = scans ? 1 : ONE_PASS_PLACES; /* of values */
@@ -544,7 +569,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     dr_one_asked &asked = *(dr_one_asked *)(shared + ONE_PASS_ASKED + group * (int)sizeof(dr_one_asked));
     /* decays of a chunk, by the groups in turn */
     const auto decay = [&](const dr_one_turn &at) {
-        dr_one_decay<sums>(plan.rows, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage));
+        dr_one_decay<sums, saves>(call, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage));
         dr_one_tell_stage(base, ONE_PASS_DECAYED, at);
     };
     dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, group), asked);
@@ -567,6 +592,11 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         dr_group_state<T, 16>(s, a);
+        if (saves) {
+            dr_scan_place place = {};
+            place.columns = group * 64;
+            dr_group_save<T, 8>(call, place, dr_one_block(plan, shared, at.chunk).block, a);
+        }
         dr_group_decay<16, false>(rows.keep, s);
         dr_group_settle(s);
         constexpr int parts = sums ? 2 : 1, count = 8 / parts;
@@ -599,7 +629,14 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         }
         if (!sums) dr_group_wait<0>();
         dr_scale_columns(o, rows.factors.query);
+        if (saves) dr_group_settle(o);
         dr_one_await_place(base, ONE_PASS_LAID, at);
+        const bool stores = saves && dr_copy_thread() == 0; /* a half of X, and P' by the first group */
+        if (stores) {
+            const int row = (int)dr_one_block(plan, shared, at.chunk).block * 64;
+            dr_boxes_store(one.exit, made + group * 8192, group * 64, 0, row, 0);
+            if (group == 0) dr_boxes_store(one.score, made + ONE_PASS_SCORE, 0, 0, row, 0);
+        }
 #pragma unroll
         for (int half = 0; half < halves; half++) {
             if (half > 0) {
@@ -612,7 +649,10 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             dr_group_chain<T, true>(o, y, made + ONE_PASS_SCORE + (unsigned)half * 4096, 0, true);
             dr_group_commit();
             dr_group_wait<0>();
-            if (half == halves - 1) dr_one_tell_stage(base, ONE_PASS_FREE, at);
+            if (half == halves - 1) {
+                if (stores) dr_boxes_wait_read();
+                dr_one_tell_stage(base, ONE_PASS_FREE, at);
+            }
             if constexpr (boxed) {
                 dr_group_lay_output<T, tiles>(value + (unsigned)half * 4096, o);
             } else {
@@ -644,7 +684,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
 
 #endif
 
-template <typename T, dr_one_kind kind, bool boxed>
+template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __grid_constant__ dr_one_pass_call one) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
@@ -677,13 +717,13 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
     if (group == 0) {
         dr_registers_give<sums ? 88 : 96>();
-        dr_one_make<T, kind>(one.scan, shared);
+        dr_one_make<T, kind, saves>(one, shared);
     } else if (group == 3) {
         dr_registers_give<sums ? 88 : 96>();
-        dr_one_solve<T, kind, boxed>(one, shared);
+        dr_one_solve<T, kind, boxed, saves>(one, shared);
     } else {
         dr_registers_take<sums ? 168 : 160>();
-        dr_one_hold<T, kind, boxed>(one, shared, (int)group - 1, blockIdx.x);
+        dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1, blockIdx.x);
     }
 #endif
 }

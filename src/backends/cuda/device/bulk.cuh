@@ -51,6 +51,14 @@ static __device__ inline void dr_bulk_load(unsigned to, const void *from, unsign
         : "memory");
 }
 
+/* The other way; whoever wrote them has passed dr_shared_fence and met this thread since. */
+static __device__ inline void dr_bulk_store(void *to, unsigned from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+
 /* Asks the second-level cache for bytes that will be loaded soon, a multiple of 16 like the address. */
 static __device__ inline void dr_bulk_prefetch(const void *from, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -11,4 +11,10 @@ static inline void dr_mbarrier_promise(unsigned barrier, unsigned) {
 
 static inline void dr_bulk_prefetch(const void *, unsigned) {}
 
+static inline void dr_bulk_store(void *to, unsigned from, unsigned bytes) {
+    copy_later([=] {
+        for (unsigned i = 0; i < bytes; i += 16) memcpy((char *)to + i, shared_at(from + i, 16), 16);
+    });
+}
+
 #endif
