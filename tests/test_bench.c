@@ -257,7 +257,7 @@ static void test_inputs_suit_every_rule(void **state) {
         void *o, *workspace;
         assert_int_equal(dr_backend_open("cpu", NULL, &memory.backend), DR_OK);
         assert_int_equal(dr_recurrence_plan(memory.backend, &r, &bytes), DR_OK);
-        assert_int_equal(dr_bench_inputs(&memory, &r, 5, &inputs), DR_OK);
+        assert_int_equal(dr_bench_inputs(&memory, &r, 5, 0, &inputs), DR_OK);
         assert_int_equal(dr_bench_take(&memory, 300 * 2 * 8 * sizeof(float), &o), DR_OK);
         assert_int_equal(dr_bench_take(&memory, bytes.forward, &workspace), DR_OK);
         if (dr_recurrence_forward(memory.backend, &r, &inputs, NULL, o, NULL, NULL, workspace) != DR_OK ||
@@ -278,8 +278,8 @@ static void test_inputs_are_realistic(void **state) {
     dr_recurrence r = shape("kda", 500, 64, 64);
     dr_inputs inputs, others;
     assert_int_equal(dr_backend_open("cpu", NULL, &memory.backend), DR_OK);
-    assert_int_equal(dr_bench_inputs(&memory, &r, 1, &inputs), DR_OK);
-    assert_int_equal(dr_bench_inputs(&memory, &r, 2, &others), DR_OK);
+    assert_int_equal(dr_bench_inputs(&memory, &r, 1, 0, &inputs), DR_OK);
+    assert_int_equal(dr_bench_inputs(&memory, &r, 2, -0.5, &others), DR_OK);
     const float *key = inputs.at[DR_INPUT_KEY], *decay = inputs.at[DR_INPUT_LOG_DECAY], *beta = inputs.at[DR_INPUT_BETA];
     double mean = 0, squares = 0;
     for (int64_t i = 0; i < 64; i++) squares += (double)key[i] * key[i];

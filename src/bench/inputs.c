@@ -121,8 +121,8 @@ static void normalise(float *values, int64_t count, int64_t size, double length)
 
 /* free_read and free_write are drawn alike, with opposite signs: then a token erases a part of what it reads, and the state
  * stays bounded. */
-static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_input input,
-                            void **block) {
+static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, double log_decay,
+                            dr_input input, void **block) {
     int64_t count = dr_bench_input_count(recurrence, input), drawn = drawn_of(count, recurrence->key_size);
     void *host = NULL;
     DR_TRY(dr_allocate((size_t)drawn * sizeof(float), "an input", &host));
@@ -130,19 +130,21 @@ static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurr
     bool is_write = input == DR_INPUT_FREE_WRITE;
     uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
     dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
-    for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input);
+    const bool decays = input == DR_INPUT_LOG_DECAY || input == DR_INPUT_SCAN_LOG_DECAY;
+    for (int64_t i = 0; i < drawn; i++) values[i] = (float)(decays && log_decay < 0 ? log_decay : draw(&random, input));
     if (is_key(input)) normalise(values, drawn, recurrence->key_size, is_write ? -0.5 : 1);
     dr_status status = upload(memory, dr_recurrence_input_dtype(memory->backend, input), values, drawn, count, block);
     dr_release(host);
     return status;
 }
 
-dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_inputs *inputs) {
+dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, double log_decay,
+                          dr_inputs *inputs) {
     *inputs = (dr_inputs){{NULL}};
     for (int i = 0; i < DR_INPUTS; i++) {
         void *block = NULL;
         if (!dr_rule_uses(recurrence->rule, (dr_input)i)) continue;
-        DR_TRY(draw_input(memory, recurrence, seed, (dr_input)i, &block));
+        DR_TRY(draw_input(memory, recurrence, seed, log_decay, (dr_input)i, &block));
         inputs->at[i] = block;
     }
     return DR_OK;

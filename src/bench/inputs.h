@@ -19,8 +19,10 @@ void dr_bench_free(dr_bench_memory *memory);
 dr_status dr_bench_normals(dr_bench_memory *memory, dr_dtype dtype, int64_t count, uint64_t seed, void **block);
 
 int64_t dr_bench_input_count(const dr_recurrence *recurrence, dr_input input);
-/* Every input that the rule uses, others NULL. A tensor of more than 2^22 elements repeats what it begins with. */
-dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, dr_inputs *inputs);
+/* Every input that the rule uses, others NULL. A tensor of more than 2^22 elements repeats what it begins with. log_decay: as
+ * in dr_bench_options. */
+dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, double log_decay,
+                          dr_inputs *inputs);
 
 /* DR_ERROR_NUMERIC unless the elements are finite, or the last 2^22 of them: what was measured must have computed something. */
 dr_status dr_bench_check_finite(dr_backend *backend, const void *block, dr_dtype dtype, int64_t count, const char *what);

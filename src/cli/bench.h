@@ -12,6 +12,8 @@ enum { CLI_MOST_THREAD_COUNTS = 8, CLI_MOST_BENCH_RULES = 16 };
 
 #define CLI_INTEGER(key, value, low, high, line)                                                                               \
     { .setting = {key, DR_SETTING_INTEGER, value, low, high, NULL, NULL, line}, .placeholder = "N" }
+#define CLI_REAL(key, value, low, high, line)                                                                                  \
+    { .setting = {key, DR_SETTING_REAL, value, low, high, NULL, NULL, line}, .placeholder = "X" }
 #define CLI_TEXT(key, value, words, word, line)                                                                                \
     { .setting = {key, DR_SETTING_TEXT, value, 0, 0, words, NULL, line}, .placeholder = word }
 #define CLI_SWITCH(key, line)                                                                                                  \

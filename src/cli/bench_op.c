@@ -87,6 +87,7 @@ enum {
     OP_PATH,
     OP_CHUNK,
     OP_FORWARD_ONLY,
+    OP_LOG_DECAY,
     OP_SHAPE,
     OP_WHERE = OP_SHAPE + SHAPE_FLAGS,
     OP_BENCH = OP_WHERE + CLI_BENCH_WHERE_FLAGS,
@@ -133,6 +134,7 @@ static int run_op(int argc, char **argv) {
         [OP_PATH] = CLI_TEXT("path", "best", "best recurrent chunkwise", "NAME", "the engine; best: chunkwise where it exists"),
         [OP_CHUNK] = CLI_INTEGER("chunk", "0", 0, 1e6, "tokens a chunk; 0: as planned"),
         [OP_FORWARD_ONLY] = CLI_SWITCH("forward_only", "no backward"),
+        [OP_LOG_DECAY] = CLI_REAL("log_decay", "0", -1e3, 0, "of every token; 0: random ones, of a layer's first step"),
     };
     memcpy(flags + OP_SHAPE, shape_flags, sizeof shape_flags);
     memcpy(flags + OP_WHERE, cli_bench_where_flags, sizeof cli_bench_where_flags);
@@ -144,6 +146,7 @@ static int run_op(int argc, char **argv) {
     if (!cli_flags_parse(&cli_bench_op, flags, OP_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
     cli_bench_where(flags + OP_WHERE, &options);
+    options.log_decay = cli_flag_real(&flags[OP_LOG_DECAY]);
     int count =
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
     if (count < 1) return exit_status;
