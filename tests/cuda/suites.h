@@ -31,6 +31,8 @@ bool suite_shapes(gpu *g, fault *what);
 /* The same rules as layers call them: no states, a key head to each value head; and of some as many heads as multiprocessors.
  */
 bool suite_layers(gpu *g, fault *what);
+/* Parts of long sequences that begin early, where decays let them. */
+bool suite_early(gpu *g, fault *what);
 /* More than 65,535 sequences and heads; offsets beyond 2^31 elements, as sequence behind one that long; stages beside one
  * another, as stages in turn. */
 bool suite_large(gpu *g, fault *what);

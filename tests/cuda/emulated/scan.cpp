@@ -113,6 +113,90 @@ static void check_one_pass(const one_case &c) {
     });
 }
 
+/* ---- parts that begin early ---------------------------------------------------------------------------------------------- */
+
+/* The halves of a tensor are those of the sequences: of the first numbers near those of `two`, of the second the same bytes. */
+template <typename E> static void check_halves(const void *at, const std::vector<char> &two, const char *sentence) {
+    const E *is = (const E *)at, *wanted = (const E *)two.data();
+    const size_t count = two.size() / sizeof(E), half = count / 2;
+    distance d = {0, 0};
+    for (size_t i = 0; i < half; i++) add_distance(&d, (double)is[i], (double)wanted[i]);
+    check_near(d, sentence);
+    check(!memcmp(is + half, wanted + half, half * sizeof(E)), "a sequence whose parts are not to begin early has other bits");
+}
+
+/* Two sequences in two parts each, of which the second's decays are weak in one head, so that its part would begin with the
+ * sequence; as it would not where that is far. Then one kernel makes the first, and two kernels the second, in the bits that
+ * they leave without any early part. least: chunks that the decays alone ask for. */
+static void check_early(const char *rule, int tokens, bool boxed, bool saves, int least) {
+    char name[32];
+    snprintf(name, sizeof name, "%s%s early", rule, saves ? "s" : "");
+    check_case(name, tokens, SIZE, [&] {
+        setting s = {};
+        dr_cuda_chunk_plan plan = {};
+        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan);
+        plan.early = {2, (tokens + 127) / 128, (tokens + 127) / 128};
+        float *decays = (float *)plan.rows.input[DR_INPUT_LOG_DECAY].at;
+        for (int i = 0; i < SEQUENCES * tokens * HEADS; i++)
+            if (i >= tokens * HEADS && i % HEADS == 1) decays[i] = -0.001f;
+        lay_forward(&s, plan, &s.call);
+        if (!saves) s.call.saved = NULL;
+        if (plan.scan_inside) lay_scan(&s, saves);
+        s.call.plan.rows.aligned = boxed;
+        const dr_cuda_chunk_tensors &tensors = s.call.tensors;
+        const size_t blocks = (size_t)plan.blocks, outputs = (size_t)(SEQUENCES * tokens * HEADS * SIZE);
+        std::vector<int32_t> found;
+        const auto run_all = [&](bool early, unsigned seed, bool late, unsigned char before) {
+            s.call.tensors.early = early ? tensors.early : NULL;
+            return run_kernel(&s, seed, late, before, [&] {
+                check(begin_scan(s.call.plan, tensors.scan) == DR_OK, "what goes before the diagonal scan fails");
+                if (early) {
+                    check(dr_launch_find_early<T>(s.call, false, NULL) == DR_OK, "to find how early parts begin fails");
+                    found.assign(s.call.tensors.early, s.call.tensors.early + SEQUENCES * HEADS);
+                    s.call.tensors.early[SEQUENCES * HEADS - 1] = -1;
+                    check(dr_launch_one_pass<T>(s.call, NULL) == DR_OK, "parts that begin early fail");
+                }
+                check(dr_launch_prepare<T>(&s.call.plan, &tensors, NULL) == DR_OK, "prepare fails");
+                return dr_launch_group_scan<T>(&s.call, NULL);
+            });
+        };
+        int32_t *const early = tensors.early;
+        const auto run = [&](unsigned seed, bool late, unsigned char before) {
+            s.call.tensors.early = early;
+            return run_all(true, seed, late, before);
+        };
+        std::vector<std::pair<const void *, size_t>> narrow = {{s.call.o, outputs * sizeof(T)}}, wide;
+        wide.push_back({s.call.final, (size_t)(SEQUENCES * HEADS * SIZE * SIZE) * sizeof(float)});
+        if (plan.scan_inside) wide.push_back({tensors.scan.final, (size_t)(SEQUENCES * HEADS * SIZE) * sizeof(float)});
+        if (saves) {
+            narrow.push_back({tensors.exit, blocks * 64 * 128 * sizeof(T)});
+            narrow.push_back({tensors.score, blocks * 64 * 64 * sizeof(T)});
+            narrow.push_back({tensors.inverse, blocks * 64 * 64 * 4});
+            narrow.push_back({s.call.saved, dr_cuda_chunk_saved_bytes(&plan)});
+            wide.push_back({tensors.factors, blocks * sizeof(dr_cuda_factors)});
+            wide.push_back({tensors.keep, blocks * 128 * sizeof(float)});
+            if (plan.scan_inside) wide.push_back({tensors.scan.entry, dr_cuda_diagonal_entry_bytes(&plan)});
+            if (plan.scan_inside) narrow.push_back({s.call.plan.rows.squashed, outputs * sizeof(T)});
+        }
+        run_all(false, 0, false, BEFORE);
+        result two;
+        for (const auto *of : {&narrow, &wide})
+            for (const auto &x : *of) two.emplace_back((const char *)x.first, (const char *)x.first + x.second);
+        check_orders(run,
+                     [&] {
+                         const auto near = [&](int32_t count) { return count >= least && count <= least + 2; };
+                         check(near(found[0]) && near(found[1]) && near(found[2]) && found[3] == plan.early.chunks,
+                               "parts begin earlier or later than decays ask for");
+                         size_t i = 0;
+                         for (const auto &x : narrow)
+                             check_halves<T>(x.first, two[i++], "parts that begin early leave other numbers");
+                         for (const auto &x : wide)
+                             check_halves<float>(x.first, two[i++], "parts that begin early leave other numbers");
+                     },
+                     last_key(plan));
+    });
+}
+
 int main() {
     static const char *const rules[] = {"gdn", "kda", "qdelta", "gla", "eda"};
     for (const char *rule : rules) {
@@ -124,5 +208,8 @@ int main() {
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 150, false, false, false});
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 300, true, false, true});
     check_one_pass({"pgdn", 150, true, true, false});
+    for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
+    check_early("gdn", 330, true, false, 2);
+    check_early("pgdn", 330, true, false, 2);
     return 0;
 }

@@ -135,11 +135,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     const dr_cuda_chunk_plan &plan = call.scan.plan;
     const int64_t *cu = call.scan.tensors.cu;
     const unsigned groups = (unsigned)plan.value_width / 64;
-    const dr_scan_place place = dr_scan_find(call.scan, blockIdx.x % groups, blockIdx.x / groups);
-    if (reverse_idle(call, place)) return;
+    const reverse_part part = reverse_find(call, blockIdx.x % groups, blockIdx.x / groups);
+    const dr_scan_place &place = part.place;
+    if (part.idle) return;
     const dr_scan_block x = {call.scan, shared, call.scan.room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
-    begin_back<tiles>(call, x, place, s);
+    begin_back<tiles>(call, x, part, s);
 
     dr_chunk_place now = dr_chunk_of(plan, cu, place.sequence, place.end - 1);
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
@@ -206,6 +207,7 @@ static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(co
     const int k = (int)threadIdx.x % width, q = (int)threadIdx.x / width;
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * JOIN_COLUMNS;
+    if (dr_begins_early(plan, tensors, sequence)) return;
     const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
     int32_t length;
     const int64_t chunks = dr_sequence_chunks(plan, tensors.cu, sequence);

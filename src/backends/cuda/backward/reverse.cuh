@@ -60,16 +60,47 @@ static __device__ inline void reverse_erased(dr_operand_a<T> &a, const float *er
 
 /* ---- parts ------------------------------------------------------------------------------------------------------------- */
 
-/* Whether there is nothing to do: no such part, or the summary's first, before which there is none. */
-static __device__ inline bool reverse_idle(const reverse_call &call, const dr_scan_place &place) {
-    return place.part >= place.parts || (call.summary && place.part == 0);
+/* What a part makes. Where parts of a sequence begin early in the forward (early.cuh), here they end late: chunks of the next
+ * parts come first, and nothing of them is stored; a summary but puts the gradient of the final state where parts take it. */
+typedef struct {
+    dr_scan_place place; /* end: behind all that it makes; place, parts: as dr_scan_enter is to have them */
+    int own;             /* chunks that are its own, the last of them */
+    bool edge;           /* it begins with the gradient of the final state */
+    bool idle;           /* there is nothing to do: no such part, or the summary's first, before which there is none */
+} reverse_part;
+
+static __device__ inline reverse_part reverse_find(const reverse_call &call, unsigned group, unsigned rest) {
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
+    reverse_part part = {dr_scan_find(call.scan, group, rest), 0, false, false};
+    dr_scan_place &place = part.place;
+    part.own = place.end - place.begin;
+    part.edge = place.part == place.parts - 1;
+    part.idle = place.part >= place.parts || (call.summary && place.part == 0);
+    if (place.parts == 1 || !dr_begins_early(plan, tensors, place.sequence)) return part;
+    const bool given = call.scan.initial;
+    if (call.summary) {
+        part.idle = part.idle || !part.edge || !given;
+        place.end = place.begin;
+    } else if (!part.idle) {
+        if (!part.edge) {
+            const int boundary = plan.early.parts - 1 + place.part;
+            place.end += tensors.early[place.chain * dr_cuda_early_count(&plan) + boundary];
+            part.edge = place.end == dr_sequence_chunks(plan, tensors.cu, place.sequence);
+        }
+        if (part.edge && given)
+            place.place += (place.parts - 1 - place.part) * plan.value_heads;
+        else
+            place.parts = 1; /* from zero */
+    }
+    return part;
 }
 
 /* The gradient that a part ends with. */
 template <int tiles>
-static __device__ inline void begin_back(const reverse_call &call, const dr_scan_block &x, const dr_scan_place &place,
+static __device__ inline void begin_back(const reverse_call &call, const dr_scan_block &x, const reverse_part &part,
                                          float (&s)[tiles][4]) {
-    dr_scan_enter<tiles>(x, place, place.part == place.parts - 1, call.summary, call.scan.initial, call.between, s);
+    dr_scan_enter<tiles>(x, part.place, part.edge, call.summary, call.scan.initial, call.between, s);
 }
 
 template <int tiles>

@@ -189,13 +189,14 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
     const dr_cuda_chunk_plan &plan = scan.call.plan;
     shared = dr_group_forget(shared);
     const unsigned gates = (unsigned)dr_same_in_warp((int)dr_shared_address(shared));
-    const dr_scan_place place = dr_scan_find(scan.call, columns, rest);
+    const reverse_part part = reverse_find(call, columns, rest);
+    const dr_scan_place &place = part.place;
     const dr_scan_block x = {scan.call, shared, room, place.head, place.head / plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
-    begin_back<tiles>(call, x, place, s);
+    begin_back<tiles>(call, x, part, s);
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
-    bool given = scan.call.initial && place.part == place.parts - 1;
+    bool given = scan.call.initial && part.edge;
     for (int left = place.end - place.begin; left > 0; left--) {
         const char *stage = shared + at.stage * room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * room.bytes);
@@ -225,7 +226,8 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         dr_group_commit();
         if (!sums)
             dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
-        if (!call.summary) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
+        const bool stores = !call.summary && left <= part.own;
+        if (stores) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
         if (reading == DR_SCAN_READS) reverse_factors(factors, erase);
         dr_group_wait<sums ? 0 : 1>();
         if (reading != DR_SCAN_BLIND) {
@@ -238,7 +240,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
             dr_group_commit();
         }
-        if (!call.summary)
+        if (stores)
             reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs,
                            shared, u);
         dr_group_wait<0>();
@@ -262,8 +264,9 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const unsigned all = (unsigned)dr_scan_groups(scan.call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int busy = (int)(all - first < groups ? all - first : groups);
-    const dr_scan_place place = dr_scan_find(scan.call, first, rest);
-    if (reverse_idle(group_call.call, place)) return;
+    const reverse_part part = reverse_find(group_call.call, first, rest);
+    const dr_scan_place &place = part.place;
+    if (part.idle) return;
     if (group_call.call.done) {
         if (threadIdx.x == 0) *reverse_count(group_call.call, place) = 0;
         dr_beside_open();

@@ -31,7 +31,8 @@ enum {
     DR_CUDA_TILE = 16,
     DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
     DR_CUDA_PART_TOKENS = 1024,
-    DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS
+    DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS,
+    DR_CUDA_EARLY_MOST = 64 /* chunks that a part begins early */
 };
 
 /* Where the scan has fewer blocks than there are multiprocessors, prepare runs beside it on those that are left
@@ -41,6 +42,14 @@ typedef struct {
     int32_t groups;     /* blocks that prepare makes at once on a multiprocessor */
     int32_t rounds;     /* of prepare in which all multiprocessors take part, before the scan begins */
 } dr_cuda_beside;
+
+/* Parts that begin some chunks early, from zero, where decays leave nothing of what was before: one kernel makes all of a
+ * forward of a sequence whose every part may (early.cuh), and other sequences' parts are joined, or not cut. */
+typedef struct {
+    int32_t parts;  /* of every sequence; 0: there are none */
+    int32_t chunks; /* of each but the last */
+    int32_t most;   /* chunks that a part may begin early: with more it would cost what it saves */
+} dr_cuda_early;
 
 typedef struct {
     dr_cuda_rows rows;
@@ -70,6 +79,7 @@ typedef struct {
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* that no sequence has more than */
+    dr_cuda_early early;
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
@@ -101,7 +111,19 @@ typedef struct {
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
     float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes; with
                      * plan.linear [part slots][HV], its decay */
+    int32_t *early; /* [sequences][HV][dr_cuda_early_count] chunks that each of plan.early's parts but the first begins early
+                     * and, back, each of `parts` but the last ends late; -1: more than early.most. Behind them
+                     * [sequences] whether all parts do. NULL: none is to */
 } dr_cuda_chunk_tensors;
+
+/* Boundaries between parts of either kind, of a value head. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int32_t
+    dr_cuda_early_count(const dr_cuda_chunk_plan *plan) {
+    return plan->early.parts - 1 + plan->parts - 1;
+}
 
 /* The most parts that a sequence of that many chunks, or a shorter one, may have. */
 #ifdef __CUDACC__
@@ -140,6 +162,12 @@ size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
+
+/* With plan.early, before prepare and behind what comes before the diagonal scan: finds how early
+ * parts begin, and makes all that prepare and scan, which then pass them over, would of the sequences whose every part may;
+ * arguments as below. never: of none. */
+dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                                    void *o, float *final, void *saved, bool never, cudaStream_t stream);
 
 /* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream);

@@ -1,7 +1,7 @@
 /* The chunkwise engine's entries (engines.h): memory, and the stages in order.
  *
- *     forward     diagonal scan -> prepare -> scan, which gives outputs too and keeps the state before each chunk
- *     backward    reverse, updates, keys, decay, rows -> diagonal scan back
+ *     forward     diagonal scan -> prepare -> scan, which gives outputs too and keeps the state before each chunk; or one
+ * kernel for all of it, or for parts that begin early backward    reverse, updates, keys, decay, rows -> diagonal scan back
  *
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
  * rest. So it does with A before each chunk, and what the diagonal scan made of keys and queries. */
@@ -78,6 +78,12 @@ static dr_status tell_layout(const dr_cuda *gpu, const dr_recurrence *recurrence
     return DR_OK;
 }
 
+static bool shares(const dr_states *initial, const dr_mutable_states *final) {
+    for (int i = 0; i < DR_STATES; i++)
+        if (initial->at[i] && initial->at[i] == final->at[i]) return true;
+    return false;
+}
+
 dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
                                     const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
                                     void *workspace) {
@@ -85,8 +91,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     engine e;
     DR_TRY(make(backend, recurrence, inputs, NULL, &e));
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
-    /* a backward wants what prepare leaves, which one kernel stores as boxes */
-    if (saved && (!e.call.plan.rows.aligned || (uintptr_t)o % 16)) e.call.plan.one_pass = false;
+    /* a backward wants what prepare leaves, which one kernel stores as boxes; where a state lies that is given, the last part's
+     * may not go before the first one has begun */
+    const bool boxed = e.call.plan.rows.aligned && (uintptr_t)o % 16 == 0, apart = !shares(initial, final);
+    if (saved && !boxed) e.call.plan.one_pass = false;
     void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (sums) e.call.chunk.reader = sums;
@@ -99,6 +107,8 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
+    DR_TRY(dr_cuda_chunk_begin_early(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
+                                     !boxed || !apart, gpu->stream));
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                               gpu->stream);

@@ -1,5 +1,6 @@
 /* Which chunk and head a thread block takes, by divisions that the launch has prepared (device/divide.cuh). Blocks are numbered
- * as in chunkwise.h, or chunks of equally long sequences come in turn, of all sequences and heads at once. */
+ * as in chunkwise.h, or chunks of equally long sequences come in turn, of all sequences and heads at once. And whether there is
+ * anything left to do for a sequence. */
 #ifndef DR_CUDA_FIND_CUH
 #define DR_CUDA_FIND_CUH
 
@@ -64,6 +65,17 @@ static __device__ inline dr_chunk_place dr_block_chunk(const dr_cuda_chunk_plan 
         at.before = at.slot - (unsigned)dr_sequence_slot(plan, cu, place.sequence);
     }
     return place;
+}
+
+/* Of each sequence behind the counts of all (tensors.early): whether its parts begin early, which one_pass says. */
+static __device__ inline int32_t *dr_early_flag(const dr_cuda_chunk_plan &plan, int32_t *early, int64_t sequence) {
+    return early + plan.sequences * plan.value_heads * dr_cuda_early_count(&plan) + sequence;
+}
+
+/* Whether one kernel has made all of a sequence's forward, in parts that begin early. */
+static __device__ inline bool dr_begins_early(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
+                                              int64_t sequence) {
+    return tensors.early && *dr_early_flag(plan, tensors.early, sequence);
 }
 
 #endif

@@ -17,6 +17,11 @@ extern "C" {
 DR_CHUNKWISE_DECLARE(bf16);
 DR_CHUNKWISE_DECLARE(float32);
 
+/* plan.early is of warp groups, which 16 bits have. */
+dr_status dr_cuda_chunk_begin_early_bf16(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,
+                                         const float *initial, void *o, float *final, void *saved, bool never,
+                                         cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -141,8 +141,16 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
     const dr_one_pass_kernel kernel = kind == DR_ONE_TIED   ? dr_one_pass_choose<T, DR_ONE_TIED>(one)
                                       : kind == DR_ONE_SUMS ? dr_one_pass_choose<T, DR_ONE_SUMS>(one)
                                                             : dr_one_pass_choose<T, DR_ONE_SCANS>(one);
-    return dr_cuda_launch("one_pass", kernel, {plan.sequences * plan.value_heads}, ONE_PASS_THREADS, ONE_PASS_BYTES, stream,
-                          one);
+    return dr_cuda_launch_when(plan.early.parts, "one_pass", kernel,
+                               {plan.sequences * plan.value_heads, plan.early.parts ? plan.early.parts : 1}, ONE_PASS_THREADS,
+                               ONE_PASS_BYTES, stream, one);
+}
+
+template <typename T> static dr_status dr_launch_find_early(const dr_scan_call &call, bool never, cudaStream_t stream) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const dr_early_call early = dr_early_call_of(plan, call.tensors.early, never);
+    return dr_cuda_launch("find_early", plan.reader_sum ? find_early<T, true> : find_early<T, false>,
+                          {plan.sequences, plan.value_heads, dr_cuda_early_count(&plan)}, EARLY_THREADS, 0, stream, early);
 }
 
 template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
@@ -175,10 +183,16 @@ static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
 }
 
 template <typename T>
+static dr_scan_call dr_scan_call_of(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                                    void *o, float *final, void *saved) {
+    const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    return {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated), false};
+}
+
+template <typename T>
 static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                                 void *o, float *final, void *saved, cudaStream_t stream) {
-    const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
-    const dr_scan_call call = {*plan, *tensors, initial, final, o, saved, dr_scan_lay(*plan, sizeof(T), gated), false};
+    const dr_scan_call call = dr_scan_call_of<T>(plan, tensors, initial, o, final, saved);
     const auto launch = [=](const dr_scan_call *which) {
         if constexpr (sizeof(T) == 2)
             if (plan->warpgroups) return dr_launch_group_scan<T>(which, stream);

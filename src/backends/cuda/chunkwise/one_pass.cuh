@@ -19,10 +19,12 @@
  * them states, decays, factors and what the diagonal scan made: whoever has made a thing stores it.
  *
  * For rules that prepare calls plain or makes that scan for, with a scalar decay or none, one row a token, K and V of 65 to
- * 128, sequences of one length that are not cut (plan.c). The bits are those of the two kernels. */
+ * 128, sequences of one length (plan.c). A thread block takes all of a head, and the bits are those of the two kernels; or a
+ * part that begins early (early.cuh). */
 #ifndef DR_CUDA_ONE_PASS_CUH
 #define DR_CUDA_ONE_PASS_CUH
 
+#include "backends/cuda/chunkwise/early.cuh"
 #include "backends/cuda/chunkwise/prepare.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 #include "backends/cuda/device/boxes.cuh"
@@ -44,10 +46,16 @@ typedef struct {
     float log_decay[64], gain[64], lambda[64];
 } dr_one_asked;
 
-/* What a thread block has of the call, in shared memory for want of registers. first: token, among all. */
+/* What a thread block has of the call, in shared memory for want of registers: a sequence and head, or a part of it. Its chunks
+ * are counted from the first one that it takes. */
 typedef struct alignas(16) {
-    int sequence, head, key_head, first;
-    float centre; /* of the diagonal scan */
+    int sequence, head, key_head;
+    int first, row;    /* token of the first chunk, among all and in the sequence */
+    int tokens;        /* from there on */
+    int early;         /* chunks that belong to the part before: they make but the state */
+    int block;         /* number of the first chunk (chunkwise.h) */
+    bool begins, ends; /* with the sequence */
+    float centre;      /* of the diagonal scan */
 } dr_one_chain;
 
 /* Shared memory: where things begin, tiles at multiples of 1024, and behind all the barriers. What is in threes goes by a
@@ -162,6 +170,16 @@ static __device__ inline dr_one_chain dr_one_chain_of(const char *shared) {
     return *(const dr_one_chain *)(shared + ONE_PASS_CHAIN);
 }
 
+static __device__ inline int dr_one_chunks(const char *shared) {
+    return (dr_one_chain_of(shared).tokens + 63) / 64;
+}
+
+/* Whether a chunk's results are the block's to store. */
+static __device__ inline bool dr_one_owns(const char *shared, int chunk) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    return chunk >= chain.early && chunk * 64 < chain.tokens;
+}
+
 static __device__ inline dr_one_rows &dr_one_rows_of(char *shared, int stage) {
     return *(dr_one_rows *)(shared + ONE_PASS_ROWS + stage * (int)sizeof(dr_one_rows));
 }
@@ -185,14 +203,48 @@ static __device__ inline void dr_one_tell_place(unsigned base, int barrier, cons
 
 /* ---- decays ------------------------------------------------------------------------------------------------------------- */
 
+static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan) {
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads);
+    return blockIdx.x % chains / (unsigned)plan.value_heads;
+}
+
+/* All threads of a warp: whether all parts of the block's sequence can begin early, which is then told. */
+static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const int count = dr_cuda_early_count(&plan) * plan.value_heads, sequence = (int)dr_one_sequence(plan);
+    bool may = true;
+    for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && tensors.early[sequence * count + i] >= 0;
+    may = __all_sync(0xffffffffu, may);
+    if (blockIdx.x % (unsigned)plan.value_heads == 0 && threadIdx.x == 0) *dr_early_flag(plan, tensors.early, sequence) = may;
+    return may;
+}
+
+/* What the thread block takes: of all sequences and heads the first part, then the second ones. */
+static __device__ inline dr_one_chain dr_one_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), which = blockIdx.x % chains;
+    const int part = (int)(blockIdx.x / chains), length = (int)plan.length;
+    dr_one_chain chain = {};
+    chain.sequence = (int)dr_one_sequence(plan);
+    chain.head = (int)(which % (unsigned)plan.value_heads);
+    chain.key_head = chain.head / plan.rows.group;
+    if (part > 0) chain.early = tensors.early[(int)which * dr_cuda_early_count(&plan) + part - 1];
+    const int begin = part * plan.early.chunks - chain.early;
+    const int end = part + 1 < plan.early.parts ? (part + 1) * plan.early.chunks * 64 : length;
+    chain.row = begin * 64;
+    chain.first = chain.sequence * length + chain.row;
+    chain.tokens = end - chain.row;
+    chain.block = ((length + 63) / 64 * chain.sequence + begin) * plan.value_heads + chain.head;
+    chain.begins = begin == 0, chain.ends = end == length;
+    return chain;
+}
+
 /* A chunk, or what would be one behind the last. */
 static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const char *shared, int chunk) {
     const dr_one_chain chain = dr_one_chain_of(shared);
     dr_prepare_block x = {};
     x.head = chain.head, x.key_head = chain.key_head;
-    x.block = ((plan.length + 63) / 64 * chain.sequence + chunk) * plan.value_heads + chain.head;
+    x.block = chain.block + chunk * plan.value_heads;
     x.place.first = chain.first + chunk * 64;
-    const int left = (int)plan.length - chunk * 64;
+    const int left = chain.tokens - chunk * 64;
     x.alive = x.place.tokens = left < 64 ? left : 64;
     return x;
 }
@@ -215,10 +267,10 @@ static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prep
     dr_copy_commit();
 }
 
-/* By the group that asked. saves: to memory, too. */
-template <bool sums, bool saves>
+/* By the group that asked. store: to memory, too. */
+template <bool sums>
 static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_prepare_block &x, const dr_one_asked &asked,
-                                           dr_one_rows &put) {
+                                           dr_one_rows &put, bool store) {
     const dr_cuda_rows &rows = call.plan.rows;
     dr_prepare_small &small = put.small;
     const int i = dr_copy_thread(), lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
@@ -240,10 +292,9 @@ static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_pr
         dr_put_factors(put.factors, i, factors);
         if (sums) small.lambda[i] = asked.lambda[i];
         if (i < 2) put.keep[i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
-        if (saves && x.alive > 0) dr_put_factors(call.tensors.factors[x.block], i, factors);
+        if (store) dr_put_factors(call.tensors.factors[x.block], i, factors);
     }
-    if (saves && x.alive > 0)
-        call.tensors.keep[x.block * 128 + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+    if (store) call.tensors.keep[x.block * 128 + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
 }
 
 static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {
@@ -274,9 +325,10 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sha
         const dr_one_chain chain = dr_one_chain_of(shared);
 #pragma unroll
         for (int box = 0; box < 2; box++) {
-            dr_boxes_load(one.key, to + box * 8192, filled, box * 64, chain.key_head, at.chunk * 64, chain.sequence);
-            dr_boxes_load(one.query, to + ONE_PASS_QUERY + box * 8192, filled, box * 64, chain.key_head, at.chunk * 64,
+            dr_boxes_load(one.key, to + box * 8192, filled, box * 64, chain.key_head, chain.row + at.chunk * 64,
                           chain.sequence);
+            dr_boxes_load(one.query, to + ONE_PASS_QUERY + box * 8192, filled, box * 64, chain.key_head,
+                          chain.row + at.chunk * 64, chain.sequence);
         }
         dr_mbarrier_promise(filled, ONE_PASS_STAGE);
         return;
@@ -343,7 +395,8 @@ static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *s
         room.part[b][thread] = squash.eps == 0 ? a : fmaf(squash.scale, a, squash.eps);
         end = fmaf(over[b], end, own), a = fmaf(over[b], a, own);
     }
-    if (saves) call.tensors.scan.entry[dr_one_block(plan, shared, at.chunk).block * 128 + thread] = before;
+    if (saves && dr_one_owns(shared, at.chunk))
+        call.tensors.scan.entry[dr_one_block(plan, shared, at.chunk).block * 128 + thread] = before;
     before = fmaf(over[0] * over[1] * (over[2] * over[3]), before, end);
     dr_one_tell_place(base, ONE_PASS_SCANNED, at);
 }
@@ -377,7 +430,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int warp = dr_prepare_warp(), chunks = (int)((plan.length + 63) / 64);
+    const int warp = dr_prepare_warp(), chunks = dr_one_chunks(shared);
     constexpr bool scans = kind == DR_ONE_SCANS;
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
         constexpr int columns = kind == DR_ONE_SUMS ? 4 : 8; /* of what is made at a time, for want of registers */
@@ -389,10 +442,12 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         float p[8][4];
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
-        if (scans && saves && dr_copy_thread() == 0) {
+        const bool stores = saves && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk);
+        if (scans && stores) {
             const dr_one_chain chain = dr_one_chain_of(shared);
             for (int box = 0; box < 2; box++)
-                dr_boxes_store(one.write, made + box * 8192, box * 64, chain.key_head, at.chunk * 64, chain.sequence);
+                dr_boxes_store(one.write, made + box * 8192, box * 64, chain.key_head, chain.row + at.chunk * 64,
+                               chain.sequence);
         }
         dr_group_begin();
         dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
@@ -405,7 +460,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), scans ? shared + ONE_PASS_HALVES : place);
         dr_shared_fence();
         dr_meet<ONE_PASS_GROUPS>();
-        if (saves && dr_copy_thread() == 0)
+        if (stores)
             dr_bulk_store((char *)one.scan.tensors.inverse + dr_one_block(plan, shared, at.chunk).block * DR_HALVES_BYTES,
                           halves, DR_HALVES_BYTES);
         unsigned high[4][4], low[4][4];
@@ -418,7 +473,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         }
         dr_halves_turn<T>((const float *)(place + ONE_PASS_MATRIX), numbers.small.leave, high, low);
         dr_one_tell_place(base, ONE_PASS_TURNED, at);
-        if (saves && dr_copy_thread() == 0) dr_boxes_wait_read();
+        if (stores) dr_boxes_wait_read();
         if (!scans) dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
 #pragma unroll 1
         for (int column = 0; column < 128; column += columns * 8) {
@@ -459,7 +514,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
     const dr_cuda_rows &rows = call.plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int chunks = (int)((call.plan.length + 63) / 64);
+    const int chunks = dr_one_chunks(shared);
     dr_one_fill<T, boxed>(one, shared, {0, 0, 0});
     dr_one_asked &asked = ((dr_one_asked *)(shared + ONE_PASS_ASKED))[2];
     float a = 0; /* of the diagonal scan before the next chunk, a channel a thread */
@@ -468,7 +523,8 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         if (which.chunk + 1 < chunks) dr_one_ask<false>(rows, dr_one_block(call.plan, shared, which.chunk + 1), asked, true);
     };
     if constexpr (scans) {
-        if (call.tensors.scan.initial) a = *dr_one_state(call, shared, call.tensors.scan.initial);
+        if (call.tensors.scan.initial && dr_one_chain_of(shared).begins)
+            a = *dr_one_state(call, shared, call.tensors.scan.initial);
         dr_one_ask<false>(rows, dr_one_block(call.plan, shared, 0), asked, true);
         scan({0, 0, 0});
     }
@@ -504,7 +560,8 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix);
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);
     }
-    if (scans && call.tensors.scan.final) *dr_one_state(call, shared, call.tensors.scan.final) = a;
+    if (scans && call.tensors.scan.final && dr_one_chain_of(shared).ends)
+        *dr_one_state(call, shared, call.tensors.scan.final) = a;
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------------------------ */
@@ -518,7 +575,7 @@ static __device__ inline void dr_one_values(const dr_one_pass_call &one, const c
         if (dr_copy_thread() > 0) return;
         const dr_one_chain chain = dr_one_chain_of(shared);
         dr_boxes_wait_read();
-        dr_boxes_load(one.value, tile, valued, group * 64, chain.head, chunk * 64, chain.sequence);
+        dr_boxes_load(one.value, tile, valued, group * 64, chain.head, chain.row + chunk * 64, chain.sequence);
         dr_mbarrier_promise(valued, 64 * 64 * sizeof(T));
         return;
     }
@@ -547,10 +604,21 @@ static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned val
     }
 }
 
-/* group: of columns; chain: sequence and head. For want of registers outputs are made for each half of the rows or, with keys +
+/* The columns of a group, as the scan has them. edge: whether the state there is the sequence's. */
+static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &plan, const char *shared, int group,
+                                                      bool edge) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    dr_scan_place place = {};
+    place.chain = (int64_t)chain.sequence * plan.value_heads + chain.head;
+    place.head = chain.head, place.columns = group * 64;
+    place.part = edge ? 0 : -1, place.parts = 1;
+    return place;
+}
+
+/* group: of columns. For want of registers outputs are made for each half of the rows or, with keys +
  * lambda queries, what rows read, and then Q~ S is asked for twice. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
-static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group, unsigned chain) {
+static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group) {
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
     constexpr int places = scans ? 1 : ONE_PASS_PLACES; /* of values */
     const dr_scan_call &call = one.scan;
@@ -562,27 +630,28 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     const auto valued_of = [=](int which) { return base + (unsigned)(ONE_PASS_VALUED + (which * 2 + group) * 8); };
     const auto ask_values = [&](int chunk) {
         const int which = chunk % places;
-        if (chunk * 64 < (int)plan.length)
+        if (chunk * 64 < dr_one_chain_of(shared).tokens)
             dr_one_values<T, boxed>(one, shared, value_in(dr_one_place(base, which)), valued_of(which), group, chunk);
     };
     ask_values(0);
     dr_one_asked &asked = *(dr_one_asked *)(shared + ONE_PASS_ASKED + group * (int)sizeof(dr_one_asked));
     /* decays of a chunk, by the groups in turn */
     const auto decay = [&](const dr_one_turn &at) {
-        dr_one_decay<sums, saves>(call, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage));
+        dr_one_decay<sums>(call, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage),
+                           saves && dr_one_owns(shared, at.chunk));
         dr_one_tell_stage(base, ONE_PASS_DECAYED, at);
     };
     dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, group), asked);
     decay({group, group, 0});
     dr_meet<ONE_PASS_GROUPS>(); /* what was asked for is read */
     if constexpr (scans) {
-        for (int chunk = 0; chunk < 2 && chunk * 64 < (int)plan.length; chunk++)
+        for (int chunk = 0; chunk < 2 && chunk * 64 < dr_one_chain_of(shared).tokens; chunk++)
             dr_one_write_keys<T>(plan.rows, shared, {chunk, chunk, 0}, group);
     }
     float s[16][4] = {};
-    const dr_scan_place place = dr_scan_find(call, (unsigned)group, chain);
+    const dr_scan_place place = dr_one_columns(plan, shared, group, dr_one_chain_of(shared).begins);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
-    for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < (int)plan.length; dr_one_next(at)) {
+    for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < dr_one_chain_of(shared).tokens; dr_one_next(at)) {
         const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
         const unsigned value = value_in(dr_one_place(base, at.chunk % places)), valued = valued_of(at.chunk % places);
         const dr_one_rows &rows = dr_one_rows_of(shared, at.stage);
@@ -592,7 +661,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         dr_group_state<T, 16>(s, a);
-        if (saves) {
+        if (saves && dr_one_owns(shared, at.chunk)) {
             dr_scan_place place = {};
             place.columns = group * 64;
             dr_group_save<T, 8>(call, place, dr_one_block(plan, shared, at.chunk).block, a);
@@ -631,7 +700,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         dr_scale_columns(o, rows.factors.query);
         if (saves) dr_group_settle(o);
         dr_one_await_place(base, ONE_PASS_LAID, at);
-        const bool stores = saves && dr_copy_thread() == 0; /* a half of X, and P' by the first group */
+        const bool stores =
+            saves && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk); /* a half of X, and P' by the first group */
         if (stores) {
             const int row = (int)dr_one_block(plan, shared, at.chunk).block * 64;
             dr_boxes_store(one.exit, made + group * 8192, group * 64, 0, row, 0);
@@ -660,25 +730,25 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
                 dr_scan_place place = {};
                 place.head = x.head, place.columns = group * 64;
                 dr_group_put_output<T, tiles>(call, place, value + (unsigned)half * 4096, shared, x.place.first + half * 32,
-                                              x.alive - half * 32, o);
+                                              dr_one_owns(shared, at.chunk) ? x.alive - half * 32 : 0, o);
             }
         }
         dr_shared_fence();
         dr_meet<ONE_PASS_GROUPS>();
-        if (boxed && dr_copy_thread() == 0) {
+        if (boxed && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk)) {
             const dr_one_chain chain = dr_one_chain_of(shared);
-            dr_boxes_store(one.o, value, group * 64, chain.head, at.chunk * 64, chain.sequence);
+            dr_boxes_store(one.o, value, group * 64, chain.head, chain.row + at.chunk * 64, chain.sequence);
         }
         if constexpr (scans) {
             dr_one_await_stage(base, ONE_PASS_FREE, at); /* X is read, where write keys will be */
             ask_values(at.chunk + 1);
             const dr_one_turn later = dr_one_after(dr_one_after(at));
-            if (later.chunk * 64 < (int)plan.length) dr_one_write_keys<T>(plan.rows, shared, later, group);
+            if (later.chunk * 64 < dr_one_chain_of(shared).tokens) dr_one_write_keys<T>(plan.rows, shared, later, group);
         }
     }
     if (boxed) dr_boxes_wait_read();
     /* found once more rather than kept in registers */
-    const dr_scan_place again = dr_scan_find(call, dr_forget((unsigned)group), dr_forget(chain));
+    const dr_scan_place again = dr_one_columns(plan, shared, (int)dr_forget((unsigned)group), dr_one_chain_of(shared).ends);
     dr_scan_end<16>(dr_scan_block_of(call, shared, again), again, s);
 }
 
@@ -690,13 +760,16 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     extern __shared__ __align__(1024) char shared[];
     constexpr bool sums = kind == DR_ONE_SUMS;
     const unsigned base = dr_shared_address(shared);
+    const dr_cuda_chunk_plan &plan = one.scan.plan;
+    const dr_cuda_chunk_tensors &tensors = one.scan.tensors;
+    if (tensors.early) {
+        dr_beside_close(); /* how early parts begin is known */
+        if (!dr_one_may(plan, tensors)) return;
+    }
     if (threadIdx.x == 0) {
-        const dr_cuda_chunk_plan &plan = one.scan.plan;
-        const int sequence = (int)(blockIdx.x / (unsigned)plan.value_heads),
-                  head = (int)(blockIdx.x % (unsigned)plan.value_heads);
-        const int key_head = head / plan.rows.group;
-        const float centre = kind == DR_ONE_SCANS ? dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, key_head) : 0;
-        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = {sequence, head, key_head, sequence * (int)plan.length, centre};
+        dr_one_chain chain = dr_one_find(plan, tensors);
+        if (kind == DR_ONE_SCANS) chain.centre = dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, chain.key_head);
+        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = chain;
         const int copying = boxed ? 1 : 128; /* threads, by each group that does */
         for (int i = 0; i < ONE_PASS_STAGES * 8; i += 8) {
             dr_gate_open(base + ONE_PASS_FILLED + i, copying);
@@ -723,7 +796,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
         dr_one_solve<T, kind, boxed, saves>(one, shared);
     } else {
         dr_registers_take<sums ? 168 : 160>();
-        dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1, blockIdx.x);
+        dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1);
     }
 #endif
 }

@@ -9,7 +9,7 @@
 #define DR_CUDA_PARTS_CUH
 
 #include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 
 enum { PARTS_COLUMNS = 8 };
 
@@ -44,6 +44,7 @@ static __global__ void __launch_bounds__(dr_parts_shape<width>::threads)
     const int groups = plan.value_width / PARTS_COLUMNS, k = (int)threadIdx.x % width, q = (int)threadIdx.x / width;
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * PARTS_COLUMNS;
+    if (dr_begins_early(plan, call.tensors, sequence)) return;
     const int64_t slot = dr_sequence_slot(plan, call.tensors.cu, sequence);
     int32_t length;
     const int parts = dr_cuda_parts(&plan, dr_sequence_chunks(plan, call.tensors.cu, sequence), &length);

@@ -72,16 +72,21 @@ static bool queries_directly(const dr_rule *rule) {
     return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
 }
 
-/* Whether one kernel makes all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, heads of up
- * to 128 by 128. A multiprocessor that has a head to itself then takes 0.6 to 0.8 of the time of both stages, and so three
- * quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
-static bool is_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
+/* Whether one kernel can make all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, heads of
+ * up to 128 by 128, sequences of one length. */
+static bool fits_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
     const dr_row *row = &rule->row[0];
     const bool known = (plan->reads && reads_written(rule)) || plan->reader_sum || plan->scan_inside;
     const bool plain = is_single(rule) && known && gains_directly(row) && values_directly(row) && !row->undecayed;
-    const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
-           plan->value_width == 128 && plan->length > 0 && plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
+           plan->value_width == 128 && plan->length > 0;
+}
+
+/* Whether it does. A multiprocessor that has a head to itself then takes 0.6 to 0.8 of the time of both stages, and so three
+ * quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
+static bool is_one_pass(const dr_cuda_chunk_plan *plan) {
+    const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
+    return plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
 }
 
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
@@ -116,9 +121,28 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     };
 }
 
+/* Else, with a scalar decay, one kernel takes parts that begin early, if there are as many: what is cut how follows from the
+ * batch, too. Of several sequences prepare would not pass some over beside the scan. */
+static void plan_early(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+    const int64_t heads = plan->sequences * plan->value_heads, chunks = (plan->length + plan->chunk - 1) / plan->chunk;
+    const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
+    const int64_t parts = wanted < most ? wanted : most;
+    if (rule->decay != DR_DECAY_SCALAR || parts < 2 || (plan->beside.processors && plan->sequences > 1)) return;
+    const int64_t each = (chunks + parts - 1) / parts, made = (chunks + each - 1) / each;
+    if (4 * heads * made < 3 * plan->processors) return;
+    const int64_t pays = plan->parts > 1 ? each : each / 3; /* until it costs what joined or whole ones do */
+    plan->early = (dr_cuda_early){
+        .parts = (int32_t)made,
+        .chunks = (int32_t)each,
+        .most = (int32_t)(pays < DR_CUDA_EARLY_MOST ? pays : DR_CUDA_EARLY_MOST),
+    };
+}
+
 void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    plan->one_pass = is_one_pass(rule, plan);
+    const bool fits = fits_one_pass(rule, plan);
+    plan->one_pass = fits && is_one_pass(plan);
     plan_beside(rule, plan);
+    if (fits && !plan->one_pass) plan_early(rule, plan);
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
@@ -185,6 +209,9 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (between) tensors->factors = dr_arena_take(arena, blocks * sizeof(dr_cuda_factors));
     if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
+    if (plan->early.parts)
+        tensors->early = dr_arena_take(
+            arena, (size_t)plan->sequences * (size_t)(plan->value_heads * dr_cuda_early_count(plan) + 1) * sizeof(int32_t));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);
@@ -201,6 +228,12 @@ size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
     return (size_t)plan->blocks * (size_t)plan->value_width * (size_t)plan->key_width * dr_dtype_size(plan->storage);
+}
+
+dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
+                                    void *o, float *final, void *saved, bool never, cudaStream_t stream) {
+    if (!plan->early.parts) return DR_OK;
+    return dr_cuda_chunk_begin_early_bf16(plan, tensors, initial, o, final, saved, never, stream);
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {

@@ -10,7 +10,7 @@
 #define DR_CUDA_SCAN_CUH
 
 #include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/places.cuh"
+#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/tiles.cuh"
 
 enum { SCAN_THREADS = 128 };

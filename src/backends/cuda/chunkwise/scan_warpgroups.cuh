@@ -302,6 +302,10 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     int busy = 0, columns[2] = {-1, -1};
+    if (dr_begins_early(call.plan, call.tensors, dr_scan_find(call, first, rest).sequence)) {
+        dr_beside_close(); /* what comes after the scan may not begin before prepare has ended */
+        return;
+    }
 #pragma unroll
     for (int g = 0; g < groups; g++) {
         const dr_scan_place place = dr_scan_find(call, first + g, rest);

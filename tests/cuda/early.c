@@ -1,0 +1,167 @@
+/* Long sequences of few heads in parts that begin early: as many chunks as their decays ask for, or not at all where one of
+ * them asks for too many. Which it is follows from numbers, so each case says what its decays are. */
+#include "suites.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    int64_t sequences, tokens, heads, group; /* group: value heads a key head */
+} shape;
+
+static problem *create(const dr_rule *rule, const shape *s, int64_t *cu_seqlens, uint64_t seed) {
+    for (int64_t i = 0; i <= s->sequences; i++) cu_seqlens[i] = i * s->tokens;
+    const dr_recurrence sizes = {
+        .rule = rule,
+        .layout = {.sequences = s->sequences, .rows = s->sequences * s->tokens, .cu_seqlens = cu_seqlens},
+        .key_heads = s->heads / s->group,
+        .value_heads = s->heads,
+        .key_size = 128,
+        .value_size = 128,
+    };
+    dr_random random = dr_random_start(seed, 7);
+    problem *p = problem_create(rule, &sizes, false, &random);
+    p->recurrence.layout.cu_seqlens = NULL;
+    return p;
+}
+
+/* Log decays of head 0 of the last sequence, from which nothing fades within a part. */
+static void weaken(problem *p, const shape *s) {
+    for (int64_t i = (s->sequences - 1) * s->tokens; i < s->sequences * s->tokens; i++)
+        p->input[DR_INPUT_LOG_DECAY][i * s->heads] = -1e-4f;
+}
+
+static bool is_near(gpu *g, const problem *p, const char *of, const double *got, const double *want, int64_t count,
+                    double allowed, fault *what) {
+    if (!want || count == 0) return true;
+    const double error = error_of(got, want, count, least_size_chunkwise);
+    g->worst[1] = fmax(g->worst[1], error / allowed);
+    g->checks++;
+    return error <= allowed ||
+           fault_is(what, "%s in parts: %s has error %.3g, at most %.2g is right", p->rule.name, of, error, allowed);
+}
+
+static bool is_same(gpu *g, const problem *p, const char *of, const double *got, const double *want, int64_t count,
+                    fault *what) {
+    g->checks++;
+    if (!want || !memcmp(got, want, (size_t)count * sizeof *got)) return true;
+    return fault_is(what, "%s in parts: %s has other bits", p->rule.name, of);
+}
+
+/* Near the results of packed sequences, whose parts are joined, as other suites hold them to the CPU's; forward the same bits
+ * whether a backward follows or not, and run after run. The last sequence, if its decays are weak, has their bits. */
+static bool parts_are_right(gpu *g, const char *rule, const shape *s, bool weak, uint64_t seed, fault *what) {
+    int64_t cu_seqlens[MOST_SEQUENCES + 1];
+    problem *p = create(dr_rule_find(rule), s, cu_seqlens, seed);
+    if (weak) weaken(p, s);
+    result joined = {0}, got = {0}, alone = {0};
+    bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &got, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what);
+    p->recurrence.layout.cu_seqlens = cu_seqlens;
+    holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &joined, what) &&
+            is_near(g, p, "o", got.o, joined.o, p->o_count, 1e-3, what) &&
+            is_same(g, p, "o that no backward follows", alone.o, got.o, p->o_count, what);
+    for (int i = 0; i < DR_STATES && holds; i++) {
+        const int64_t count = p->state_count[i];
+        holds = is_near(g, p, "a final state", got.final[i], joined.final[i], count, 1e-3, what) &&
+                is_same(g, p, "a final state that no backward follows", alone.final[i], got.final[i], count, what) &&
+                is_near(g, p, "a gradient of an initial state", got.d_initial[i], joined.d_initial[i], count, 1e-2, what);
+    }
+    for (int i = 0; i < DR_INPUTS && holds; i++)
+        if (is_per_token(p, (dr_input)i))
+            holds =
+                is_near(g, p, dr_input_name((dr_input)i), got.gradient[i], joined.gradient[i], p->input_count[i], 1e-2, what);
+    const int64_t count = p->o_count / s->sequences, before = p->o_count - count;
+    holds = holds && (!weak || is_same(g, p, "o of joined parts", got.o + before, joined.o + before, count, what));
+    result_free(&joined), result_free(&got), result_free(&alone);
+    problem_free(p);
+    return holds;
+}
+
+/* What an early part drops is there, and no larger than the bound: of a state that values of 1e6 have made two chunks before
+ * the part, of decays that bring just 2^-24 of it there. Without that a program that drops nothing would pass. */
+static bool dropped_is_bounded(gpu *g, fault *what) {
+    enum { HEADS = 50, PART = 1024, SIZE = 128, EARLY = 128 };
+    const shape s = {1, 2 * PART, HEADS, 1};
+    const double each = -0.13, huge = 1e6; /* a log decay; 128 of them are 24.006 powers of two */
+    int64_t cu_seqlens[MOST_SEQUENCES + 1];
+    problem *p = create(dr_rule_find("gdn"), &s, cu_seqlens, 3);
+    problem_forget_states(p);
+    for (int64_t i = 0; i < p->input_count[DR_INPUT_LOG_DECAY]; i++) p->input[DR_INPUT_LOG_DECAY][i] = (float)each;
+    double largest = 0;
+    for (int64_t i = 0; i < (PART - EARLY) * HEADS * SIZE; i++)
+        largest = fmax(largest, fabs(p->input[DR_INPUT_VALUE][i] *= huge));
+    result early = {0}, joined = {0};
+    bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &early, what);
+    p->recurrence.layout.cu_seqlens = cu_seqlens;
+    holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &joined, what);
+    double dropped = 0;
+    for (int64_t i = PART * HEADS * SIZE; i < (PART + 64) * HEADS * SIZE && holds; i++)
+        dropped = fmax(dropped, fabs(early.o[i] - joined.o[i]));
+    /* |S| <= the sum of alpha^n |k| |v|; keys and queries are no longer than 1.1 */
+    const double state = 1.1 * largest * sqrt(SIZE) / (1 - exp(each)), most = ldexp(state, -24) * 1.1;
+    g->checks += 2;
+    if (holds && !(dropped > 0)) holds = fault_is(what, "gdn in parts that begin early: nothing of a huge state is dropped");
+    if (holds && !(dropped <= most))
+        holds =
+            fault_is(what, "gdn in parts that begin early: %.3g of a state is dropped, at most %.3g is right", dropped, most);
+    result_free(&early), result_free(&joined);
+    problem_free(p);
+    return holds;
+}
+
+/* Of an H200's 132 multiprocessors three quarters get a part. Sequences that are not cut else, beside whose scan prepare would
+ * run or not, and two of them; and one that is cut in five both ways, forward and back. */
+static const shape uncut = {1, 3100, 44, 1}, grouped = {1, 2090, 50, 2}, two = {2, 2090, 30, 1}, cut = {1, 8200, 13, 1};
+static const struct {
+    const char *rule;
+    const shape *shape;
+    bool weak;
+} cases[] = {{"gdn", &uncut, false},  {"gdn", &uncut, true}, {"gdn", &grouped, false}, {"gdn", &two, true},
+             {"gdn", &cut, false},    {"gdn", &cut, true},   {"qdelta", &two, true},   {"qdelta", &cut, false},
+             {"pgdn", &uncut, false}, {"pgdn", &two, true},  {"pgdn", &cut, false}};
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef struct {
+    pthread_t thread;
+    gpu g;
+    int number; /* of the case; CASES: what is dropped */
+    bool holds;
+    fault what;
+} worker;
+
+static void *take_case(void *context) {
+    worker *w = context;
+    const int i = w->number;
+    w->holds = i == CASES ? dropped_is_bounded(&w->g, &w->what)
+                          : parts_are_right(&w->g, cases[i].rule, cases[i].shape, cases[i].weak, (uint64_t)i, &w->what);
+    return NULL;
+}
+
+/* Every case by a thread of its own: most of their time they make random numbers. */
+bool suite_early(gpu *g, fault *what) {
+    worker workers[CASES + 1] = {0};
+    int opened = 0, started = 0;
+    bool holds = true;
+    for (; opened <= CASES && holds; opened++) {
+        workers[opened] = (worker){.g = {.reference = g->reference, .device = g->device}, .number = opened};
+        holds = gpu_open(&workers[opened].g, what);
+    }
+    while (started < opened && holds)
+        if (pthread_create(&workers[started].thread, NULL, take_case, &workers[started]) == 0)
+            started++;
+        else
+            holds = fault_is(what, "no thread could be started");
+    for (int i = 0; i < started; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (holds && !workers[i].holds) *what = workers[i].what, holds = false;
+    }
+    for (int i = 0; i < opened; i++) {
+        g->checks += workers[i].g.checks;
+        g->worst[1] = fmax(g->worst[1], workers[i].g.worst[1]);
+        gpu_close(&workers[i].g);
+    }
+    return holds;
+}
