@@ -12,14 +12,21 @@
  *     4 or 8 warps        hold 64 columns of V a group, S^T [64 x K] in registers, as in scan_warpgroups.cuh
  *     four warps          in turn make what the values of a chunk's rows are multiplied by, and D
  *
- * join_linear makes the states between parts. */
+ * The first pass takes only as many chunks of a part, those that come last, as leave more than 2^-24 of what was before
+ * (dr_carry_trim): most often two. join_linear makes the states between parts. */
 #ifndef DR_CUDA_CARRY_LINEAR_CUH
 #define DR_CUDA_CARRY_LINEAR_CUH
 
 #include "backends/cuda/chunkwise/scan_linear.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-enum { DR_CARRY_MOST_STAGES = 6, DR_CARRY_DECAY_THREADS = 128, DR_JOIN_THREADS = 256, DR_JOIN_AHEAD = 8 };
+enum {
+    DR_CARRY_MOST_STAGES = 6,
+    DR_CARRY_DECAY_THREADS = 128,
+    DR_CARRY_TRIMS = 32 /* chunks, at most, of a part cut short */,
+    DR_JOIN_THREADS = 256,
+    DR_JOIN_AHEAD = 8
+};
 
 /* Of a chunk. */
 typedef struct __align__(16) {
@@ -86,6 +93,35 @@ static __device__ inline unsigned dr_carry_free(const dr_carry_call &call, unsig
 template <bool back>
 static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call, const dr_scan_place &place) {
     return dr_chunk_of(call.scan.plan, call.scan.tensors.cu, place.sequence, back ? place.end - 1 : place.begin);
+}
+
+/* Leaves of a part's chunks those that come last, until the product of their decays is at most 2^-24, what float32 rounds of
+ * the state before them: then it is as if they began at zero. By all threads of a block; sums: of log decays, by chunk. */
+template <bool back>
+static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&sums)[DR_CARRY_TRIMS], dr_scan_place &place) {
+    const dr_cuda_chunk_plan &plan = call.scan.plan;
+    const float enough = -24 * 0.693147181f;
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), warps = (int)(blockDim.x / 32);
+    const int chunks = place.end - place.begin, most = chunks < DR_CARRY_TRIMS ? chunks : DR_CARRY_TRIMS;
+    if (!plan.rows.scalar_decay || chunks < 2) return;
+    for (int i = warp; i < most; i += warps) {
+        const int chunk = back ? place.begin + i : place.end - 1 - i;
+        const dr_chunk_place at = dr_chunk_of(plan, call.scan.tensors.cu, place.sequence, chunk);
+        float sum = 0;
+        for (int row = lane; row < at.tokens; row += 32)
+            sum += dr_input_scalar(plan.rows, DR_INPUT_LOG_DECAY, at.first + row, 0, place.head);
+        sum = dr_warp_sum(sum);
+        if (lane == 0) sums[i] = sum;
+    }
+    __syncthreads();
+    float sum = 0;
+    int taken = 0;
+    while (taken < most && !(sum <= enough)) sum += sums[taken++];
+    if (!(sum <= enough)) return;
+    if (back)
+        place.end = place.begin + taken;
+    else
+        place.begin = place.end - taken;
 }
 
 /* Tokens of the chunk that begins there, which may be behind the end. */
@@ -233,7 +269,7 @@ static __device__ inline void dr_carry_values(const dr_carry_decays &decays, uns
 
 template <typename T, int boxes, bool back, bool keeps>
 static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *shared, int group, unsigned columns,
-                                               unsigned rest) {
+                                               unsigned rest, int chunks) {
     constexpr int tiles = boxes * 8, steps = tiles / 2;
     const dr_scan_call &scan = call.scan;
     const bool gated = !back && scan.plan.rows.input[DR_INPUT_WRITE_GATE].at;
@@ -242,9 +278,13 @@ static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *
     const dr_scan_block x = {scan, shared, scan.room, place.head, place.head / scan.plan.rows.group, place.columns, false};
     float s[tiles][4] = {};
     dr_scan_enter<tiles>(x, place, place.part == (back ? place.parts - 1 : 0), !keeps, scan.initial, call.between, s);
+    if (!keeps && chunks < place.end - place.begin) {
+#pragma unroll
+        for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] = 0;
+    }
     int64_t block = (place.slot + (back ? place.end - 1 : place.begin)) * scan.plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
-    for (int left = place.end - place.begin; left > 0; left--) {
+    for (int left = chunks; left > 0; left--) {
         const unsigned key = base + (unsigned)(at.stage * call.bytes),
                        value = key + (unsigned)(call.value + group * 64 * 64 * 2);
         const dr_carry_decays &decays = ((const dr_carry_decays *)(shared + call.decays))[at.stage];
@@ -289,8 +329,10 @@ static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THR
     const unsigned all = (unsigned)call.scan.plan.value_width / 64, blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int busy = all - first < groups ? 1 : groups, role = (int)threadIdx.x / 128;
-    const dr_scan_place place = dr_scan_find(call.scan, first, rest);
+    dr_scan_place place = dr_scan_find(call.scan, first, rest);
     if (dr_carry_idle<back, keeps>(call, place)) return;
+    __shared__ float sums[DR_CARRY_TRIMS];
+    if constexpr (!keeps) dr_carry_trim<back>(call, sums, place);
     if (threadIdx.x == 0) {
         for (int i = 0; i < call.stages; i++) {
             dr_gate_open(dr_carry_filled(call, dr_shared_address(shared), i), 128 + 32);
@@ -303,7 +345,8 @@ static __global__ void __launch_bounds__(128 + 128 * groups + DR_CARRY_DECAY_THR
     else if (role > groups)
         dr_carry_decay<back, keeps>(call, shared, place);
     else if (role - 1 < busy)
-        dr_carry_compute<T, boxes, back, keeps>(call, shared, role - 1, first + (unsigned)role - 1, rest);
+        dr_carry_compute<T, boxes, back, keeps>(call, shared, role - 1, first + (unsigned)role - 1, rest,
+                                                place.end - place.begin);
 #endif
 }
 
