@@ -115,6 +115,50 @@ static void check_one_pass(const one_case &c) {
 
 /* ---- parts that begin early ---------------------------------------------------------------------------------------------- */
 
+/* ln of the norm of I - c w r^T, by squaring it again and again. */
+static double growth_of(const std::vector<double> &w, const std::vector<double> &r, double c, dr_random *random) {
+    const size_t K = w.size();
+    std::vector<double> x(K);
+    for (double &e : x) e = dr_random_normal(random);
+    double square = 0;
+    for (int step = 0; step < 2000; step++) {
+        const auto subtract = [&](const std::vector<double> &to, const std::vector<double> &from) {
+            double dot = 0;
+            for (size_t k = 0; k < K; k++) dot += from[k] * x[k];
+            for (size_t k = 0; k < K; k++) x[k] -= c * to[k] * dot;
+        };
+        subtract(w, r), subtract(r, w);
+        square = 0;
+        for (double e : x) square += e * e;
+        square = sqrt(square);
+        for (double &e : x) e /= square;
+    }
+    return 0.5 * log(square);
+}
+
+/* What a row may add to a state: of a key + lambda query and the key its norm, where the diagonal scan makes the write key no less
+ * than that. */
+static void check_growth() {
+    check_case("growth", 0, 8, [] {
+        dr_random random = dr_random_start(5, 1);
+        for (int i = 0; i < 300; i++) {
+            std::vector<double> key(8), reader(8), written(8);
+            const double c = -0.5 + 2.5 * dr_random_uniform(&random), lambda = dr_random_normal(&random), x = 1.5;
+            double dot = 0, keys = 0, readers = 0;
+            for (size_t k = 0; k < 8; k++) {
+                key[k] = 0.4 * dr_random_normal(&random);
+                reader[k] = key[k] + (i % 3 ? 0.4 * lambda * dr_random_normal(&random) : 0);
+                written[k] = key[k] * (dr_random_uniform(&random) < 0.5 ? x : 1 / x);
+                dot += key[k] * reader[k], keys += key[k] * key[k], readers += reader[k] * reader[k];
+            }
+            const double is = dr_early_growth((float)(c * dot), (float)(c * c * keys * readers));
+            check(fabs(is - growth_of(key, reader, c, &random)) < 2e-3, "what a row adds is not the norm of its step");
+            const double p = c * x * keys, most = dr_early_growth((float)p, (float)(p * p * (x + 1 / x) * (x + 1 / x) / 4));
+            check(most > growth_of(written, key, c, &random) - 2e-3, "what a row of the diagonal scan adds is more than is said");
+        }
+    });
+}
+
 /* The halves of a tensor are those of the sequences: of the first numbers near those of `two`, of the second the same bytes. */
 template <typename E> static void check_halves(const void *at, const std::vector<char> &two, const char *sentence) {
     const E *is = (const E *)at, *wanted = (const E *)two.data();
@@ -208,6 +252,7 @@ int main() {
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 150, false, false, false});
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 300, true, false, true});
     check_one_pass({"pgdn", 150, true, true, false});
+    check_growth();
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);
     check_early("pgdn", 330, true, false, 2);

@@ -66,14 +66,16 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
+    /* beside what comes before the diagonal scan, but behind one_pass, which tells of sequences that it has made */
+    const bool soon = plan->scan_inside && !tensors->early;
     const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {
         const int groups = plan->beside.groups;
-        return dr_cuda_launch_when(plan->scan_inside, "prepare_beside", kernel,
+        return dr_cuda_launch_when(soon, "prepare_beside", kernel,
                                    {plan->beside.rounds ? plan->processors : plan->beside.processors}, groups * PREPARE_THREADS,
                                    groups * dr_beside_bytes(call), stream, call);
     }
-    return dr_cuda_launch_when(plan->scan_inside, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS,
+    return dr_cuda_launch_when(soon, "prepare", kernel, {plan->slots, plan->value_heads}, PREPARE_THREADS,
                                call.facts.room.bytes, stream, call);
 }
 
