@@ -11,7 +11,9 @@
  *     inputs, what prepare made, and memory around the tensors, are as they were
  *     where others are told of chunks that are done, all are told of
  *     other bytes in memory beforehand give the same results, and what is not written is not touched
- *     a bit of the gradient of an output that is flipped makes a difference, so that the comparison can fail */
+ *     a bit of the gradient of an output that is flipped makes a difference, so that the comparison can fail
+ *
+ * Of sequences that are cut, whose parts end late or are joined, the same. */
 #include "block.h"
 
 #include "backends/cuda/backward/reverse.cu"
@@ -67,12 +69,18 @@ static void take_token_back(const head_of_doubles &head, int64_t i, const void *
         for (int k = 0; k < SIZE; k++) gradient[v][k] *= head.alpha(i, k);
 }
 
+/* Gradients of final states, [chains][K][V], are zero where none are given. */
+static void begin_back_in_loops(const float *given, int chain) {
+    for (int v = 0; v < SIZE; v++)
+        for (int k = 0; k < SIZE; k++) gradient[v][k] = given ? (double)given[(chain * SIZE + k) * SIZE + v] : 0;
+}
+
 static void check_against_loops(const setting *s) {
     const dr_cuda_chunk_plan &plan = s->call.plan;
     distance exit = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
-        memset(gradient, 0, sizeof gradient);
+        begin_back_in_loops(s->reverse.scan.initial, chain);
         for (int64_t i = plan.length - 1; i >= 0; i--) {
             const bool last = i == plan.length - 1 || i % plan.chunk == plan.chunk - 1; /* of its chunk */
             for (int v = 0; v < SIZE && last; v++)
@@ -98,11 +106,47 @@ static void check_rule(const char *rule, int tokens, int processors, int groups)
     });
 }
 
+/* Sequences that are cut in three. Of the first one parts end late: two chunks, or of one head's second part as many as there are,
+ * so that it begins with the gradient of the final state. The second one's are joined; of its states nothing comes through a part,
+ * which is what the passages, zeros, say. */
+static void check_late(const char *rule, int tokens) {
+    check_case(rule, tokens, SIZE, [&] {
+        setting s = {};
+        dr_cuda_backward_call &call = s.call;
+        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &call.plan, 16);
+        const int chunks = (tokens + 63) / 64;
+        int32_t length;
+        check(dr_cuda_parts(&call.plan, chunks, &length) == 3, "the plan is not what the case is for");
+        call.plan.early = {1, chunks, chunks};
+        lay_backward(&s, &call);
+        int32_t *const early = call.chunk.early;
+        const int32_t counts[] = {2, 2, 2, chunks - 2 * length, -1, -1, -1, -1, 1, 0};
+        call.chunk.early = NULL; /* as prepare is to make all */
+        manner = {0, false, 0};
+        check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");
+        call.chunk.early = early;
+        memcpy(early, counts, sizeof counts);
+        float *given = (float *)add_tensor(&s.given, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+        for (int i = 0; i < SEQUENCES * HEADS * SIZE * SIZE; i++) given[i] = uniform(&s, -1, 1);
+        s.reverse = {{call.plan, call.chunk, given, NULL, (void *)call.d_o, call.back.d_exit,
+                      dr_scan_lay(call.plan, sizeof(T), false), false},
+                     call.back.d_update,
+                     call.back.local,
+                     call.back.between,
+                     NULL,
+                     false,
+                     NULL};
+        check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
+                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
+    });
+}
+
 int main() {
     static const char *const rules[] = {"gdn", "kda", "qdelta", "gla", "eda", "mamba2"};
     for (const char *rule : rules) {
         check_rule(rule, 210, 64, 1);
         check_rule(rule, 150, 2, 2);
     }
+    check_late("gdn", 3 * 1024 + 40);
     return 0;
 }
