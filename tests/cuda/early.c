@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct {
-    int64_t sequences, tokens, heads, group; /* group: value heads a key head */
+    int64_t sequences, tokens, heads, group, size; /* group: value heads a key head; size: K and V */
 } shape;
 
 static problem *create(const dr_rule *rule, const shape *s, int64_t *cu_seqlens, uint64_t seed) {
@@ -18,8 +18,8 @@ static problem *create(const dr_rule *rule, const shape *s, int64_t *cu_seqlens,
         .layout = {.sequences = s->sequences, .rows = s->sequences * s->tokens, .cu_seqlens = cu_seqlens},
         .key_heads = s->heads / s->group,
         .value_heads = s->heads,
-        .key_size = 128,
-        .value_size = 128,
+        .key_size = s->size,
+        .value_size = s->size,
     };
     dr_random random = dr_random_start(seed, 7);
     problem *p = problem_create(rule, &sizes, false, &random);
@@ -84,7 +84,7 @@ static bool parts_are_right(gpu *g, const char *rule, const shape *s, bool weak,
  * the part, of decays that bring just 2^-24 of it there. Without that a program that drops nothing would pass. */
 static bool dropped_is_bounded(gpu *g, fault *what) {
     enum { HEADS = 50, PART = 1024, SIZE = 128, EARLY = 128 };
-    const shape s = {1, 2 * PART, HEADS, 1};
+    const shape s = {1, 2 * PART, HEADS, 1, SIZE};
     const double each = -0.13, huge = 1e6; /* a log decay; 128 of them are 24.006 powers of two */
     int64_t cu_seqlens[MOST_SEQUENCES + 1];
     problem *p = create(dr_rule_find("gdn"), &s, cu_seqlens, 3);
@@ -113,15 +113,17 @@ static bool dropped_is_bounded(gpu *g, fault *what) {
 }
 
 /* Of an H200's 132 multiprocessors three quarters get a part. Sequences that are not cut else, beside whose scan prepare would
- * run or not, and two of them; and one that is cut in five both ways, forward and back. */
-static const shape uncut = {1, 3100, 44, 1}, grouped = {1, 2090, 50, 2}, two = {2, 2090, 30, 1}, cut = {1, 8200, 13, 1};
+ * run or not, and two of them; one that is cut in five both ways, forward and back; and one whose vectors do not begin at 16
+ * bytes, which goes as if its decays were weak. */
+static const shape uncut = {1, 3100, 44, 1, 128}, grouped = {1, 2090, 50, 2, 128}, two = {2, 2090, 30, 1, 128},
+                   cut = {1, 8200, 13, 1, 128}, odd = {1, 2090, 50, 1, 100};
 static const struct {
     const char *rule;
     const shape *shape;
     bool weak;
 } cases[] = {{"gdn", &uncut, false},  {"gdn", &uncut, true}, {"gdn", &grouped, false}, {"gdn", &two, true},
              {"gdn", &cut, false},    {"gdn", &cut, true},   {"qdelta", &two, true},   {"qdelta", &cut, false},
-             {"pgdn", &uncut, false}, {"pgdn", &two, true},  {"pgdn", &cut, false}};
+             {"pgdn", &uncut, false}, {"pgdn", &two, true},  {"pgdn", &cut, false},    {"gdn", &odd, true}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 typedef struct {

@@ -222,6 +222,10 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
             if (plan.scan_inside) wide.push_back({tensors.scan.entry, dr_cuda_diagonal_entry_bytes(&plan)});
             if (plan.scan_inside) narrow.push_back({s.call.plan.rows.squashed, outputs * sizeof(T)});
         }
+        s.call.tensors.early = early;
+        check(dr_launch_find_early<T>(s.call, true, NULL) == DR_OK, "to let nothing begin early fails");
+        for (int i = 0; i < SEQUENCES * HEADS + SEQUENCES; i++)
+            check(early[i] == (i < SEQUENCES * HEADS ? -1 : 0), "parts begin early that are not to");
         run_all(false, 0, false, BEFORE);
         result two;
         for (const auto *of : {&narrow, &wide})

@@ -21,7 +21,7 @@
 
 enum { EARLY_WARPS = 16, EARLY_THREADS = EARLY_WARPS * 32, EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS /* of a warp */ };
 
-/* length: chunks of each of plan.parts but the last; never: parts are joined whatever the data. */
+/* length: chunks of each of plan.parts but the last; never: nothing begins early whatever the data, which are not read. */
 typedef struct {
     dr_cuda_chunk_plan plan;
     int32_t *early;
@@ -72,7 +72,7 @@ static __device__ inline float dr_early_grows(const dr_cuda_chunk_plan &plan, co
         const float a = expf(squash.offset - squash.factor), b = expf(squash.offset + squash.factor), most = b * p;
         grown = dr_early_growth(most, most * most * (a + b) * (a + b) / (4 * a * b));
     } else {
-        grown = fmaxf(0, lanes_log_near(fabsf(1 - p)));
+        grown = p >= 0 && p <= 2 ? 0 : lanes_log_near(fabsf(1 - p)); /* of a NaN a NaN, with which nothing begins early */
     }
     return dr_warp_sum(grown) * (1.0f * EARLY_ROWS / 32); /* a row's number is that of 32 / EARLY_ROWS lanes */
 }
@@ -101,6 +101,10 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
     const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
     const bool gained = rows.row[0].gain != DR_GAIN_ONE;
+    if (call.never) { /* vectors may lie anywhere */
+        if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence) = 0;
+        return;
+    }
     dr_beside_open();
     float bound = 0, kept = 0;
     int count = 0;
@@ -157,8 +161,7 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
         }
     }
     if (!(bound <= enough && kept <= enough)) count = most == edge ? edge : -1;
-    if (threadIdx.x == 0) call.early[blockIdx.x] = call.never ? -1 : count;
-    if (threadIdx.x == 0 && call.never) *dr_early_flag(plan, call.early, sequence) = 0;
+    if (threadIdx.x == 0) call.early[blockIdx.x] = count;
 }
 
 #endif
