@@ -78,17 +78,18 @@ static double sigmoid(double x) {
 }
 
 /* -A softplus(x + bias), softplus(bias) = dt */
-static double log_decay(dr_random *random) {
+static double draw_log_decay(dr_random *random) {
     double rate = 1 + 15 * dr_random_uniform(random);
     double step = 0.001 * pow(100, dr_random_uniform(random));
     return -rate * log1p(exp(0.5 * dr_random_normal(random)) * expm1(step));
 }
 
-static double draw(dr_random *random, dr_input input) {
+/* log_decay: as in dr_bench_options */
+static double draw(dr_random *random, dr_input input, double log_decay) {
     switch (input) {
     case DR_INPUT_LOG_DECAY:
     case DR_INPUT_SCAN_LOG_DECAY:
-        return log_decay(random);
+        return log_decay < 0 ? log_decay : draw_log_decay(random);
     case DR_INPUT_BETA:
     case DR_INPUT_ERASE_GAIN:
     case DR_INPUT_RATE:
@@ -130,8 +131,7 @@ static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurr
     bool is_write = input == DR_INPUT_FREE_WRITE;
     uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
     dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
-    const bool decays = input == DR_INPUT_LOG_DECAY || input == DR_INPUT_SCAN_LOG_DECAY;
-    for (int64_t i = 0; i < drawn; i++) values[i] = (float)(decays && log_decay < 0 ? log_decay : draw(&random, input));
+    for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input, log_decay);
     if (is_key(input)) normalise(values, drawn, recurrence->key_size, is_write ? -0.5 : 1);
     dr_status status = upload(memory, dr_recurrence_input_dtype(memory->backend, input), values, drawn, count, block);
     dr_release(host);

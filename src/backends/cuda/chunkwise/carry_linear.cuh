@@ -100,7 +100,6 @@ static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call
 template <bool back>
 static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&sums)[DR_CARRY_TRIMS], dr_scan_place &place) {
     const dr_cuda_chunk_plan &plan = call.scan.plan;
-    const float enough = -24 * 0.693147181f;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), warps = (int)(blockDim.x / 32);
     const int chunks = place.end - place.begin, most = chunks < DR_CARRY_TRIMS ? chunks : DR_CARRY_TRIMS;
     if (!plan.rows.scalar_decay || chunks < 2) return;
@@ -116,8 +115,8 @@ static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&s
     __syncthreads();
     float sum = 0;
     int taken = 0;
-    while (taken < most && !(sum <= enough)) sum += sums[taken++];
-    if (!(sum <= enough)) return;
+    while (taken < most && !(sum <= DR_FORGOTTEN)) sum += sums[taken++];
+    if (!(sum <= DR_FORGOTTEN)) return;
     if (back)
         place.end = place.begin + taken;
     else

@@ -163,11 +163,17 @@ size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 
-/* With plan.early, before prepare and behind what comes before the diagonal scan: finds how early
- * parts begin, and makes all that prepare and scan, which then pass them over, would of the sequences whose every part may;
- * arguments as below. never: of none. */
+/* With plan.early, before prepare and behind what comes before the diagonal scan: finds how early parts begin, and makes all
+ * that prepare and scan would of the sequences whose every part may; these then pass them over. Arguments as below. never: of
+ * none.
+ */
 dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                                     void *o, float *final, void *saved, bool never, cudaStream_t stream);
+
+/* Whether inputs and outputs lie as boxes can (device/boxes.cuh), which one kernel for both stages moves by one thread. */
+static inline bool dr_cuda_chunk_boxed(const dr_cuda_chunk_plan *plan, const void *o) {
+    return plan->rows.aligned && (uintptr_t)o % 16 == 0;
+}
 
 /* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream);

@@ -96,7 +96,6 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const int edge = behind < 0 ? boundary : boundary < call.chunks ? call.chunks - boundary : 0;
     const int most = edge < plan.early.most ? edge : plan.early.most;
     const auto chunk_of = [&](int i) { return behind >= 0 ? boundary + i : boundary - 1 - i; };
-    const float enough = -24 * 0.693147181f;
     const int key_head = head / rows.group, channel = dr_lane_first<4>(), own = lane / (32 / EARLY_ROWS);
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
     const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
@@ -109,7 +108,7 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     float bound = 0, kept = 0;
     int count = 0;
 #pragma unroll 1
-    while (count < most && !(bound <= enough && kept <= enough)) {
+    while (count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN)) {
         dr_early_rows x[at_once];
 #pragma unroll
         for (int c = 0; c < at_once; c++) {
@@ -140,12 +139,12 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
                 }
                 dr_warp_sums(sum);
                 if (lane == 0) decay[i] = sum[0];
-                if (lane == 16) forgets[i] = plan.scan_inside && behind < 0 ? sum[0] : enough;
+                if (lane == 16) forgets[i] = plan.scan_inside && behind < 0 ? sum[0] : DR_FORGOTTEN;
             }
             __syncthreads();
             float least = 0; /* without what rows add, which is no less than 0 */
-            for (int i = 0; i < most && !(least <= enough); i++) least += decay[i];
-            if (!(least <= enough)) break;
+            for (int i = 0; i < most && !(least <= DR_FORGOTTEN); i++) least += decay[i];
+            if (!(least <= DR_FORGOTTEN)) break;
         }
 #pragma unroll
         for (int c = 0; c < at_once; c++) {
@@ -153,14 +152,15 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             if (lane == 0) growth[count + c][warp] = grown;
         }
         __syncthreads();
-        for (int end = count + at_once; count < end && count < most && !(bound <= enough && kept <= enough); count++) {
+        for (int end = count + at_once; count < end && count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN);
+             count++) {
             bound += decay[count], kept += forgets[count];
             const float4 *more = (const float4 *)growth[count];
 #pragma unroll
             for (int i = 0; i < EARLY_WARPS / 4; i++) bound += more[i].x + more[i].y + (more[i].z + more[i].w);
         }
     }
-    if (!(bound <= enough && kept <= enough)) count = most == edge ? edge : -1;
+    if (!(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN)) count = most == edge ? edge : -1;
     if (threadIdx.x == 0) call.early[blockIdx.x] = count;
 }
 

@@ -1,7 +1,8 @@
 /* The chunkwise engine's entries (engines.h): memory, and the stages in order.
  *
- *     forward     diagonal scan -> prepare -> scan, which gives outputs too and keeps the state before each chunk; or one
- * kernel for all of it, or for parts that begin early backward    reverse, updates, keys, decay, rows -> diagonal scan back
+ *     forward     diagonal scan -> prepare -> scan, which gives outputs too and keeps the state before each chunk
+ *                 (or one kernel for all of it, or for parts that begin early)
+ *     backward    reverse, updates, keys, decay, rows -> diagonal scan back
  *
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
  * rest. So it does with A before each chunk, and what the diagonal scan made of keys and queries. */
@@ -78,6 +79,7 @@ static dr_status tell_layout(const dr_cuda *gpu, const dr_recurrence *recurrence
     return DR_OK;
 }
 
+/* Whether a state is given where one goes. */
 static bool shares(const dr_states *initial, const dr_mutable_states *final) {
     for (int i = 0; i < DR_STATES; i++)
         if (initial->at[i] && initial->at[i] == final->at[i]) return true;
@@ -93,7 +95,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
     /* a backward wants what prepare leaves, which one kernel stores as boxes; where a state lies that is given, the last part's
      * may not go before the first one has begun */
-    const bool boxed = e.call.plan.rows.aligned && (uintptr_t)o % 16 == 0, apart = !shares(initial, final);
+    const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
     if (saved && !boxed) e.call.plan.one_pass = false;
     void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});

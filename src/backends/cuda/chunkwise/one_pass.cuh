@@ -111,7 +111,7 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
         return dr_boxes_make(to, plain.at, channels, heads, length, sequences, plain.token, plain.head);
     };
     one->scan = scan;
-    one->boxed = rows.aligned && (uintptr_t)scan.o % 16 == 0;
+    one->boxed = dr_cuda_chunk_boxed(&scan.plan, scan.o);
     if (!one->boxed) return DR_OK;
     DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
@@ -615,8 +615,8 @@ static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &
     return place;
 }
 
-/* group: of columns. For want of registers outputs are made for each half of the rows or, with keys +
- * lambda queries, what rows read, and then Q~ S is asked for twice. */
+/* group: of columns. For want of registers outputs are made for each half of the rows or, with keys + lambda queries, what rows
+ * read, and then Q~ S is asked for twice. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group) {
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
