@@ -1,0 +1,409 @@
+/* What one_pass (one_pass.cuh) keeps in shared memory, and what its groups of warps have in common: which part of a head a
+ * thread block takes, stages and places with their barriers, decays of a chunk, copies to a stage, and the diagonal scan.
+ *
+ * Three chunks are under way. Stages, by chunk in threes, have what comes from memory and the numbers of rows; places, in twos,
+ * what lies between the groups. */
+#ifndef DR_CUDA_ONE_PASS_STAGES_CUH
+#define DR_CUDA_ONE_PASS_STAGES_CUH
+
+#include "backends/cuda/chunkwise/early.cuh"
+#include "backends/cuda/chunkwise/prepare.cuh"
+#include "backends/cuda/chunkwise/scan_warpgroups.cuh"
+#include "backends/cuda/device/boxes.cuh"
+
+enum { ONE_PASS_GROUPS = 4, ONE_PASS_THREADS = ONE_PASS_GROUPS * 128, ONE_PASS_STAGES = 3, ONE_PASS_PLACES = 2 };
+
+/* Decays and factors of a chunk's rows. What a thread's dr_prepare_near is made of: the upper and the lower pair, and of
+ * decays within halves of blocks of 16 rows the products to the end of the first one and from the start of the second. */
+typedef struct alignas(16) {
+    dr_prepare_small small;
+    float2 upper[128], lower[128];
+    float edge[64];
+    dr_cuda_factors factors;
+    float keep[2]; /* the chunk's decay, twice */
+} dr_one_rows;
+
+/* What a chunk's decays are made of, or its write keys by the diagonal scan, of each row. */
+typedef struct {
+    float log_decay[64], gain[64], lambda[64];
+} dr_one_asked;
+
+/* What a thread block has of the call, in shared memory for want of registers: a sequence and head, or a part of it. Its chunks
+ * are counted from the first one that it takes. */
+typedef struct alignas(16) {
+    int sequence, head, key_head;
+    int first, row;    /* token of the first chunk, among all and in the sequence */
+    int tokens;        /* from there on */
+    int early;         /* chunks that belong to the part before: they make but the state */
+    int block;         /* number of the first chunk (chunkwise.h) */
+    bool begins, ends; /* with the sequence */
+    float centre;      /* of the diagonal scan */
+} dr_one_chain;
+
+/* Shared memory: where things begin, tiles at multiples of 1024, and behind all the barriers. What is in threes goes by a
+ * chunk's stage, what is in twos by its place. */
+enum {
+    ONE_PASS_TILE = 64 * 128 * 2,
+    ONE_PASS_QUERY = ONE_PASS_TILE, /* in a stage, behind the keys */
+    ONE_PASS_STAGE = 2 * ONE_PASS_TILE,
+    ONE_PASS_SCORE = ONE_PASS_TILE,                   /* in a place, behind X; make has A's halves where X will be */
+    ONE_PASS_VALUE = ONE_PASS_SCORE + 64 * 64 * 2,    /* and where outputs will be */
+    ONE_PASS_MATRIX = ONE_PASS_VALUE + ONE_PASS_TILE, /* A */
+    ONE_PASS_PLACE = ONE_PASS_MATRIX + 64 * DR_MATRIX_PITCH * 4,
+    ONE_PASS_PLACES_BEGIN = ONE_PASS_STAGES * ONE_PASS_STAGE,
+    ONE_PASS_ROWS = ONE_PASS_PLACES_BEGIN + ONE_PASS_PLACES * ONE_PASS_PLACE,
+    ONE_PASS_FILLED = ONE_PASS_ROWS + ONE_PASS_STAGES * (int)sizeof(dr_one_rows), /* stages: keys and queries have come */
+    ONE_PASS_DECAYED = ONE_PASS_FILLED + ONE_PASS_STAGES * 8,                     /* decays and factors are there */
+    ONE_PASS_FREE = ONE_PASS_DECAYED + ONE_PASS_STAGES * 8,                       /* the columns have read all of a chunk */
+    ONE_PASS_SOLVED = ONE_PASS_FREE + ONE_PASS_STAGES * 8,                        /* places: A is there */
+    ONE_PASS_TURNED = ONE_PASS_SOLVED + ONE_PASS_PLACES * 8,                      /* the matrix is read */
+    ONE_PASS_LAID = ONE_PASS_TURNED + ONE_PASS_PLACES * 8,                        /* X and P' are there */
+    ONE_PASS_VALUED = ONE_PASS_LAID + ONE_PASS_PLACES * 8,                        /* and groups: values have come */
+    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8,                 /* places: write keys of the scan are there */
+    ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,                    /* what they are made of is there */
+    ONE_PASS_CHAIN = (ONE_PASS_SCANNED + ONE_PASS_PLACES * 8 + 15) / 16 * 16,     /* dr_one_chain */
+    ONE_PASS_ASKED = ONE_PASS_CHAIN + (int)sizeof(dr_one_chain), /* dr_one_asked, by group of columns, and by `solve` */
+    ONE_PASS_BYTES = ONE_PASS_ASKED + 3 * (int)sizeof(dr_one_asked),
+    /* with the diagonal scan write keys lie where X will be, and of the two places' values the second has A's halves */
+    ONE_PASS_HALVES = ONE_PASS_PLACES_BEGIN + ONE_PASS_PLACE + ONE_PASS_VALUE
+};
+static_assert(ONE_PASS_BYTES <= DR_BLOCK_SHARED, "a thread block has no more shared memory");
+
+/* What rows read and write: one key; key + lambda query, and the key; the key, and what the diagonal scan makes of it
+ * (plan.scan_inside). */
+typedef enum { DR_ONE_TIED, DR_ONE_SUMS, DR_ONE_SCANS } dr_one_kind;
+
+static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
+    return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : DR_ONE_TIED;
+}
+
+typedef struct {
+    dr_boxes key, query, value, o; /* key: what rows read, of key + lambda query the key */
+    dr_boxes exit, score, write;   /* with scan.saved */
+    dr_scan_call scan;
+    bool boxed; /* tensors are as boxes can be: moved by one thread */
+} dr_one_pass_call;
+
+/* one: zeros. */
+static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_call *one) {
+    const dr_cuda_rows &rows = scan.plan.rows;
+    const int64_t length = scan.plan.length, sequences = scan.plan.sequences;
+    const auto boxes = [=](const dr_source &source, int channels, int heads, dr_boxes *to) {
+        const dr_plain_rows plain = dr_plain_rows_of(source, 2);
+        return dr_boxes_make(to, plain.at, channels, heads, length, sequences, plain.token, plain.head);
+    };
+    one->scan = scan;
+    one->boxed = dr_cuda_chunk_boxed(&scan.plan, scan.o);
+    if (!one->boxed) return DR_OK;
+    DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
+    DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
+    DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
+    if (scan.saved) {
+        const int64_t tokens = scan.plan.blocks * 64; /* rows of all blocks, which lie one behind the other */
+        DR_TRY(dr_boxes_make(&one->exit, scan.tensors.exit, 128, 1, tokens, 1, 256, 256));
+        DR_TRY(dr_boxes_make(&one->score, scan.tensors.score, 64, 1, tokens, 1, 128, 128));
+        if (rows.squashed) DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->write));
+    }
+    return dr_boxes_make(&one->o, scan.o, rows.value_size, rows.value_heads, length, sequences,
+                         (int64_t)rows.value_heads * rows.value_size * 2, (int64_t)rows.value_size * 2);
+}
+
+/* A chunk of a chain, its stage and the turn of the stage's barriers. */
+typedef struct {
+    int chunk, stage;
+    unsigned turn;
+} dr_one_turn;
+
+#ifdef DR_CUDA_WARPGROUPS
+
+static __device__ inline void dr_one_next(dr_one_turn &at) {
+    at.chunk++;
+    if (++at.stage == ONE_PASS_STAGES) at.stage = 0, at.turn ^= 1;
+}
+
+static __device__ inline dr_one_turn dr_one_after(dr_one_turn at) {
+    dr_one_next(at);
+    return at;
+}
+
+static __device__ inline int dr_one_place_of(const dr_one_turn &at) {
+    return (int)((unsigned)at.chunk % ONE_PASS_PLACES);
+}
+
+/* The chunk before; before the first one: nothing has to be waited for. */
+static __device__ inline dr_one_turn dr_one_before(const dr_one_turn &at) {
+    const bool wraps = at.stage == 0;
+    return {at.chunk - 1, wraps ? ONE_PASS_STAGES - 1 : at.stage - 1, wraps ? at.turn ^ 1 : at.turn};
+}
+
+static __device__ inline unsigned dr_one_stage(unsigned base, int stage) {
+    return (unsigned)dr_same_in_warp((int)base + stage * ONE_PASS_STAGE);
+}
+
+static __device__ inline unsigned dr_one_place(unsigned base, int place) {
+    return (unsigned)dr_same_in_warp((int)base + ONE_PASS_PLACES_BEGIN + place * ONE_PASS_PLACE);
+}
+
+static __device__ inline char *dr_one_place_in(char *shared, const dr_one_turn &at) {
+    return shared + ONE_PASS_PLACES_BEGIN + dr_one_place_of(at) * ONE_PASS_PLACE;
+}
+
+static __device__ inline dr_one_chain dr_one_chain_of(const char *shared) {
+    return *(const dr_one_chain *)(shared + ONE_PASS_CHAIN);
+}
+
+static __device__ inline int dr_one_chunks(const char *shared) {
+    return (dr_one_chain_of(shared).tokens + 63) / 64;
+}
+
+/* Whether a chunk's results are the block's to store. */
+static __device__ inline bool dr_one_owns(const char *shared, int chunk) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    return chunk >= chain.early && chunk * 64 < chain.tokens;
+}
+
+static __device__ inline dr_one_rows &dr_one_rows_of(char *shared, int stage) {
+    return *(dr_one_rows *)(shared + ONE_PASS_ROWS + stage * (int)sizeof(dr_one_rows));
+}
+
+/* Waits at the barrier of a chunk's stage, or of its place; arrives there. */
+static __device__ inline void dr_one_await_stage(unsigned base, int barrier, const dr_one_turn &at) {
+    dr_gate_wait(base + (unsigned)(barrier + at.stage * 8), at.turn);
+}
+
+static __device__ inline void dr_one_await_place(unsigned base, int barrier, const dr_one_turn &at) {
+    dr_gate_wait(base + (unsigned)(barrier + dr_one_place_of(at) * 8), (unsigned)at.chunk / ONE_PASS_PLACES % 2);
+}
+
+static __device__ inline void dr_one_tell_stage(unsigned base, int barrier, const dr_one_turn &at) {
+    dr_gate_arrive(base + (unsigned)(barrier + at.stage * 8));
+}
+
+static __device__ inline void dr_one_tell_place(unsigned base, int barrier, const dr_one_turn &at) {
+    dr_gate_arrive(base + (unsigned)(barrier + dr_one_place_of(at) * 8));
+}
+
+/* ---- decays ------------------------------------------------------------------------------------------------------------- */
+
+static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan) {
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads);
+    return blockIdx.x % chains / (unsigned)plan.value_heads;
+}
+
+/* All threads of a warp: whether all parts of the block's sequence can begin early, which is then told. */
+static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const int count = dr_cuda_early_count(&plan) * plan.value_heads, sequence = (int)dr_one_sequence(plan);
+    bool may = true;
+    for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && tensors.early[sequence * count + i] >= 0;
+    may = __all_sync(0xffffffffu, may);
+    if (blockIdx.x % (unsigned)plan.value_heads == 0 && threadIdx.x == 0) *dr_early_flag(plan, tensors.early, sequence) = may;
+    return may;
+}
+
+/* What the thread block takes: of all sequences and heads the first part, then the second ones. */
+static __device__ inline dr_one_chain dr_one_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), which = blockIdx.x % chains;
+    const int part = (int)(blockIdx.x / chains), length = (int)plan.length;
+    dr_one_chain chain = {};
+    chain.sequence = (int)dr_one_sequence(plan);
+    chain.head = (int)(which % (unsigned)plan.value_heads);
+    chain.key_head = chain.head / plan.rows.group;
+    if (part > 0) chain.early = tensors.early[(int)which * dr_cuda_early_count(&plan) + part - 1];
+    const int begin = part * plan.early.chunks - chain.early;
+    const int end = part + 1 < plan.early.parts ? (part + 1) * plan.early.chunks * 64 : length;
+    chain.row = begin * 64;
+    chain.first = chain.sequence * length + chain.row;
+    chain.tokens = end - chain.row;
+    chain.block = ((length + 63) / 64 * chain.sequence + begin) * plan.value_heads + chain.head;
+    chain.begins = begin == 0, chain.ends = end == length;
+    return chain;
+}
+
+/* A chunk, or what would be one behind the last. */
+static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const char *shared, int chunk) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    dr_prepare_block x = {};
+    x.head = chain.head, x.key_head = chain.key_head;
+    x.block = chain.block + chunk * plan.value_heads;
+    x.place.first = chain.first + chunk * 64;
+    const int left = chain.tokens - chunk * 64;
+    x.alive = x.place.tokens = left < 64 ? left : 64;
+    return x;
+}
+
+/* Copies of what a chunk's decays are made of, by a group: a warp those of the 16 rows whose decays it makes. scan: of the
+ * diagonal scan. */
+template <bool sums>
+static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_one_asked &asked,
+                                         bool scan = false) {
+    const int lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
+    const auto copy = [&](dr_input which, float *to) {
+        const dr_cuda_input &input = rows.input[which];
+        dr_copy_word(dr_shared_address(to + row), dr_chunk_scalar_at(input, x, row, 0, x.head), input.at && row < x.alive);
+    };
+    if (lane < 16)
+        copy(scan ? dr_diagonal_decay_input(rows) : DR_INPUT_LOG_DECAY, asked.log_decay);
+    else
+        copy(scan ? dr_diagonal_gain_input(rows) : dr_prepare_gain_input(rows.row[0].gain), asked.gain);
+    if (sums && lane < 16) copy(DR_INPUT_LAMBDA, asked.lambda);
+    dr_copy_commit();
+}
+
+/* By the group that asked. store: to memory, too. */
+template <bool sums>
+static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_prepare_block &x, const dr_one_asked &asked,
+                                           dr_one_rows &put, bool store) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    dr_prepare_small &small = put.small;
+    const int i = dr_copy_thread(), lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
+    dr_copy_wait<0>();
+    __syncwarp();
+    const dr_prepare_half half = dr_prepare_halve(expf(asked.log_decay[row]));
+    const dr_prepare_near near = dr_prepare_pairs(rows, half, false);
+    dr_prepare_spread(rows, half, small);
+    put.upper[i] = near.upper, put.lower[i] = near.lower;
+    if (lane < 16) put.edge[row] = lane < 8 ? half.tail : half.head;
+    dr_meet<ONE_PASS_GROUPS>();
+    if (i < 64) {
+        dr_map_gain_inputs inputs = {};
+        inputs.beta = inputs.erase_gain = asked.gain[i];
+        dr_row_factors factors =
+            dr_prepare_factors<DR_PREPARE_PLAIN>(rows, x, i, dr_prepare_gain<DR_PREPARE_PLAIN>(rows, x, i, inputs, 0));
+        small.gain[i] = factors.gain;
+        small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
+        dr_put_factors(put.factors, i, factors);
+        if (sums) small.lambda[i] = asked.lambda[i];
+        if (i < 2) put.keep[i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+        if (store) dr_put_factors(call.tensors.factors[x.block], i, factors);
+    }
+    if (store) call.tensors.keep[x.block * 128 + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+}
+
+static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {
+    const int i = dr_copy_thread(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
+    const float head = rows.edge[i / 32 * 16 + g + 8];
+    const float2 tail = *(const float2 *)&rows.edge[i / 32 * 16 + 2 * t];
+    return {rows.upper[i], rows.lower[i], make_float2(head * tail.x, head * tail.y)};
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------------------------- */
+
+/* Behind copies that all threads of a group have asked for. */
+static __device__ inline void dr_one_loaded(unsigned gate) {
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_shared_fence();
+    dr_gate_arrive(gate);
+}
+
+/* Keys and queries of a chunk of a sequence to its stage. */
+template <typename T, bool boxed>
+static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *shared, const dr_one_turn &at) {
+    const dr_cuda_rows &rows = one.scan.plan.rows;
+    const unsigned base = dr_shared_address(shared), filled = base + (unsigned)(ONE_PASS_FILLED + at.stage * 8);
+    if constexpr (boxed) {
+        const unsigned to = base + (unsigned)(at.stage * ONE_PASS_STAGE);
+        if (dr_copy_thread() > 0) return;
+        const dr_one_chain chain = dr_one_chain_of(shared);
+#pragma unroll
+        for (int box = 0; box < 2; box++) {
+            dr_boxes_load(one.key, to + box * 8192, filled, box * 64, chain.key_head, chain.row + at.chunk * 64,
+                          chain.sequence);
+            dr_boxes_load(one.query, to + ONE_PASS_QUERY + box * 8192, filled, box * 64, chain.key_head,
+                          chain.row + at.chunk * 64, chain.sequence);
+        }
+        dr_mbarrier_promise(filled, ONE_PASS_STAGE);
+        return;
+    }
+    char *stage = shared + at.stage * ONE_PASS_STAGE;
+    const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
+    dr_load_tokens<T>(stage, dr_reader_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
+    dr_load_tokens<T>(stage + ONE_PASS_QUERY, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size,
+                      2, rows.aligned);
+    dr_one_loaded(filled);
+}
+
+/* Products of rows of a tile of 128 channels with rows of another one. */
+template <typename T, int columns>
+static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned readers, unsigned writers) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const uint64_t w = dr_group_operand(writers + k / 4 * 8192, 16), r = dr_group_operand(readers + k / 4 * 8192, 16);
+        dr_group_multiply_tiles<false, true>(T(), c, dr_group_forward(r, k % 4 * 32), dr_group_forward(w, k % 4 * 32), k > 0);
+    }
+}
+
+/* ---- the diagonal scan -------------------------------------------------------------------------------------------------- */
+
+/* Where that lies which write keys of a chunk are made of. */
+static __device__ inline dr_inside_room &dr_one_room(char *shared, const dr_one_turn &at) {
+    static_assert(sizeof(dr_inside_room) <= 64 * DR_MATRIX_PITCH * 4, "the room of the diagonal scan does not fit the matrix");
+    return *(dr_inside_room *)(dr_one_place_in(shared, at) + ONE_PASS_MATRIX);
+}
+
+/* The thread's channel of the head's A. */
+static __device__ inline float *dr_one_state(const dr_scan_call &call, const char *shared, const float *states) {
+    const dr_one_chain chain = dr_one_chain_of(shared);
+    return (float *)states + ((int64_t)chain.sequence * call.plan.key_heads + chain.key_head) * 128 + dr_copy_thread();
+}
+
+/* What write keys of a chunk are made of, where its matrix will be: the rows' numbers, and X before each block of them where
+ * the parts were (A, where the squash is made as it is defined). asked: by the group that calls; before: A before the chunk,
+ * a channel a thread, and then behind it. */
+template <typename T, bool saves>
+static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *shared, const dr_one_turn &at,
+                                               const dr_one_asked &asked, float &before) {
+    const dr_cuda_chunk_plan &plan = call.plan;
+    const unsigned base = dr_shared_address(shared);
+    const int thread = dr_copy_thread(), warp = dr_prepare_warp(), row = warp * INSIDE_BLOCK + thread % INSIDE_BLOCK;
+    dr_inside_room &room = dr_one_room(shared, at);
+    dr_copy_wait<0>();
+    __syncwarp();
+    const dr_inside_early rows = {{}, asked.log_decay[row], asked.gain[row], dr_one_chain_of(shared).centre};
+    const dr_inside_squash squash = dr_inside_squash_of(plan.rows.squash, rows.centre);
+    dr_one_await_place(base, ONE_PASS_TURNED, dr_one_before(dr_one_before(at))); /* the place */
+    dr_inside_put_rows(plan, rows, room);
+    __syncwarp();
+    float part[4], over[INSIDE_BLOCKS], end = 0;
+    dr_one_await_stage(base, ONE_PASS_FILLED, at);
+    dr_inside_from_zero<T>(room, shared + at.stage * ONE_PASS_STAGE, part);
+    dr_inside_lay(room.part[warp] + thread % 32 * 4, part);
+    dr_meet<ONE_PASS_GROUPS>();
+    dr_take_fours(room.product, over);
+    float a = before;
+#pragma unroll
+    for (int b = 0; b < INSIDE_BLOCKS; b++) {
+        const float own = room.part[b][thread];
+        room.part[b][thread] = squash.eps == 0 ? a : fmaf(squash.scale, a, squash.eps);
+        end = fmaf(over[b], end, own), a = fmaf(over[b], a, own);
+    }
+    if (saves && dr_one_owns(shared, at.chunk))
+        call.tensors.scan.entry[dr_one_block(plan, shared, at.chunk).block * 128 + thread] = before;
+    before = fmaf(over[0] * over[1] * (over[2] * over[3]), before, end);
+    dr_one_tell_place(base, ONE_PASS_SCANNED, at);
+}
+
+/* 64 channels of the write keys of a chunk, where X will be, by one of the two groups of columns. */
+template <typename T>
+static __device__ inline void dr_one_write_keys(const dr_cuda_rows &rows, char *shared, const dr_one_turn &at, int group) {
+    const unsigned base = dr_shared_address(shared);
+    char *const writes = dr_one_place_in(shared, at) + group * 8192;
+    const char *const keys = shared + at.stage * ONE_PASS_STAGE + group * 8192;
+    const dr_inside_room &room = dr_one_room(shared, at);
+    const float centre = dr_one_chain_of(shared).centre;
+    float x[2];
+    dr_one_await_stage(base, ONE_PASS_FILLED, at);
+    dr_one_await_place(base, ONE_PASS_SCANNED, at);
+    dr_inside_take(room.part[dr_prepare_warp()] + group * 64 + threadIdx.x % 32 * 2, x);
+    const dr_inside_squash squash = dr_inside_squash_of(rows.squash, centre);
+    if (squash.eps == 0)
+        dr_inside_writes_slowly<T>(room, rows.squash, centre, keys, writes, x);
+    else
+        dr_inside_writes<T, 2, 8>(room, squash, keys, writes, x);
+    dr_shared_fence();
+    dr_one_tell_place(base, ONE_PASS_WRITTEN, at);
+}
+
+#endif
+
+#endif
