@@ -59,6 +59,67 @@ struct head_of_doubles {
     }
 };
 
+/* ---- parts of which some chunks do ------------------------------------------------------------------------------------- */
+
+/* Of sequences in four parts: those of which one channel keeps all. Of the last chain's all parts, of the first one's none, of
+ * the others one of those in the middle. */
+static inline bool keeps_a_channel(int chain, int part) {
+    return chain == SEQUENCES * HEADS - 1 || (part == 1 && chain == 2) || (part == 2 && chain == 1);
+}
+
+static inline void keep_channels(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_input &input = plan.rows.input[DR_INPUT_LOG_DECAY];
+    int32_t length;
+    check(dr_cuda_parts(&plan, dr_sequence_chunks(plan, NULL, 0), &length) == 4, "the plan is not what the case is for");
+    for (int chain = 0; chain < SEQUENCES * HEADS; chain++)
+        for (int64_t i = 0; i < plan.length; i++)
+            if (keeps_a_channel(chain, (int)(i / (length * plan.chunk))))
+                ((float *)input.at)[dr_input_index(input, chain / HEADS * plan.length + i, 0, chain % HEADS) + 5] = -1e-5f;
+}
+
+/* Of what a chunk leaves of a state, no more than this: of the tensors that prepare has left, which the kernel reads, too. */
+static inline double left_by_chunk(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors, int64_t block) {
+    double left = 0;
+    for (int k = 0; k < SIZE; k++) left = fmax(left, (double)tensors.keep[block * SIZE + k]);
+    for (int row = 0; row < 64 && plan.reads; row++) {
+        double exit = 0, reader = 0;
+        for (int k = 0; k < SIZE; k++) {
+            exit += pow(element(tensors.exit, (block * 64 + row) * SIZE + k), 2);
+            reader += pow(element(tensors.reader, (block * 64 + row) * SIZE + k), 2);
+        }
+        left += sqrt(exit * reader) * fabs((double)tensors.factors[block].erase[row]);
+    }
+    return left;
+}
+
+/* A trim is right if so many chunks bring the bound to 2^-24, and one less does not. */
+static inline void check_trims(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const int chunks = (int)dr_sequence_chunks(plan, NULL, 0);
+    int32_t length;
+    const int parts = dr_cuda_parts(&plan, chunks, &length);
+    for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
+        const int64_t slot = dr_sequence_slot(plan, NULL, chain / HEADS), head = chain % HEADS;
+        for (int part = 0; part < parts; part++) {
+            const dr_cuda_trim trim = tensors.trims[(slot / DR_CUDA_PART_CHUNKS + part) * HEADS + head];
+            const int begin = part * length, end = begin + length < chunks ? begin + length : chunks;
+            const auto brings = [&](int count, bool last) {
+                double sum = 0;
+                for (int i = 0; i < count; i++)
+                    sum += log(left_by_chunk(plan, tensors, (slot + (last ? end - 1 - i : begin + i)) * HEADS + head));
+                return sum / DR_FORGOTTEN;
+            };
+            const auto is_right = [&](int count, bool last) {
+                return count > 0 && brings(count, last) > 1 - 1e-4 && brings(count - 1, last) < 1 + 1e-4;
+            };
+            if (keeps_a_channel(chain, part))
+                check(trim.last == -1 || trim.first == -1, "a part that keeps a channel is not taken whole");
+            else
+                check((part + 1 == parts || is_right(trim.last, true)) && (part == 0 || is_right(trim.first, false)),
+                      "of a part other chunks are taken than the bound asks for");
+        }
+    }
+}
+
 /* ---- forward ------------------------------------------------------------------------------------------------------------ */
 
 /* What the scan leaves, and what it takes from the stage before it. */

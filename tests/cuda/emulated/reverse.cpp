@@ -13,7 +13,7 @@
  *     other bytes in memory beforehand give the same results, and what is not written is not touched
  *     a bit of the gradient of an output that is flipped makes a difference, so that the comparison can fail
  *
- * Of sequences that are cut, whose parts end late or are joined, the same. */
+ * Of sequences that are cut, whose parts end late or are joined, by all of their chunks or by those that do, the same. */
 #include "block.h"
 
 #include "backends/cuda/backward/reverse.cu"
@@ -141,6 +141,40 @@ static void check_late(const char *rule, int tokens) {
     });
 }
 
+/* Sequences that are cut in four, of whose parts the first passes take the chunks that do, or whole ones
+ * where a channel keeps all. What parts do to a state is the forward's. */
+static void check_trimmed(const char *rule, int tokens) {
+    char name[32];
+    snprintf(name, sizeof name, "%s trim", rule);
+    check_case(name, tokens, SIZE, [&] {
+        setting s = {};
+        dr_cuda_backward_call &call = s.call;
+        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &call.plan, 16);
+        check(call.plan.trims, "the plan is not what the case is for");
+        keep_channels(call.plan);
+        lay_backward(&s, &call);
+        manner = {0, false, 0};
+        check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");
+        check(dr_launch_scan<T>(&call.plan, &call.chunk, NULL,
+                                add_tensor(&s.given, (size_t)call.plan.tokens * HEADS * SIZE * sizeof(T))->at, NULL,
+                                (void *)call.saved, NULL) == DR_OK,
+              "the scan fails");
+        check_trims(call.plan, call.chunk);
+        float *given = (float *)add_tensor(&s.given, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+        for (int i = 0; i < SEQUENCES * HEADS * SIZE * SIZE; i++) given[i] = uniform(&s, -1, 1);
+        s.reverse = {{call.plan, call.chunk, given, NULL, (void *)call.d_o, call.back.d_exit,
+                      dr_scan_lay(call.plan, sizeof(T), false), false},
+                     call.back.d_update,
+                     call.back.local,
+                     call.back.between,
+                     NULL,
+                     false,
+                     NULL};
+        check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
+                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
+    });
+}
+
 int main() {
     static const char *const rules[] = {"gdn", "kda", "qdelta", "gla", "eda", "mamba2"};
     for (const char *rule : rules) {
@@ -148,5 +182,6 @@ int main() {
         check_rule(rule, 150, 2, 2);
     }
     check_late("gdn", 3 * 1024 + 40);
+    check_trimmed("kda", 4 * 1024 + 40);
     return 0;
 }

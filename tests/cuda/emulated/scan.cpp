@@ -245,6 +245,52 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
     });
 }
 
+/* Sequences that are cut in four, of whose parts the first pass takes the chunks that do, or whole ones
+ * where a channel keeps all; of one head whose parts are all whole, in the bits that it has where nothing is left out. */
+static void check_trimmed(const char *rule, int tokens) {
+    char name[32];
+    snprintf(name, sizeof name, "%s trim", rule);
+    check_case(name, tokens, SIZE, [&] {
+        setting s = {};
+        dr_cuda_chunk_plan plan = {};
+        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan, 16);
+        check(plan.trims, "the plan is not what the case is for");
+        keep_channels(plan);
+        lay_forward(&s, plan, &s.call);
+        dr_cuda_chunk_tensors tensors = s.call.tensors;
+        manner = {0, false, 0};
+        check(dr_launch_prepare<T>(&plan, &tensors, NULL) == DR_OK, "prepare fails");
+        const size_t blocks = (size_t)plan.blocks;
+        keep_earlier(&s, tensors.exit, blocks * 64 * SIZE * sizeof(T));
+        keep_earlier(&s, tensors.score, blocks * 64 * 64 * sizeof(T));
+        keep_earlier(&s, tensors.query, blocks * 64 * SIZE * sizeof(T));
+        if (plan.reads) keep_earlier(&s, tensors.reader, blocks * 64 * SIZE * sizeof(T));
+        keep_earlier(&s, tensors.factors, blocks * sizeof(dr_cuda_factors));
+        keep_earlier(&s, tensors.keep, blocks * SIZE * sizeof(float));
+        const auto run = [&](unsigned seed, bool late, unsigned char before) {
+            return run_kernel(&s, seed, late, before, [&] {
+                return dr_launch_scan<T>(&s.call.plan, &tensors, NULL, s.call.o, s.call.final, s.call.saved, NULL);
+            });
+        };
+        s.call.plan.trims = false, tensors.trims = NULL;
+        run(0, false, BEFORE);
+        const char *const o = (const char *)s.call.o;
+        const std::vector<char> whole(o, o + (size_t)plan.tokens * HEADS * SIZE * sizeof(T));
+        s.call.plan.trims = true, tensors.trims = s.call.tensors.trims;
+        check_orders(run,
+                     [&] {
+                         check_trims(plan, tensors);
+                         check_scan(s.call);
+                         for (int64_t i = plan.length; i < SEQUENCES * plan.length; i++) {
+                             const size_t at = (size_t)(i * HEADS + HEADS - 1) * SIZE * sizeof(T);
+                             check(!memcmp(o + at, whole.data() + at, SIZE * sizeof(T)),
+                                   "a head whose parts are taken whole has other bits");
+                         }
+                     },
+                     (uint16_t *)plan.rows.input[DR_INPUT_VALUE].at + (tokens - 1) * HEADS * SIZE);
+    });
+}
+
 int main() {
     static const char *const rules[] = {"gdn", "kda", "qdelta", "gla", "eda"};
     for (const char *rule : rules) {
@@ -260,5 +306,7 @@ int main() {
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);
     check_early("pgdn", 330, true, false, 2);
+    check_trimmed("kda", 4 * 1024 + 40);
+    check_trimmed("gla", 4 * 1024 + 40);
     return 0;
 }

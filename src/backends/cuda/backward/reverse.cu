@@ -187,7 +187,7 @@ template <int E> struct join_shape {
 };
 
 /* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes some of the
- * channels, its lanes E neighbours each of what is contracted. What a step needs of memory is asked for a step ahead. Without
+ * channels, its lanes E neighbours each of what is contracted; without M(p) where some chunks of part p do. What a step needs of memory is asked for a step ahead. Without
  * reads M is the product of the decays. */
 template <int E>
 static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(const __grid_constant__ reverse_call call) {
@@ -201,6 +201,7 @@ static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(co
     };
     __shared__ __align__(16) float state[JOIN_COLUMNS][width];
     __shared__ float sums[JOIN_COLUMNS][width];
+    __shared__ dr_trimmed_parts trimmed;
     const dr_cuda_chunk_plan &plan = call.scan.plan;
     const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
     const int groups = plan.value_width / JOIN_COLUMNS, warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
@@ -210,26 +211,28 @@ static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(co
     if (dr_begins_early(plan, tensors, sequence)) return;
     const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
     int32_t length;
-    const int64_t chunks = dr_sequence_chunks(plan, tensors.cu, sequence);
-    const int parts = dr_cuda_parts(&plan, chunks, &length);
+    const int parts = dr_sequence_parts(plan, tensors.cu, sequence, &length);
     const auto place_of = [&](int part) { return (slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head; };
+    if (plan.reads) dr_find_trimmed(tensors, place_of(0), plan.value_heads, parts, trimmed);
+    __syncthreads();
+    const auto passes = [&](int part) { return !plan.reads || !dr_is_trimmed(tensors, trimmed, part); };
     /* of M(part): what the warp's channels from its j-th on are made of */
     const auto ask = [&](int part, int j, float(&m)[ahead][E]) {
         const float *passage = tensors.passage + (place_of(part) * width + warp * shape::count + j) * width + lane * E;
-        if (!plan.reads || part <= 0) return;
+        if (!plan.reads || part <= 0 || !passes(part)) return;
 #pragma unroll
         for (int i = 0; i < ahead; i++) dr_load_lane<float, E>(passage + i * width, E, true, m[i]);
     };
     float m[ahead][E];
     ask(parts - 2, 0, m);
     for (int part = parts - 1; part > 0; part--) {
-        const bool begins = part == parts - 1;
+        const bool inner = part < parts - 1, joins = inner && passes(part);
         const float *local = call.local + (place_of(part) * plan.value_width + first) * width + threadIdx.x;
         float *to = call.between + (place_of(part - 1) * plan.value_width + first) * width + threadIdx.x;
         float x[JOIN_COLUMNS][E], l[own];
 #pragma unroll
         for (int i = 0; i < own; i++) l[i] = local[i * threads];
-        if (!begins && plan.reads) {
+        if (joins && plan.reads) {
 #pragma unroll
             for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&state[v][lane * E], E, true, x[v]);
 #pragma unroll
@@ -254,16 +257,18 @@ static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(co
 #pragma unroll
                     for (int e = 0; e < E; e++) m[i][e] = next[i][e];
             }
-        } else if (!begins) {
+        } else if (inner && plan.reads) {
+            ask(part - 1, 0, m);
+        } else if (inner) {
             sums[q][k] = dr_parts_keep(plan, tensors, slot, head, part * length + q, (part + 1) * length, shares, k);
         }
         __syncthreads();
         float kept = 1;
-        for (int i = 0; i < shares && !begins && !plan.reads; i++) kept *= sums[i][k];
+        for (int i = 0; i < shares && joins && !plan.reads; i++) kept *= sums[i][k];
 #pragma unroll
         for (int i = 0; i < own; i++) {
             const int at = i * threads + (int)threadIdx.x;
-            if (!begins) l[i] = plan.reads ? l[i] + sums[0][at] : fmaf(kept, state[0][at], l[i]);
+            if (joins) l[i] = plan.reads ? l[i] + sums[0][at] : fmaf(kept, state[0][at], l[i]);
             to[i * threads] = state[0][at] = l[i];
         }
         __syncthreads();

@@ -77,6 +77,8 @@ static __device__ inline reverse_part reverse_find(const reverse_call &call, uns
     part.own = place.end - place.begin;
     part.edge = place.part == place.parts - 1;
     part.idle = place.part >= place.parts || (call.summary && place.part == 0);
+    const int trim = call.summary && !part.idle ? dr_trim_of(tensors, place.place).first : -1;
+    if (trim >= 0) place.end = place.begin + trim;
     if (place.parts == 1 || !dr_begins_early(plan, tensors, place.sequence)) return part;
     const bool given = call.scan.initial;
     if (call.summary) {

@@ -362,7 +362,8 @@ static __global__ void __launch_bounds__(DR_JOIN_THREADS) join_linear(const __gr
     const int64_t at = blockIdx.x % blocks * 4 * DR_JOIN_THREADS + threadIdx.x * 4;
     const int64_t first =
         dr_sequence_slot(plan, cu, sequence) / DR_CUDA_PART_CHUNKS * plan.value_heads + chain % plan.value_heads;
-    const int parts = dr_cuda_parts(&plan, dr_sequence_chunks(plan, cu, sequence), NULL);
+    int32_t length;
+    const int parts = dr_sequence_parts(plan, cu, sequence, &length);
     const auto place_of = [=](int i) { return first + (int64_t)(back ? parts - 1 - i : i) * plan.value_heads; };
     float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll 1

@@ -32,7 +32,8 @@ enum {
     DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
     DR_CUDA_PART_TOKENS = 1024,
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS,
-    DR_CUDA_EARLY_MOST = 64 /* chunks that a part begins early */
+    DR_CUDA_EARLY_MOST = 64 /* chunks that a part begins early */,
+    DR_CUDA_TRIM_PARTS = 256 /* parts of a sequence, if some chunks of them may do */
 };
 
 /* Where the scan has fewer blocks than there are multiprocessors, prepare runs beside it on those that are left
@@ -65,6 +66,7 @@ typedef struct {
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: stored for a first pass over parts only */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
+    bool trims;         /* the first pass over parts may do with some of their chunks (trim_parts.cuh) */
     bool one_pass;      /* prepare and scan are one kernel (one_pass.cuh) */
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
@@ -79,6 +81,8 @@ typedef struct {
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* that no sequence has more than */
+    /* of every sequence, where none are packed, so that no thread divides for it: chunks, parts, chunks of each part but the last */
+    int32_t sequence_chunks, sequence_parts, part_chunks;
     dr_cuda_early early;
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
@@ -92,6 +96,12 @@ typedef struct {
     float query[64]; /* i is a token of the chunk here: Q~_i = query * (the row that the scan loads); it holds the scale */
     float gain[64];  /* c_i */
 } dr_cuda_factors;
+
+/* Of a part and head: how many of its chunks, those that come last, make the state behind it, and how many that come first the
+ * gradient before it, from zero or what the call gives; if one of them is -1, both take all. */
+typedef struct {
+    int32_t last, first;
+} dr_cuda_trim;
 
 /* Stage results in the workspace. NULL: not wanted, or not needed by this rule. */
 typedef struct {
@@ -111,6 +121,8 @@ typedef struct {
     float *entry;   /* [part slots][HV][Vp][Kp] the state before a part */
     float *passage; /* [part slots][HV][Kp][Kp] what a part makes of the state before it: column j is where unit j goes; with
                      * plan.linear [part slots][HV], its decay */
+    dr_cuda_trim *trims; /* [part slots][HV]; where not all chunks are taken, local is that of those, and there is no passage.
+                          * NULL: all are */
     int32_t *early; /* [sequences][HV][dr_cuda_early_count] chunks that each of plan.early's parts but the first begins early
                      * and, back, each of `parts` but the last ends late; -1: more than early.most. Behind them
                      * [sequences] whether all parts do. NULL: none is to */

@@ -21,19 +21,12 @@
 
 enum { EARLY_WARPS = 16, EARLY_THREADS = EARLY_WARPS * 32, EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS /* of a warp */ };
 
-/* length: chunks of each of plan.parts but the last; never: nothing begins early whatever the data, which are not read. */
+/* never: nothing begins early whatever the data, which are not read. */
 typedef struct {
     dr_cuda_chunk_plan plan;
     int32_t *early;
-    int32_t chunks, length;
     bool never;
 } dr_early_call;
-
-static inline dr_early_call dr_early_call_of(const dr_cuda_chunk_plan &plan, int32_t *early, bool never) {
-    dr_early_call call = {plan, early, (int32_t)((plan.length + plan.chunk - 1) / plan.chunk), 0, never};
-    dr_cuda_parts(&plan, call.chunks, &call.length);
-    return call;
-}
 
 /* ln sigma */
 static __device__ inline float dr_early_growth(float p, float n) {
@@ -91,9 +84,9 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), length = (int)plan.length;
     const int sequence = (int)(chain / (unsigned)plan.value_heads), first = sequence * length;
     const int behind = which - (plan.early.parts - 1); /* from 0 on: of the reverse scan's parts */
-    const int boundary = behind >= 0 ? (behind + 1) * call.length : (which + 1) * plan.early.chunks;
+    const int boundary = behind >= 0 ? (behind + 1) * plan.part_chunks : (which + 1) * plan.early.chunks;
     /* chunks to where the state is given, and how many there may be */
-    const int edge = behind < 0 ? boundary : boundary < call.chunks ? call.chunks - boundary : 0;
+    const int edge = behind < 0 ? boundary : boundary < plan.sequence_chunks ? plan.sequence_chunks - boundary : 0;
     const int most = edge < plan.early.most ? edge : plan.early.most;
     const auto chunk_of = [&](int i) { return behind >= 0 ? boundary + i : boundary - 1 - i; };
     const int key_head = head / rows.group, channel = dr_lane_first<4>(), own = lane / (32 / EARLY_ROWS);

@@ -7,6 +7,7 @@
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/chunkwise/prepare_beside.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
+#include "backends/cuda/chunkwise/trim_parts.cuh"
 #include "backends/cuda/device/launch.cuh"
 
 typedef void (*dr_prepare_kernel)(dr_prepare_call);
@@ -150,7 +151,7 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
 
 template <typename T> static dr_status dr_launch_find_early(const dr_scan_call &call, bool never, cudaStream_t stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_early_call early = dr_early_call_of(plan, call.tensors.early, never);
+    const dr_early_call early = {plan, call.tensors.early, never};
     return dr_cuda_launch("find_early", plan.reader_sum ? find_early<T, true> : find_early<T, false>,
                           {plan.sequences, plan.value_heads, dr_cuda_early_count(&plan)}, EARLY_THREADS, 0, stream, early);
 }
@@ -168,6 +169,11 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel,
                                {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, 128 + 128 * groups,
                                dr_group_scan_bytes(group_call) + beside, stream, group_call);
+}
+
+template <typename T> static dr_status dr_launch_trim(const dr_scan_call &call, cudaStream_t stream) {
+    return dr_cuda_launch("trim_parts", call.plan.key_width == 64 ? trim_parts<T, 64> : trim_parts<T, 128>,
+                          {call.plan.sequences, call.plan.value_heads, call.plan.parts, 2}, TRIM_THREADS, 0, stream, call);
 }
 
 template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {
@@ -210,6 +216,8 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
                 DR_TRY((dr_launch_linear_parts<T, false>(summary, tensors->local, tensors->entry, tensors->passage, stream)));
                 return launch(&call);
             }
+        if constexpr (sizeof(T) == 2)
+            if (plan->trims) DR_TRY(dr_launch_trim<T>(call, stream));
         DR_TRY(launch(&summary));
         DR_TRY(dr_launch_join(&call, stream));
     }

@@ -22,13 +22,22 @@ static __device__ inline int64_t dr_sequence_begin(const dr_cuda_chunk_plan &pla
 }
 
 static __device__ inline int64_t dr_sequence_slot(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence) {
-    if (plan.length || !cu) return sequence * dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
+    if (plan.length || !cu) return sequence * plan.sequence_chunks;
     return dr_place_divide(cu[sequence], plan.chunk) + sequence;
 }
 
 static __device__ inline int64_t dr_sequence_chunks(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence) {
+    if (plan.length || !cu) return plan.sequence_chunks;
     const int64_t tokens = dr_sequence_begin(plan, cu, sequence + 1) - dr_sequence_begin(plan, cu, sequence);
     return dr_place_divide(tokens + plan.chunk - 1, plan.chunk);
+}
+
+/* As dr_cuda_parts. */
+static __device__ inline int dr_sequence_parts(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t sequence,
+                                               int32_t *length) {
+    if (!plan.length && cu) return dr_cuda_parts(&plan, dr_sequence_chunks(plan, cu, sequence), length);
+    *length = plan.part_chunks;
+    return plan.sequence_parts;
 }
 
 /* Chunk `index` of a sequence. */
@@ -47,7 +56,7 @@ static __device__ inline dr_chunk_place dr_chunk_of(const dr_cuda_chunk_plan &pl
 static __device__ inline dr_chunk_place dr_find_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t slot) {
     int64_t low = 0, high = plan.sequences - 1; /* the last sequence whose slots begin at or before this one */
     if (plan.length || !cu) {
-        const int64_t chunks = dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
+        const int64_t chunks = plan.sequence_chunks;
         low = chunks ? dr_place_divide(slot, chunks) : 0;
         return dr_chunk_of(plan, cu, low, slot - low * chunks);
     }

@@ -92,12 +92,16 @@ static bool is_one_pass(const dr_cuda_chunk_plan *plan) {
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
  * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is
  * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
-static void plan_parts(const dr_layout *layout, dr_cuda_chunk_plan *plan) {
+static void plan_parts(const dr_layout *layout, dr_decay decay, dr_cuda_chunk_plan *plan) {
     const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, blocks = plan->linear ? (columns + 1) / 2 : columns;
     const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / (plan->value_heads * blocks);
     plan->parts_wanted = wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
     const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_most_parts(plan, chunks);
+    plan->sequence_chunks = (int32_t)((plan->length + plan->chunk - 1) / plan->chunk);
+    plan->sequence_parts = dr_cuda_parts(plan, plan->sequence_chunks, &plan->part_chunks);
+    plan->trims =
+        plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && decay == DR_DECAY_CHANNEL;
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
@@ -124,7 +128,7 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
 /* Else, with a scalar decay, one kernel takes parts that begin early, if there are as many: what is cut how follows from the
  * batch, too. Of several sequences prepare would not pass some over beside the scan. */
 static void plan_early(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    const int64_t heads = plan->sequences * plan->value_heads, chunks = (plan->length + plan->chunk - 1) / plan->chunk;
+    const int64_t heads = plan->sequences * plan->value_heads, chunks = plan->sequence_chunks;
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
     if (rule->decay != DR_DECAY_SCALAR || parts < 2 || (plan->beside.processors && plan->sequences > 1)) return;
@@ -191,8 +195,13 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
                        plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&rule->row[0]);
-    plan_parts(layout, plan);
+    plan_parts(layout, rule->decay, plan);
     return DR_OK;
+}
+
+/* Of parts and heads, as many as chunks may give. */
+static size_t part_places(const dr_cuda_chunk_plan *plan) {
+    return ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
 }
 
 void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
@@ -219,11 +228,11 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (!backward && plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
     if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
     if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)plan->value_width * keys));
+    if (plan->trims) tensors->trims = dr_arena_take(arena, part_places(plan) * sizeof(dr_cuda_trim));
 }
 
 size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
-    const size_t parts = ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
-    return parts * (size_t)plan->value_width * (size_t)plan->key_width;
+    return part_places(plan) * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {

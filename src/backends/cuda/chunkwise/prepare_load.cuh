@@ -575,9 +575,7 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
         query.token == key.token)
         facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
     if (plan.reader_sum && plan.parts > 1) { /* the first pass leaves out the last part */
-        int32_t length = INT32_MAX;
-        const int parts = plan.length ? dr_cuda_parts(&plan, plan.slots / plan.sequences, &length) : 2;
-        facts.sums = (parts - 1) * length;
+        facts.sums = plan.length ? (plan.sequence_parts - 1) * plan.part_chunks : INT32_MAX;
     }
     facts.late = !scans && room.reader && dr_rows_late(rows);
     facts.dots = plan.reads && dr_rows_need_dots(rows);

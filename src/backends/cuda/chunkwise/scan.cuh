@@ -356,6 +356,7 @@ typedef struct {
     int64_t sequence, chain;
     int head, columns, part, parts, begin, end; /* chunks of the part */
     bool unit;
+    bool trimmed;        /* of a summary: they are those of its chunks that do */
     int64_t slot, place; /* the first of the sequence's slots; of the part among those of parts and heads */
 } dr_scan_place;
 
@@ -378,11 +379,26 @@ static __device__ inline dr_scan_place dr_scan_find(const dr_scan_call &call, un
     place.columns = (int)(place.unit ? group - value_groups : group) * 64;
     place.part = (int)(rest % (unsigned)plan.parts);
     const int chunks = (int)dr_sequence_chunks(plan, call.tensors.cu, place.sequence);
-    place.parts = dr_cuda_parts(&plan, chunks, &length);
+    place.parts = dr_sequence_parts(plan, call.tensors.cu, place.sequence, &length);
     place.begin = place.part * length;
     place.end = place.begin + length < chunks ? place.begin + length : chunks;
     place.slot = dr_sequence_slot(plan, call.tensors.cu, place.sequence);
     place.place = (place.slot / DR_CUDA_PART_CHUNKS + place.part) * plan.value_heads + place.head;
+    place.trimmed = false;
+    return place;
+}
+
+/* Of a part that a summary takes: what of its last chunks do, -1: all are wanted. */
+static __device__ inline int dr_scan_trim(const dr_scan_call &call, unsigned rest) {
+    const dr_scan_place place = dr_scan_find(call, 0, rest);
+    return place.part + 1 < place.parts ? dr_trim_of(call.tensors, place.place).last : -1;
+}
+
+/* As dr_scan_find, but for what has been trimmed. */
+static __device__ inline dr_scan_place dr_scan_find_trimmed(const dr_scan_call &call, unsigned group, unsigned rest, int trim) {
+    dr_scan_place place = dr_scan_find(call, group, rest);
+    place.trimmed = trim >= 0;
+    if (place.trimmed) place.begin = place.end - trim;
     return place;
 }
 
@@ -390,10 +406,10 @@ static __device__ inline dr_scan_block dr_scan_block_of(const dr_scan_call &call
     return {call, shared, call.room, place.head, place.head / call.plan.rows.group, place.columns, place.unit};
 }
 
-/* Whether there is nothing to do: no such part, or nobody asks what the last one does to a state, or how the first passes one
- * on. */
+/* Whether there is nothing to do: no such part, or nobody asks what the last one does to a state, or how the first, or one of
+ * which some chunks do, passes one on. */
 static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_scan_place &place) {
-    return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && place.part == 0)));
+    return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && (place.part == 0 || place.trimmed))));
 }
 
 /* What a part begins with: it stands in `between`, or (edge) is given, and then a summary puts it there, since what is given

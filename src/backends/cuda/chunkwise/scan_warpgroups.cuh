@@ -190,10 +190,10 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
         }
 }
 
-/* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs. */
+/* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs; trim: of dr_scan_trim. */
 template <typename T, int boxes, int groups, int queries, int reading, bool channel>
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
-                                               unsigned rest) {
+                                               unsigned rest, int trim) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
     constexpr bool reads = reading != DR_SCAN_BLIND, sums = reading == DR_SCAN_SUMS;
     /* what registers hold while products are under way: numbers of rows made ahead, eighths; decays of each channel */
@@ -204,7 +204,7 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
-    const dr_scan_place place = dr_scan_find(call, columns, rest);
+    const dr_scan_place place = dr_scan_find_trimmed(call, columns, rest, trim);
     if (dr_scan_idle(call, place)) return;
     const dr_scan_block x = dr_scan_block_of(call, shared, place);
     /* 64 queries: a row a token */
@@ -301,6 +301,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const dr_scan_call &call = group_call.call;
     const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
+    const int trim = !queries && channel ? dr_scan_trim(call, rest) : -1;
     int busy = 0, columns[2] = {-1, -1};
     if (dr_begins_early(call.plan, call.tensors, dr_scan_find(call, first, rest).sequence)) {
         dr_beside_close(); /* what comes after the scan may not begin before prepare has ended */
@@ -308,7 +309,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     }
 #pragma unroll
     for (int g = 0; g < groups; g++) {
-        const dr_scan_place place = dr_scan_find(call, first + g, rest);
+        const dr_scan_place place = dr_scan_find_trimmed(call, first + g, rest, trim);
         if (first + g >= all || dr_scan_idle(call, place)) continue;
         if (!place.unit) columns[g] = place.columns;
         busy++;
@@ -317,12 +318,14 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     dr_group_open(group_call, dr_shared_address(shared), busy, groups == 1);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
-        dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared, dr_scan_find(call, first, rest), columns);
+        dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared,
+                                                                    dr_scan_find_trimmed(call, first, rest, trim), columns);
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
         if (first + g < all)
-            dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest);
+            dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest,
+                                                                               trim);
     }
 #endif
 }

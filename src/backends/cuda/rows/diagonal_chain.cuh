@@ -37,7 +37,7 @@ template <int dir> static __device__ inline chain_place chain_find(const dr_cuda
     const int64_t H = plan.key_heads, n = dr_place_divide(blockIdx.x, H);
     int64_t slot = dir < 0 ? n : plan.slots - 1 - n;
     if (plan.length) {
-        const int64_t chunks = dr_place_divide(plan.length + plan.chunk - 1, plan.chunk);
+        const int64_t chunks = plan.sequence_chunks;
         const int64_t turn = dr_place_divide(n, plan.sequences), sequence = n - turn * plan.sequences;
         slot = sequence * chunks + (dir < 0 ? turn : chunks - 1 - turn);
     }
