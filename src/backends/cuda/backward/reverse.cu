@@ -6,7 +6,7 @@
  * every result is operand A of the next product. It needs no state, and stores dS' and dY for the stages that do.
  *
  * A long sequence is cut into the parts of the forward (chunkwise.h). A first pass takes every part but the first from zero,
- * the last from the gradient of the final state; join_back makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
+ * the last from the gradient of the final state; join_parts makes the gradients between parts, exit(p - 1) = M(p)^T exit(p) +
  * local(p), with the M that the forward saved. Rules whose rows read nothing go another way (carry_linear.cuh). */
 #include "backends/cuda/backward/reverse_warpgroups.cuh"
 #include "backends/cuda/backward/row_tiles.cuh"
@@ -14,8 +14,6 @@
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
-
-enum { JOIN_COLUMNS = 8 };
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
@@ -181,100 +179,6 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     end_back<tiles>(call, x, dr_scan_find(call.scan, again % groups, again / groups), s);
 }
 
-/* Warps of a block, the channels that each makes, and how many of them it asks for at once. */
-template <int E> struct join_shape {
-    enum { width = 32 * E, warps = E == 8 ? 8 : 16, count = width / warps, ahead = 4 };
-};
-
-/* The gradients between parts, in float32, part after part. A block of threads takes 8 columns of V; a warp makes some of the
- * channels, its lanes E neighbours each of what is contracted; without M(p) where some chunks of part p do. What a step needs of memory is asked for a step ahead. Without
- * reads M is the product of the decays. */
-template <int E>
-static __global__ void __launch_bounds__(32 * join_shape<E>::warps) join_back(const __grid_constant__ reverse_call call) {
-    typedef join_shape<E> shape;
-    enum {
-        width = shape::width,
-        threads = 32 * shape::warps,
-        ahead = shape::ahead,
-        own = JOIN_COLUMNS * width / threads,
-        shares = threads / width /* threads that make the decay of a channel */
-    };
-    __shared__ __align__(16) float state[JOIN_COLUMNS][width];
-    __shared__ float sums[JOIN_COLUMNS][width];
-    __shared__ dr_trimmed_parts trimmed;
-    const dr_cuda_chunk_plan &plan = call.scan.plan;
-    const dr_cuda_chunk_tensors &tensors = call.scan.tensors;
-    const int groups = plan.value_width / JOIN_COLUMNS, warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
-    const int k = (int)threadIdx.x % width, q = (int)threadIdx.x / width;
-    const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
-    const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * JOIN_COLUMNS;
-    if (dr_begins_early(plan, tensors, sequence)) return;
-    const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
-    int32_t length;
-    const int parts = dr_sequence_parts(plan, tensors.cu, sequence, &length);
-    const auto place_of = [&](int part) { return (slot / DR_CUDA_PART_CHUNKS + part) * plan.value_heads + head; };
-    if (plan.reads) dr_find_trimmed(tensors, place_of(0), plan.value_heads, parts, trimmed);
-    __syncthreads();
-    const auto passes = [&](int part) { return !plan.reads || !dr_is_trimmed(tensors, trimmed, part); };
-    /* of M(part): what the warp's channels from its j-th on are made of */
-    const auto ask = [&](int part, int j, float(&m)[ahead][E]) {
-        const float *passage = tensors.passage + (place_of(part) * width + warp * shape::count + j) * width + lane * E;
-        if (!plan.reads || part <= 0 || !passes(part)) return;
-#pragma unroll
-        for (int i = 0; i < ahead; i++) dr_load_lane<float, E>(passage + i * width, E, true, m[i]);
-    };
-    float m[ahead][E];
-    ask(parts - 2, 0, m);
-    for (int part = parts - 1; part > 0; part--) {
-        const bool inner = part < parts - 1, joins = inner && passes(part);
-        const float *local = call.local + (place_of(part) * plan.value_width + first) * width + threadIdx.x;
-        float *to = call.between + (place_of(part - 1) * plan.value_width + first) * width + threadIdx.x;
-        float x[JOIN_COLUMNS][E], l[own];
-#pragma unroll
-        for (int i = 0; i < own; i++) l[i] = local[i * threads];
-        if (joins && plan.reads) {
-#pragma unroll
-            for (int v = 0; v < JOIN_COLUMNS; v++) dr_load_lane<float, E>(&state[v][lane * E], E, true, x[v]);
-#pragma unroll
-            for (int j = 0; j < shape::count; j += ahead) {
-                const bool last = j + ahead == shape::count;
-                float next[ahead][E];
-                ask(last ? part - 1 : part, last ? 0 : j + ahead, next);
-#pragma unroll
-                for (int i = 0; i < ahead; i++) {
-                    float sum[JOIN_COLUMNS];
-#pragma unroll
-                    for (int v = 0; v < JOIN_COLUMNS; v++) {
-                        sum[v] = 0;
-#pragma unroll
-                        for (int e = 0; e < E; e++) sum[v] = fmaf(m[i][e], x[v][e], sum[v]);
-                    }
-                    dr_warp_sums<JOIN_COLUMNS>(sum);
-                    if (lane % 4 == 0) sums[lane / 4][warp * shape::count + j + i] = sum[0];
-                }
-#pragma unroll
-                for (int i = 0; i < ahead; i++)
-#pragma unroll
-                    for (int e = 0; e < E; e++) m[i][e] = next[i][e];
-            }
-        } else if (inner && plan.reads) {
-            ask(part - 1, 0, m);
-        } else if (inner) {
-            sums[q][k] = dr_parts_keep(plan, tensors, slot, head, part * length + q, (part + 1) * length, shares, k);
-        }
-        __syncthreads();
-        float kept = 1;
-        for (int i = 0; i < shares && joins && !plan.reads; i++) kept *= sums[i][k];
-#pragma unroll
-        for (int i = 0; i < own; i++) {
-            const int at = i * threads + (int)threadIdx.x;
-            if (joins) l[i] = plan.reads ? l[i] + sums[0][at] : fmaf(kept, state[0][at], l[i]);
-            to[i * threads] = state[0][at] = l[i];
-        }
-        __syncthreads();
-    }
-}
-
 /* ---- launches ------------------------------------------------------------------------------------------------------------ */
 
 template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, cudaStream_t stream) {
@@ -308,12 +212,6 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
                           128 + 128 * groups, dr_group_scan_bytes(group_call.scan), stream, group_call);
 }
 
-template <int E> static dr_status launch_join(const reverse_call *call, cudaStream_t stream) {
-    const dr_cuda_chunk_plan *plan = &call->scan.plan;
-    return dr_cuda_launch("join_back", join_back<E>, {plan->sequences, plan->value_heads, plan->value_width / JOIN_COLUMNS},
-                          32 * join_shape<E>::warps, 0, stream, *call);
-}
-
 template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {
     const auto pass = [=](const reverse_call *which) {
         if constexpr (sizeof(T) == 2 && boxes < 4)
@@ -332,7 +230,8 @@ template <typename T, int boxes> static dr_status launch(const reverse_call *cal
         reverse_call summary = *call;
         summary.summary = true;
         DR_TRY(pass(&summary));
-        DR_TRY(launch_join<2 * boxes>(call, stream));
+        const dr_join_call join = {*plan, call->scan.tensors, call->local, call->between};
+        DR_TRY(dr_launch_join<true>(join, stream));
     }
     return pass(call);
 }

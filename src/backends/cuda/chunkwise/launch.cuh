@@ -176,20 +176,6 @@ template <typename T> static dr_status dr_launch_trim(const dr_scan_call &call, 
                           {call.plan.sequences, call.plan.value_heads, call.plan.parts, 2}, TRIM_THREADS, 0, stream, call);
 }
 
-template <int width> static dr_status dr_launch_join_width(const dr_parts_call *call, cudaStream_t stream) {
-    const dr_cuda_chunk_plan *plan = &call->plan;
-    return dr_cuda_launch("join_parts", join_parts<width>,
-                          {plan->sequences, plan->value_heads, plan->value_width / PARTS_COLUMNS},
-                          dr_parts_shape<width>::threads, 0, stream, *call);
-}
-
-static dr_status dr_launch_join(const dr_scan_call *call, cudaStream_t stream) {
-    const dr_parts_call parts = {call->plan, call->tensors};
-    if (call->plan.key_width == 64) return dr_launch_join_width<64>(&parts, stream);
-    if (call->plan.key_width == 128) return dr_launch_join_width<128>(&parts, stream);
-    return dr_launch_join_width<256>(&parts, stream);
-}
-
 template <typename T>
 static dr_scan_call dr_scan_call_of(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                                     void *o, float *final, void *saved) {
@@ -219,7 +205,8 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
         if constexpr (sizeof(T) == 2)
             if (plan->trims) DR_TRY(dr_launch_trim<T>(call, stream));
         DR_TRY(launch(&summary));
-        DR_TRY(dr_launch_join(&call, stream));
+        const dr_join_call join = {*plan, *tensors, tensors->local, tensors->entry};
+        DR_TRY(dr_launch_join<false>(join, stream));
     }
     return launch(&call);
 }
