@@ -33,6 +33,7 @@ dr_recurrence dr_bench_widened(const dr_recurrence *recurrence, int64_t sets) {
     dr_recurrence wide = *recurrence;
     wide.layout.sequences *= sets;
     wide.layout.rows *= sets;
+    wide.layout.cu_seqlens = NULL; /* of one set */
     return wide;
 }
 

@@ -1,4 +1,5 @@
 /* deltarule bench op, deltarule bench decode: recurrences of a shape, over many tokens or one token for many sequences. */
+#include "base/memory.h"
 #include "cli/bench.h"
 
 #include <inttypes.h>
@@ -84,6 +85,7 @@ enum {
     OP_RULE,
     OP_TOKENS,
     OP_SEQUENCES,
+    OP_PACKED,
     OP_PATH,
     OP_CHUNK,
     OP_FORWARD_ONLY,
@@ -126,11 +128,23 @@ static dr_path path_of(const char *name) {
     return strcmp(name, "chunkwise") == 0 ? DR_PATH_CHUNKWISE : DR_PATH_BEST;
 }
 
+/* Where each sequence begins, and the last ends. */
+static bool packed_begins(int64_t sequences, int64_t tokens, void **begins) {
+    const dr_status status = dr_allocate((size_t)(sequences + 1) * sizeof(int64_t), "where sequences begin", begins);
+    if (status != DR_OK) {
+        cli_failure(&cli_bench_op, status);
+        return false;
+    }
+    for (int64_t i = 0; i <= sequences; i++) ((int64_t *)*begins)[i] = i * tokens;
+    return true;
+}
+
 static int run_op(int argc, char **argv) {
     cli_flag flags[OP_FLAGS] = {
         [OP_RULE] = rule_flag,
         [OP_TOKENS] = CLI_INTEGER("tokens", "4096", 1, 1e9, "of a sequence"),
         [OP_SEQUENCES] = CLI_INTEGER("sequences", "1", 1, 1e6, "of so many tokens each"),
+        [OP_PACKED] = CLI_SWITCH("packed", "sequences as of any lengths, told by where each begins"),
         [OP_PATH] = CLI_TEXT("path", "best", "best recurrent chunkwise", "NAME", "the engine; best: chunkwise where it exists"),
         [OP_CHUNK] = CLI_INTEGER("chunk", "0", 0, 1e6, "tokens a chunk; 0: as planned"),
         [OP_FORWARD_ONLY] = CLI_SWITCH("forward_only", "no backward"),
@@ -150,9 +164,11 @@ static int run_op(int argc, char **argv) {
     int count =
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
     if (count < 1) return exit_status;
+    int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]), tokens = cli_flag_integer(&flags[OP_TOKENS]);
+    void *begins = NULL; /* NULL: all have that many tokens */
+    if (cli_flag_boolean(&flags[OP_PACKED]) && !packed_begins(sequences, tokens, &begins)) return 1;
     for (int i = 0; i < count; i++) {
-        int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]);
-        recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences * cli_flag_integer(&flags[OP_TOKENS])};
+        recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences * tokens, .cu_seqlens = begins};
         recurrences[i].path = path_of(flags[OP_PATH].value);
         recurrences[i].chunk = cli_flag_integer(&flags[OP_CHUNK]);
     }
@@ -160,6 +176,7 @@ static int run_op(int argc, char **argv) {
     bool json = cli_flag_boolean(&flags[OP_BENCH + CLI_BENCH_JSON]);
     dr_bench_op_result results[MOST_RESULTS];
     dr_status status = dr_bench_op(&options, forward_only, count, recurrences, results);
+    dr_release(begins);
     if (status != DR_OK) return cli_failure(&cli_bench_op, status);
     bool gpu = cli_bench_is_gpu(&options);
     if (!json && gpu) cli_bench_print_gpu_heading(true);

@@ -61,8 +61,8 @@ struct head_of_doubles {
 
 /* ---- parts of which some chunks do ------------------------------------------------------------------------------------- */
 
-/* Of sequences in four parts: those of which one channel keeps all. Of the last chain's all parts, of the first one's none, of
- * the others one of those in the middle. */
+/* Of sequences in four parts: those of which one channel keeps all, or with one decay a head all do. Of the last chain's all
+ * parts, of the first one's none, of the others one of those in the middle. */
 static inline bool keeps_a_channel(int chain, int part) {
     return chain == SEQUENCES * HEADS - 1 || (part == 1 && chain == 2) || (part == 2 && chain == 1);
 }
@@ -74,18 +74,25 @@ static inline void keep_channels(const dr_cuda_chunk_plan &plan) {
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++)
         for (int64_t i = 0; i < plan.length; i++)
             if (keeps_a_channel(chain, (int)(i / (length * plan.chunk))))
-                ((float *)input.at)[dr_input_index(input, chain / HEADS * plan.length + i, 0, chain % HEADS) + 5] = -1e-5f;
+                ((float *)input.at)[dr_input_index(input, chain / HEADS * plan.length + i, 0, chain % HEADS) +
+                                    (plan.rows.channel_decay ? 5 : 0)] = -1e-5f;
 }
 
-/* Of what a chunk leaves of a state, no more than this: of the tensors that prepare has left, which the kernel reads, too. */
+/* Of what a chunk leaves of a state, no more than this: of the tensors that prepare has left, which the kernel reads, too, and
+ * of the keys. */
 static inline double left_by_chunk(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors, int64_t block) {
+    const int slot = (int)(block / HEADS), first = slot % plan.sequence_chunks * plan.chunk;
+    const head_of_doubles head = {&plan, slot / plan.sequence_chunks, (int)(block % HEADS)};
     double left = 0;
     for (int k = 0; k < SIZE; k++) left = fmax(left, (double)tensors.keep[block * SIZE + k]);
     for (int row = 0; row < 64 && plan.reads; row++) {
         double exit = 0, reader = 0;
         for (int k = 0; k < SIZE; k++) {
             exit += pow(element(tensors.exit, (block * 64 + row) * SIZE + k), 2);
-            reader += pow(element(tensors.reader, (block * 64 + row) * SIZE + k), 2);
+            if (!plan.reader_direct)
+                reader += pow(element(tensors.reader, (block * 64 + row) * SIZE + k), 2);
+            else if (first + row < plan.length)
+                reader += pow(head.number(DR_INPUT_KEY, first + row, k), 2);
         }
         left += sqrt(exit * reader) * fabs((double)tensors.factors[block].erase[row]);
     }

@@ -106,9 +106,9 @@ static void check_rule(const char *rule, int tokens, int processors, int groups)
     });
 }
 
-/* Sequences that are cut in three. Of the first one parts end late: two chunks, or of one head's second part as many as there are,
- * so that it begins with the gradient of the final state. The second one's are joined; of its states nothing comes through a part,
- * which is what the passages, zeros, say. */
+/* Sequences that are cut in three. Of the first one parts end late: two chunks, or of one head's second part as many as there
+ * are, so that it begins with the gradient of the final state. The second one's are joined; of its states nothing comes through
+ * a part, which is what the passages, zeros, say. */
 static void check_late(const char *rule, int tokens) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
@@ -117,7 +117,7 @@ static void check_late(const char *rule, int tokens) {
         const int chunks = (tokens + 63) / 64;
         int32_t length;
         check(dr_cuda_parts(&call.plan, chunks, &length) == 3, "the plan is not what the case is for");
-        call.plan.early = {1, chunks, chunks};
+        call.plan.early = {1, chunks, chunks}, call.plan.trims = false;
         lay_backward(&s, &call);
         int32_t *const early = call.chunk.early;
         const int32_t counts[] = {2, 2, 2, chunks - 2 * length, -1, -1, -1, -1, 1, 0};

@@ -136,8 +136,8 @@ static double growth_of(const std::vector<double> &w, const std::vector<double> 
     return 0.5 * log(square);
 }
 
-/* What a row may add to a state: of a key + lambda query and the key its norm, where the diagonal scan makes the write key no less
- * than that. */
+/* What a row may add to a state: of a key + lambda query and the key its norm, where the diagonal scan makes the write key no
+ * less than that. */
 static void check_growth() {
     check_case("growth", 0, 8, [] {
         dr_random random = dr_random_start(5, 1);
@@ -154,7 +154,8 @@ static void check_growth() {
             const double is = dr_early_growth((float)(c * dot), (float)(c * c * keys * readers));
             check(fabs(is - growth_of(key, reader, c, &random)) < 2e-3, "what a row adds is not the norm of its step");
             const double p = c * x * keys, most = dr_early_growth((float)p, (float)(p * p * (x + 1 / x) * (x + 1 / x) / 4));
-            check(most > growth_of(written, key, c, &random) - 2e-3, "what a row of the diagonal scan adds is more than is said");
+            check(most > growth_of(written, key, c, &random) - 2e-3,
+                  "what a row of the diagonal scan adds is more than is said");
         }
     });
 }
@@ -230,18 +231,17 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
         result two;
         for (const auto *of : {&narrow, &wide})
             for (const auto &x : *of) two.emplace_back((const char *)x.first, (const char *)x.first + x.second);
-        check_orders(run,
-                     [&] {
-                         const auto near = [&](int32_t count) { return count >= least && count <= least + 2; };
-                         check(near(found[0]) && near(found[1]) && near(found[2]) && found[3] == plan.early.chunks,
-                               "parts begin earlier or later than decays ask for");
-                         size_t i = 0;
-                         for (const auto &x : narrow)
-                             check_halves<T>(x.first, two[i++], "parts that begin early leave other numbers");
-                         for (const auto &x : wide)
-                             check_halves<float>(x.first, two[i++], "parts that begin early leave other numbers");
-                     },
-                     last_key(plan));
+        check_orders(
+            run,
+            [&] {
+                const auto near = [&](int32_t count) { return count >= least && count <= least + 2; };
+                check(near(found[0]) && near(found[1]) && near(found[2]) && found[3] == plan.early.chunks,
+                      "parts begin earlier or later than decays ask for");
+                size_t i = 0;
+                for (const auto &x : narrow) check_halves<T>(x.first, two[i++], "parts that begin early leave other numbers");
+                for (const auto &x : wide) check_halves<float>(x.first, two[i++], "parts that begin early leave other numbers");
+            },
+            last_key(plan));
     });
 }
 
@@ -258,13 +258,14 @@ static void check_trimmed(const char *rule, int tokens) {
         keep_channels(plan);
         lay_forward(&s, plan, &s.call);
         dr_cuda_chunk_tensors tensors = s.call.tensors;
+        const size_t blocks = (size_t)plan.blocks;
+        if (plan.reader_sum) tensors.reader = add_tensor(&s.left, blocks * 64 * SIZE * sizeof(T))->at;
         manner = {0, false, 0};
         check(dr_launch_prepare<T>(&plan, &tensors, NULL) == DR_OK, "prepare fails");
-        const size_t blocks = (size_t)plan.blocks;
         keep_earlier(&s, tensors.exit, blocks * 64 * SIZE * sizeof(T));
         keep_earlier(&s, tensors.score, blocks * 64 * 64 * sizeof(T));
-        keep_earlier(&s, tensors.query, blocks * 64 * SIZE * sizeof(T));
-        if (plan.reads) keep_earlier(&s, tensors.reader, blocks * 64 * SIZE * sizeof(T));
+        if (!plan.query_direct) keep_earlier(&s, tensors.query, blocks * 64 * SIZE * sizeof(T));
+        if (plan.reads && !plan.reader_direct) keep_earlier(&s, tensors.reader, blocks * 64 * SIZE * sizeof(T));
         keep_earlier(&s, tensors.factors, blocks * sizeof(dr_cuda_factors));
         keep_earlier(&s, tensors.keep, blocks * SIZE * sizeof(float));
         const auto run = [&](unsigned seed, bool late, unsigned char before) {
@@ -277,17 +278,18 @@ static void check_trimmed(const char *rule, int tokens) {
         const char *const o = (const char *)s.call.o;
         const std::vector<char> whole(o, o + (size_t)plan.tokens * HEADS * SIZE * sizeof(T));
         s.call.plan.trims = true, tensors.trims = s.call.tensors.trims;
-        check_orders(run,
-                     [&] {
-                         check_trims(plan, tensors);
-                         check_scan(s.call);
-                         for (int64_t i = plan.length; i < SEQUENCES * plan.length; i++) {
-                             const size_t at = (size_t)(i * HEADS + HEADS - 1) * SIZE * sizeof(T);
-                             check(!memcmp(o + at, whole.data() + at, SIZE * sizeof(T)),
-                                   "a head whose parts are taken whole has other bits");
-                         }
-                     },
-                     (uint16_t *)plan.rows.input[DR_INPUT_VALUE].at + (tokens - 1) * HEADS * SIZE);
+        check_orders(
+            run,
+            [&] {
+                check_trims(plan, tensors);
+                check_scan(s.call);
+                for (int64_t i = plan.length; i < SEQUENCES * plan.length; i++) {
+                    const size_t at = (size_t)(i * HEADS + HEADS - 1) * SIZE * sizeof(T);
+                    check(!memcmp(o + at, whole.data() + at, SIZE * sizeof(T)),
+                          "a head whose parts are taken whole has other bits");
+                }
+            },
+            (uint16_t *)plan.rows.input[DR_INPUT_VALUE].at + (tokens - 1) * HEADS * SIZE);
     });
 }
 
@@ -308,5 +310,7 @@ int main() {
     check_early("pgdn", 330, true, false, 2);
     check_trimmed("kda", 4 * 1024 + 40);
     check_trimmed("gla", 4 * 1024 + 40);
+    check_trimmed("gdn", 4 * 1024 + 40);
+    check_trimmed("qdelta", 4 * 1024 + 40);
     return 0;
 }

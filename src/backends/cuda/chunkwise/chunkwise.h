@@ -66,7 +66,7 @@ typedef struct {
     bool reader_sum;    /* R~ = factor * (key + lambda * query), rows of two inputs: stored for a first pass over parts only */
     bool linear;        /* no row reads, and the scan takes all from the inputs: there is no prepare */
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
-    bool trims;         /* the first pass over parts may do with some of their chunks (trim_parts.cuh) */
+    bool trims;         /* first passes over parts may do with some of their chunks (trim_parts.cuh) */
     bool one_pass;      /* prepare and scan are one kernel (one_pass.cuh) */
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
@@ -81,7 +81,8 @@ typedef struct {
      * than DR_CUDA_PART_TOKENS, at least DR_CUDA_PART_CHUNKS chunks, and none if fewer than three came of it. */
     int32_t parts_wanted;
     int32_t parts; /* that no sequence has more than */
-    /* of every sequence, where none are packed, so that no thread divides for it: chunks, parts, chunks of each part but the last */
+    /* of every sequence, where none are packed, so that no thread divides for it: chunks, parts, chunks of each part but the
+     * last */
     int32_t sequence_chunks, sequence_parts, part_chunks;
     dr_cuda_early early;
     dr_cuda_beside beside;

@@ -159,8 +159,7 @@ dr_status dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurre
     lay_saved(&e, &(dr_arena){.block = (char *)saved});
     const dr_cuda_chunk_plan *plan = &e.call.plan;
     const int64_t begin = dr_layout_begin(&recurrence->layout, sequence);
-    const int64_t first = recurrence->layout.cu_seqlens ? begin / plan->chunk + sequence
-                                                        : sequence * plan->sequence_chunks;
+    const int64_t first = recurrence->layout.cu_seqlens ? begin / plan->chunk + sequence : sequence * plan->sequence_chunks;
     const int64_t slot = first + boundary, keys = recurrence->key_heads * recurrence->key_size;
     if (states->at[DR_STATE_S]) DR_TRY(dr_cuda_boundary_copy(gpu, plan, e.states, slot, states->at[DR_STATE_S]));
     if (states->at[DR_STATE_A])

@@ -87,8 +87,8 @@ static __device__ inline dr_cuda_trim dr_trim_of(const dr_cuda_chunk_tensors &te
     return trim.last < 0 || trim.first < 0 ? all : trim;
 }
 
-/* Of the parts that stand at `place` and behind it, every step-th, whether some chunks do: asked for at once by all threads of a
- * block, before its next barrier. */
+/* Of the parts that stand at `place` and behind it, every step-th, whether some chunks do: asked for at once by all threads of
+ * a block, before its next barrier. */
 typedef struct {
     unsigned words[DR_CUDA_TRIM_PARTS / 32];
 } dr_trimmed_parts;

@@ -1,14 +1,14 @@
-/* What the parts of a cut sequence begin with, from what each part does to a state, part after part; and back, from the last part
- * on, the gradients that they end with:
+/* What the parts of a cut sequence begin with, from what each part does to a state, part after part; and back, from the last
+ * part on, the gradients that they end with:
  *
  *     entry(0) = initial            entry(1) = local(0)              entry(p + 1) = M(p) entry(p) + local(p)
  *     between(last) = of the call   between(last - 1) = local(last)  between(p - 1) = M(p)^T between(p) + local(p)
  *
  * without M(p) where some chunks of part p do (trim_parts.cuh). Without reads M is the product of the decays.
  *
- * A block of threads takes 8 columns of V, with which M is multiplied by mma.sync, all numbers as two of tf32, good to 2^-22. A warp
- * makes 32 channels, over a share of what is contracted; the shares are added in order. M goes straight to registers, a step ahead,
- * since none of it depends on the states. */
+ * A block of threads takes 8 columns of V, with which M is multiplied by mma.sync, all numbers as two of tf32, good to 2^-22. A
+ * warp makes 32 channels, over a share of what is contracted; the shares are added in order. M goes straight to registers, a
+ * step ahead, since none of it depends on the states. */
 #ifndef DR_CUDA_PARTS_CUH
 #define DR_CUDA_PARTS_CUH
 
@@ -56,7 +56,8 @@ typedef struct {
     float4 x[8];
 } dr_join_tile;
 
-template <bool back, int width> static __device__ inline void dr_join_load(const float *passage, int row, int column, dr_join_tile &m) {
+template <bool back, int width>
+static __device__ inline void dr_join_load(const float *passage, int row, int column, dr_join_tile &m) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -119,7 +120,8 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const int groups = plan.value_width / DR_JOIN_COLUMNS, thread = (int)threadIdx.x;
-    const int band = thread / 32 % shape::bands * 32, share = thread / 32 / shape::bands, contracted = share * shape::tiles * 32;
+    const int band = thread / 32 % shape::bands * 32, share = thread / 32 / shape::bands,
+              contracted = share * shape::tiles * 32;
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * DR_JOIN_COLUMNS;
     if (dr_begins_early(plan, tensors, sequence)) return;
@@ -137,7 +139,8 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
     const auto ask = [&](int step, int tile, dr_join_tile &m) {
         if (!plan.reads || !passes(step)) return;
         const int j = contracted + tile * 32;
-        dr_join_load<back, width>(tensors.passage + place_of(part_of(step)) * width * width, back ? band : j, back ? j : band, m);
+        dr_join_load<back, width>(tensors.passage + place_of(part_of(step)) * width * width, back ? band : j, back ? j : band,
+                                  m);
     };
     dr_join_tile m;
     ask(1, 0, m);
@@ -186,8 +189,8 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
 template <bool back, int width> static dr_status dr_launch_join_width(const dr_join_call &call, cudaStream_t stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     return dr_cuda_launch("join_parts", join_parts<back, width>,
-                          {plan.sequences, plan.value_heads, plan.value_width / DR_JOIN_COLUMNS}, dr_join_shape<width>::threads, 0,
-                          stream, call);
+                          {plan.sequences, plan.value_heads, plan.value_width / DR_JOIN_COLUMNS}, dr_join_shape<width>::threads,
+                          0, stream, call);
 }
 
 template <bool back> static dr_status dr_launch_join(const dr_join_call &call, cudaStream_t stream) {

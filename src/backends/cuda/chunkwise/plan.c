@@ -101,7 +101,7 @@ static void plan_parts(const dr_layout *layout, dr_decay decay, dr_cuda_chunk_pl
     plan->sequence_chunks = (int32_t)((plan->length + plan->chunk - 1) / plan->chunk);
     plan->sequence_parts = dr_cuda_parts(plan, plan->sequence_chunks, &plan->part_chunks);
     plan->trims =
-        plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && decay == DR_DECAY_CHANNEL;
+        plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && !plan->linear && decay != DR_DECAY_NONE;
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
@@ -147,6 +147,7 @@ void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     plan->one_pass = fits && is_one_pass(plan);
     plan_beside(rule, plan);
     if (fits && !plan->one_pass) plan_early(rule, plan);
+    if (plan->early.parts) plan->trims = false; /* it would have been one of those */
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,

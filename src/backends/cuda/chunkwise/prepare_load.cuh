@@ -574,9 +574,8 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
         query.token == key.token)
         facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
-    if (plan.reader_sum && plan.parts > 1) { /* the first pass leaves out the last part */
-        facts.sums = plan.length ? (plan.sequence_parts - 1) * plan.part_chunks : INT32_MAX;
-    }
+    if (plan.reader_sum && plan.parts > 1) /* the first pass leaves out the last part, whose first chunks trim_parts looks at */
+        facts.sums = plan.length && !plan.trims ? (plan.sequence_parts - 1) * plan.part_chunks : INT32_MAX;
     facts.late = !scans && room.reader && dr_rows_late(rows);
     facts.dots = plan.reads && dr_rows_need_dots(rows);
     return facts;

@@ -409,7 +409,8 @@ static __device__ inline dr_scan_block dr_scan_block_of(const dr_scan_call &call
 /* Whether there is nothing to do: no such part, or nobody asks what the last one does to a state, or how the first, or one of
  * which some chunks do, passes one on. */
 static __device__ inline bool dr_scan_idle(const dr_scan_call &call, const dr_scan_place &place) {
-    return place.part >= place.parts || (call.summary && (place.part == place.parts - 1 || (place.unit && (place.part == 0 || place.trimmed))));
+    return place.part >= place.parts ||
+           (call.summary && (place.part == place.parts - 1 || (place.unit && (place.part == 0 || place.trimmed))));
 }
 
 /* What a part begins with: it stands in `between`, or (edge) is given, and then a summary puts it there, since what is given

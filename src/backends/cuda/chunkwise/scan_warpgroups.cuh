@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const dr_scan_call &call = group_call.call;
     const unsigned all = (unsigned)dr_scan_groups(call), blocks = (all + groups - 1) / groups;
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
-    const int trim = !queries && channel ? dr_scan_trim(call, rest) : -1;
+    const int trim = !queries ? dr_scan_trim(call, rest) : -1;
     int busy = 0, columns[2] = {-1, -1};
     if (dr_begins_early(call.plan, call.tensors, dr_scan_find(call, first, rest).sequence)) {
         dr_beside_close(); /* what comes after the scan may not begin before prepare has ended */
@@ -319,13 +319,12 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();
         dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared,
-                                                                    dr_scan_find_trimmed(call, first, rest, trim), columns);
+                                                               dr_scan_find_trimmed(call, first, rest, trim), columns);
     } else {
         if (groups == 2) dr_registers_take<224>();
         const unsigned g = threadIdx.x / 128 - 1;
         if (first + g < all)
-            dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest,
-                                                                               trim);
+            dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest, trim);
     }
 #endif
 }

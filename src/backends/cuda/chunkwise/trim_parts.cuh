@@ -1,12 +1,12 @@
-/* How much of a part the first pass has to take, where each channel has a decay: what chunks leave of a state before them is
+/* How much of a part the first pass has to take, where states decay: what chunks leave of a state before them is
  * Phi S, and of a gradient behind them Phi^T dS, and
  *
  *     |Phi| <= product of (max D + sum over rows of |c R~| |X|)
  *
- * over the chunks (docs/chunkwise.md, What a state forgets), of tensors that prepare has left. If the last chunks of a part bring
- * that to 2^-24, what float32 rounds, they do for the state behind it, from whatever state they begin with; back the first ones
- * do for the gradient before it; and nobody asks what the part does to a state. Both ends have to, since a forward leaves to its backward what parts do. It
- * depends on the sequence's data alone. */
+ * over the chunks (docs/chunkwise.md, What a state forgets), of tensors that prepare has left, and rows that it reads. If the
+ * last chunks of a part bring that to 2^-24, what float32 rounds, they do for the state behind it, from whatever state they
+ * begin with; back the first ones do for the gradient before it; and nobody asks what the part does to a state. Both ends have
+ * to, since a forward leaves to its backward what parts do. It depends on the sequence's data alone. */
 #ifndef DR_CUDA_TRIM_PARTS_CUH
 #define DR_CUDA_TRIM_PARTS_CUH
 
@@ -25,12 +25,13 @@ static __device__ inline float dr_trim_max(float a, float b) {
     return b > a || b != b ? b : a;
 }
 
-/* |x| |y| of a row, which four lanes share. */
-template <typename T, int width> static __device__ inline float dr_trim_norms(const T *x, const T *y) {
+/* |x| |y| of a row, which four lanes share; y has `size` columns, a multiple of eight. */
+template <typename T, int width> static __device__ inline float dr_trim_norms(const T *x, const T *y, int size) {
     float squares[2] = {};
 #pragma unroll
     for (int i = 0; i < width / 32; i++) {
         const int at = (i * 4 + (int)(threadIdx.x % 4)) * 8;
+        if (at >= size) continue;
         const uint4 of[2] = {*(const uint4 *)(x + at), *(const uint4 *)(y + at)};
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -59,6 +60,9 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     const bool first = blockIdx.x % 2;
     const dr_scan_place place = dr_scan_find(call, 0, blockIdx.x / 2);
     if (place.part >= place.parts || place.parts == 1) return;
+    const dr_cuda_rows &inputs = plan.rows;
+    const dr_source source = dr_reader_source(inputs);
+    const bool known = !plan.reads || !plan.reader_direct || (inputs.steps == 1 && inputs.aligned);
     const bool wanted = first ? place.part > 0 : place.part + 1 < place.parts;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
     const int chunks = place.end - place.begin, most = chunks < TRIM_MOST ? chunks : TRIM_MOST;
@@ -79,12 +83,18 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     float bound = 0;
     int taken = 0;
     /* without what rows add, which is no less than 0 */
-    if (wanted && !(dr_warp_sum(lane < most ? lanes_log_near(kept[lane]) : 0) <= DR_FORGOTTEN)) taken = -1;
+    if (wanted && !(known && dr_warp_sum(lane < most ? lanes_log_near(kept[lane]) : 0) <= DR_FORGOTTEN)) taken = -1;
     while (wanted && taken >= 0 && !(bound <= DR_FORGOTTEN)) {
         const int slot = warp / (TRIM_SHARE / 32), row = (int)(threadIdx.x % TRIM_SHARE / 4);
         if (plan.reads && taken + slot < most) {
+            const int chunk = first ? place.begin + taken + slot : place.end - 1 - taken - slot;
             const int64_t block = block_of(taken + slot), at = (block * 64 + row) * width;
-            const float norms = dr_trim_norms<T, width>((const T *)tensors.exit + at, (const T *)tensors.reader + at);
+            const dr_chunk_place tokens = dr_chunk_of(plan, tensors.cu, place.sequence, chunk);
+            const T *const read = !plan.reader_direct ? (const T *)tensors.reader + at
+                                                      : (const T *)source.at + (tokens.first + row) * source.token +
+                                                            place.head / inputs.group * source.head;
+            const int size = !plan.reader_direct ? width : row < tokens.tokens ? inputs.key_size : 0;
+            const float norms = dr_trim_norms<T, width>((const T *)tensors.exit + at, read, size);
             const float sum = dr_warp_sum(norms * fabsf(tensors.factors[block].erase[row]));
             if (lane == 0) rows[slot][warp % (TRIM_SHARE / 32)] = sum / 4; /* a row's number is that of four lanes */
         }

@@ -55,8 +55,11 @@ static inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsig
     warp_multiply(c, a, b0, b1, true);
 }
 
-static inline __nv_bfloat162 __hfma2(__nv_bfloat162, __nv_bfloat162, __nv_bfloat162) {
-    grid_fail("__hfma2 is not emulated");
+static inline __nv_bfloat162 __hfma2(__nv_bfloat162 x, __nv_bfloat162 y, __nv_bfloat162 z) {
+    const auto sum = [](__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+        return fmaf(__bfloat162float(a), __bfloat162float(b), __bfloat162float(c));
+    };
+    return __floats2bfloat162_rn(sum(x.x, y.x, z.x), sum(x.y, y.y, z.y));
 }
 
 static inline unsigned dr_forget(unsigned x) {
