@@ -53,13 +53,13 @@ static bool run_is_near(gpu *g, int type, const problem *p, dr_path path, const 
     return holds;
 }
 
-/* Log decays of the first head, so that it keeps what it has from part to part. */
+/* Log decays of the first head, so that 1e-3 and more of what it has goes through a part. */
 static void weaken(problem *p) {
     double *decay = p->input[DR_INPUT_LOG_DECAY];
     const int64_t heads = p->recurrence.value_heads, tokens = p->recurrence.layout.rows;
     const int64_t channels = decay ? p->input_count[DR_INPUT_LOG_DECAY] / (tokens * heads) : 0;
     for (int64_t i = 0; i < tokens * heads * channels; i++)
-        if (i / channels % heads == 0) decay[i] *= 1e-3;
+        if (i / channels % heads == 0) decay[i] *= 0.05;
 }
 
 /* bare: without states, and a key head to each value head, as layers call it: kernels have instances for that. */
