@@ -83,19 +83,22 @@ static inline void keep_channels(const dr_cuda_chunk_plan &plan) {
 static inline double left_by_chunk(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors, int64_t block) {
     const int slot = (int)(block / HEADS), first = slot % plan.sequence_chunks * plan.chunk;
     const head_of_doubles head = {&plan, slot / plan.sequence_chunks, (int)(block % HEADS)};
-    double left = 0;
+    static double sums[SIZE][SIZE];
+    double left = 0, square = 0;
     for (int k = 0; k < SIZE; k++) left = fmax(left, (double)tensors.keep[block * SIZE + k]);
+    memset(sums, 0, sizeof sums);
     for (int row = 0; row < 64 && plan.reads; row++) {
-        double exit = 0, reader = 0;
+        if (plan.reader_direct && first + row >= plan.length) break;
+        const double erase = (double)tensors.factors[block].erase[row];
         for (int k = 0; k < SIZE; k++) {
-            exit += pow(element(tensors.exit, (block * 64 + row) * SIZE + k), 2);
-            if (!plan.reader_direct)
-                reader += pow(element(tensors.reader, (block * 64 + row) * SIZE + k), 2);
-            else if (first + row < plan.length)
-                reader += pow(head.number(DR_INPUT_KEY, first + row, k), 2);
+            const int64_t at = (block * 64 + row) * SIZE;
+            const double reader =
+                plan.reader_direct ? head.number(DR_INPUT_KEY, first + row, k) : element(tensors.reader, at + k);
+            for (int l = 0; l < SIZE; l++) sums[l][k] += element(tensors.exit, at + l) * erase * reader;
         }
-        left += sqrt(exit * reader) * fabs((double)tensors.factors[block].erase[row]);
     }
+    for (int k = 0; k < SIZE * SIZE; k++) square += sums[k / SIZE][k % SIZE] * sums[k / SIZE][k % SIZE];
+    left += sqrt(square);
     return left;
 }
 
