@@ -1,5 +1,4 @@
 /* deltarule bench op, deltarule bench decode: recurrences of a shape, over many tokens or one token for many sequences. */
-#include "base/memory.h"
 #include "cli/bench.h"
 
 #include <inttypes.h>
@@ -128,15 +127,11 @@ static dr_path path_of(const char *name) {
     return strcmp(name, "chunkwise") == 0 ? DR_PATH_CHUNKWISE : DR_PATH_BEST;
 }
 
-/* Where each sequence begins, and the last ends. */
-static bool packed_begins(int64_t sequences, int64_t tokens, void **begins) {
-    const dr_status status = dr_allocate((size_t)(sequences + 1) * sizeof(int64_t), "where sequences begin", begins);
-    if (status != DR_OK) {
-        cli_failure(&cli_bench_op, status);
-        return false;
-    }
-    for (int64_t i = 0; i <= sequences; i++) ((int64_t *)*begins)[i] = i * tokens;
-    return true;
+/* Where each sequence begins, and the last ends; the caller frees it. NULL: there is no memory. */
+static int64_t *packed_begins(int64_t sequences, int64_t tokens) {
+    int64_t *begins = malloc((size_t)(sequences + 1) * sizeof *begins);
+    for (int64_t i = 0; begins && i <= sequences; i++) begins[i] = i * tokens;
+    return begins;
 }
 
 static int run_op(int argc, char **argv) {
@@ -165,8 +160,12 @@ static int run_op(int argc, char **argv) {
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
     if (count < 1) return exit_status;
     int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]), tokens = cli_flag_integer(&flags[OP_TOKENS]);
-    void *begins = NULL; /* NULL: all have that many tokens */
-    if (cli_flag_boolean(&flags[OP_PACKED]) && !packed_begins(sequences, tokens, &begins)) return 1;
+    const bool packed = cli_flag_boolean(&flags[OP_PACKED]);
+    int64_t *begins = packed ? packed_begins(sequences, tokens) : NULL; /* NULL: all have that many tokens */
+    if (packed && !begins) {
+        fprintf(stderr, "deltarule bench op: no memory for where %" PRId64 " sequences begin\n", sequences);
+        return 1;
+    }
     for (int i = 0; i < count; i++) {
         recurrences[i].layout = (dr_layout){.sequences = sequences, .rows = sequences * tokens, .cu_seqlens = begins};
         recurrences[i].path = path_of(flags[OP_PATH].value);
@@ -176,7 +175,7 @@ static int run_op(int argc, char **argv) {
     bool json = cli_flag_boolean(&flags[OP_BENCH + CLI_BENCH_JSON]);
     dr_bench_op_result results[MOST_RESULTS];
     dr_status status = dr_bench_op(&options, forward_only, count, recurrences, results);
-    dr_release(begins);
+    free(begins);
     if (status != DR_OK) return cli_failure(&cli_bench_op, status);
     bool gpu = cli_bench_is_gpu(&options);
     if (!json && gpu) cli_bench_print_gpu_heading(true);
