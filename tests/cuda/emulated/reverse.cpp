@@ -106,6 +106,23 @@ static void check_rule(const char *rule, int tokens, int processors, int groups)
     });
 }
 
+/* The reverse scan of a call that is cut, behind a gradient of its final states, must be near the loops. */
+static void check_cut(setting *s) {
+    const dr_cuda_backward_call &call = s->call;
+    float *given = (float *)add_tensor(&s->given, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+    for (int i = 0; i < SEQUENCES * HEADS * SIZE * SIZE; i++) given[i] = uniform(s, -1, 1);
+    s->reverse = {{call.plan, call.chunk, given, NULL, (void *)call.d_o, call.back.d_exit,
+                   dr_scan_lay(call.plan, sizeof(T), false), false},
+                  call.back.d_update,
+                  call.back.local,
+                  call.back.between,
+                  NULL,
+                  false,
+                  NULL};
+    check_orders([&](auto... how) { return run(s, how...); }, [&] { check_against_loops(s); },
+                 (uint16_t *)call.d_o + (call.plan.length - 1) * HEADS * SIZE);
+}
+
 /* Sequences that are cut in three. Of the first one parts end late: two chunks, or of one head's second part as many as there
  * are, so that it begins with the gradient of the final state. The second one's are joined; of its states nothing comes through
  * a part, which is what the passages, zeros, say. */
@@ -126,18 +143,7 @@ static void check_late(const char *rule, int tokens) {
         check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");
         call.chunk.early = early;
         memcpy(early, counts, sizeof counts);
-        float *given = (float *)add_tensor(&s.given, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
-        for (int i = 0; i < SEQUENCES * HEADS * SIZE * SIZE; i++) given[i] = uniform(&s, -1, 1);
-        s.reverse = {{call.plan, call.chunk, given, NULL, (void *)call.d_o, call.back.d_exit,
-                      dr_scan_lay(call.plan, sizeof(T), false), false},
-                     call.back.d_update,
-                     call.back.local,
-                     call.back.between,
-                     NULL,
-                     false,
-                     NULL};
-        check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
-                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
+        check_cut(&s);
     });
 }
 
@@ -160,18 +166,7 @@ static void check_trimmed(const char *rule, int tokens) {
                                 (void *)call.saved, NULL) == DR_OK,
               "the scan fails");
         check_trims(call.plan, call.chunk);
-        float *given = (float *)add_tensor(&s.given, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
-        for (int i = 0; i < SEQUENCES * HEADS * SIZE * SIZE; i++) given[i] = uniform(&s, -1, 1);
-        s.reverse = {{call.plan, call.chunk, given, NULL, (void *)call.d_o, call.back.d_exit,
-                      dr_scan_lay(call.plan, sizeof(T), false), false},
-                     call.back.d_update,
-                     call.back.local,
-                     call.back.between,
-                     NULL,
-                     false,
-                     NULL};
-        check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
-                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
+        check_cut(&s);
     });
 }
 
