@@ -92,7 +92,7 @@ static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
     const dr_cuda_rows *rows = &plan.rows;
     const dr_row *row = &rows->row[0];
     const int64_t early = call.back.reversed ? plan.beside.processors : 0;
-    const int64_t alone = early ? plan.slots / plan.sequences / GRADIENTS_TIME : 0;
+    const int64_t alone = early ? plan.sequence_chunks / GRADIENTS_TIME : 0;
     return {call,
             dr_block_dividers_of(call.plan),
             (unsigned)early,

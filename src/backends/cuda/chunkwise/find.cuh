@@ -87,23 +87,4 @@ static __device__ inline dr_cuda_trim dr_trim_of(const dr_cuda_chunk_tensors &te
     return trim.last < 0 || trim.first < 0 ? all : trim;
 }
 
-/* Of the parts that stand at `place` and behind it, every step-th, whether some chunks do: asked for at once by all threads of
- * a block, before its next barrier. */
-typedef struct {
-    unsigned words[DR_CUDA_TRIM_PARTS / 32];
-} dr_trimmed_parts;
-
-static __device__ inline void dr_find_trimmed(const dr_cuda_chunk_tensors &tensors, int64_t place, int step, int parts,
-                                              dr_trimmed_parts &trimmed) {
-    for (int part = (int)threadIdx.x; tensors.trims && part / 32 * 32 < parts; part += (int)blockDim.x) {
-        const unsigned word =
-            __ballot_sync(0xffffffffu, part < parts && dr_trim_of(tensors, place + (int64_t)part * step).last >= 0);
-        if (part % 32 == 0) trimmed.words[part / 32] = word;
-    }
-}
-
-static __device__ inline bool dr_is_trimmed(const dr_cuda_chunk_tensors &tensors, const dr_trimmed_parts &trimmed, int part) {
-    return tensors.trims && trimmed.words[part / 32] >> part % 32 & 1;
-}
-
 #endif

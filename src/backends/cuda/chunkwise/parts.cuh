@@ -24,9 +24,8 @@ template <int width> struct dr_join_shape {
         warps = width == 64 ? 4 : 16,
         threads = 32 * warps,
         bands = width / 32,          /* of 32 channels that warps make */
-        shares = warps / bands,      /* warps that make the same ones */
+        shares = warps / bands,      /* warps that make the same ones; threads that make the decay of a channel */
         tiles = width / 32 / shares, /* 32 by 32 of M that a warp multiplies by */
-        decays = threads / width,    /* threads that make the decay of a channel */
         own = DR_JOIN_COLUMNS * width / threads,
         padded = width + 4 /* a row of shared memory */
     };
@@ -39,6 +38,25 @@ typedef struct {
     const float *local;
     float *to;
 } dr_join_call;
+
+/* Of the parts that stand at `place` and behind it, every step-th, whether some chunks do: asked for at once by all threads of
+ * a block, before its next barrier. */
+typedef struct {
+    unsigned words[DR_CUDA_TRIM_PARTS / 32];
+} dr_trimmed_parts;
+
+static __device__ inline void dr_find_trimmed(const dr_cuda_chunk_tensors &tensors, int64_t place, int step, int parts,
+                                              dr_trimmed_parts &trimmed) {
+    for (int part = (int)threadIdx.x; tensors.trims && part / 32 * 32 < parts; part += (int)blockDim.x) {
+        const unsigned word =
+            __ballot_sync(0xffffffffu, part < parts && dr_trim_of(tensors, place + (int64_t)part * step).last >= 0);
+        if (part % 32 == 0) trimmed.words[part / 32] = word;
+    }
+}
+
+static __device__ inline bool dr_is_trimmed(const dr_cuda_chunk_tensors &tensors, const dr_trimmed_parts &trimmed, int part) {
+    return tensors.trims && trimmed.words[part / 32] >> part % 32 & 1;
+}
 
 /* Decay of channel k over every step-th chunk of a head from begin on; slot: of the sequence. */
 static __device__ inline float dr_parts_keep(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors, int64_t slot,
@@ -116,7 +134,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
     __shared__ __align__(16) float state[DR_JOIN_COLUMNS][padded];
     __shared__ __align__(16) float sums[shape::shares][DR_JOIN_COLUMNS][padded];
     __shared__ dr_trimmed_parts trimmed;
-    static_assert((int)shape::decays <= (int)shape::shares, "decays lie where sums do");
+    static_assert((int)shape::threads == (int)shape::shares * width, "decays lie where sums do");
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const int groups = plan.value_width / DR_JOIN_COLUMNS, thread = (int)threadIdx.x;
@@ -166,7 +184,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
             if (step > 0) ask(step + 1, 0, m);
         } else if (joins) {
             sums[thread / width][0][thread % width] = dr_parts_keep(plan, tensors, slot, head, part * length + thread / width,
-                                                                    (part + 1) * length, shape::decays, thread % width);
+                                                                    (part + 1) * length, shape::shares, thread % width);
         }
         __syncthreads();
 #pragma unroll
@@ -176,7 +194,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
             for (int s = 0; s < shape::shares && joins; s++) {
                 if (plan.reads)
                     x[i] += sums[s][v][k];
-                else if (s < shape::decays)
+                else
                     kept *= sums[s][0][k];
             }
             if (joins && !plan.reads) x[i] = fmaf(kept, state[v][k], x[i]);

@@ -117,7 +117,7 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const int64_t groups = !channel ? 4 : steps == 2 || plan->scan_inside ? 3 : 2;
     const int64_t time = !channel ? 10 : groups == 2 ? 16 : plan->scan_inside ? 20 : reads_written(rule) ? 17 : 22;
     const int64_t round = groups * plan->processors;
-    const int64_t before = plan->blocks - groups * left * (plan->slots / plan->sequences) / time;
+    const int64_t before = plan->blocks - groups * left * plan->sequence_chunks / time;
     plan->beside = (dr_cuda_beside){
         .processors = (int32_t)left,
         .groups = (int32_t)groups,

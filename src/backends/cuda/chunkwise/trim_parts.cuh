@@ -93,9 +93,8 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     const bool wanted = first ? place.part > 0 : place.part + 1 < place.parts;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
     const int chunks = place.end - place.begin, most = chunks < TRIM_MOST ? chunks : TRIM_MOST;
-    const auto block_of = [&](int i) {
-        return (place.slot + (first ? place.begin + i : place.end - 1 - i)) * plan.value_heads + place.head;
-    };
+    const auto chunk_of = [&](int i) { return first ? place.begin + i : place.end - 1 - i; };
+    const auto block_of = [&](int i) { return (place.slot + chunk_of(i)) * plan.value_heads + place.head; };
     for (int chunk = warp; wanted && chunk < most; chunk += TRIM_THREADS / 32) {
         const float *keep = tensors.keep + block_of(chunk) * width;
         float largest = 0;
@@ -114,9 +113,8 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     while (wanted && taken >= 0 && !(bound <= DR_FORGOTTEN)) {
         const int slot = warp / (TRIM_SHARE / 32), quarter = warp % (TRIM_SHARE / 32);
         if (plan.reads && taken + slot < most) {
-            const int chunk = first ? place.begin + taken + slot : place.end - 1 - taken - slot;
             const int64_t block = block_of(taken + slot);
-            const dr_chunk_place tokens = dr_chunk_of(plan, tensors.cu, place.sequence, chunk);
+            const dr_chunk_place tokens = dr_chunk_of(plan, tensors.cu, place.sequence, chunk_of(taken + slot));
             const dr_trim_rows<T> exit = {(const T *)tensors.exit + block * 64 * width, width, 64, width};
             dr_trim_rows<T> reader = {(const T *)tensors.reader + block * 64 * width, width, 64, width};
             if (plan.reader_direct)
