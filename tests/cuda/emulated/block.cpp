@@ -319,16 +319,20 @@ void warp_matrices(unsigned (&x)[4], unsigned address, bool load, bool transpose
     });
 }
 
-/* Element (k, n) of an operand, k of the 16 that are contracted; contiguous: those along k are. */
-static float operand_element(uint64_t operand, bool contiguous, int n, int k) {
+static float cut(unsigned word) {
+    return dr_float_of_bits(word & ~0x1fffu);
+}
+
+/* Element (k, n) of an operand, k of the 16 that are contracted (8 of tf32); contiguous: those along k are. */
+static float operand_element(uint64_t operand, bool contiguous, int n, int k, bool tf32) {
     const unsigned begin = (unsigned)(operand & 0x3fff) << 4, leading = (unsigned)(operand >> 16 & 0x3fff) << 4,
                    stride = (unsigned)(operand >> 32 & 0x3fff) << 4;
     if (operand >> 62 != 1 || (operand >> 49 & 7)) grid_fail("an operand of a product without the 128-byte swizzle");
-    const int row = contiguous ? n : k, column = contiguous ? k : n;
-    unsigned at = begin + (unsigned)(column / 64) * leading + (unsigned)(row / 8) * stride + (unsigned)(row % 8) * 128 +
-                  (unsigned)(column % 64) * 2;
+    const int row = contiguous ? n : k, column = contiguous ? k : n, width = tf32 ? 32 : 64;
+    unsigned at = begin + (unsigned)(column / width) * leading + (unsigned)(row / 8) * stride + (unsigned)(row % 8) * 128 +
+                  (unsigned)(column % width) * (128 / width);
     at ^= (at >> 7 & 7) << 4;
-    return dr_bf16_to_float(*(uint16_t *)shared_at(at, 2));
+    return tf32 ? cut(*(unsigned *)shared_at(at, 4)) : dr_bf16_to_float(*(uint16_t *)shared_at(at, 2));
 }
 
 /* What a lane brings to a product; of A, where it is in registers, 4 of its words. */
@@ -337,7 +341,7 @@ typedef struct {
     int columns;
     const unsigned *a;
     uint64_t a_tile, b;
-    bool turned, along, add;
+    bool turned, along, add, tf32;
 } product;
 
 typedef struct {
@@ -346,30 +350,31 @@ typedef struct {
     int warp; /* of its group */
 } warp_product;
 
-/* Products of two numbers of 16 bits are whole in a float. */
+/* Products of two numbers of 16 bits, or of two that are cut, are whole in a float. */
 static void multiply(const warp_product &p) {
     const product &first = p.lane[0];
+    const int contracted = first.tf32 ? 8 : 16;
     float a[16][16], b[128][16];
     for (int row = 0; row < 16; row++)
-        for (int k = 0; k < 16; k++) {
+        for (int k = 0; k < contracted; k++) {
             const unsigned word = first.a ? p.a[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] : 0;
             a[row][k] = first.a ? dr_bf16_to_float((uint16_t)(word >> k % 2 * 16))
-                                : operand_element(first.a_tile, !first.turned, p.warp * 16 + row, k);
+                                : operand_element(first.a_tile, !first.turned, p.warp * 16 + row, k, first.tf32);
         }
     for (int n = 0; n < first.columns * 8; n++)
-        for (int k = 0; k < 16; k++) b[n][k] = operand_element(first.b, first.along, n, k);
+        for (int k = 0; k < contracted; k++) b[n][k] = operand_element(first.b, first.along, n, k, first.tf32);
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < first.columns * 4; i++) {
             const int row = l / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + l % 4 * 2 + i % 2;
             float *c = &p.lane[l].c[i / 4][i % 4], sum = first.add ? *c : 0;
-            for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+            for (int k = 0; k < contracted; k++) sum += a[row][k] * b[column][k];
             *c = sum;
         }
 }
 
 void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_tile, bool turned, uint64_t b, bool along,
-                    bool add) {
-    product mine = {c, columns, a, a_tile, b, turned, along, add};
+                    bool add, bool tf32) {
+    product mine = {c, columns, a, a_tile, b, turned, along, add, tf32};
     warp_meet(WARP_MULTIPLY, &mine, [](void **lanes) {
         warp_product p;
         p.warp = (int)(thread_index.x / 32 % 4);
@@ -414,7 +419,7 @@ void warp_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned 
     warp_meet(tf32 ? WARP_MULTIPLY_TF32 : WARP_MULTIPLY_BF16, &mine, [=](void **lanes) {
         const int each = tf32 ? 1 : 2; /* numbers of a word */
         const auto number = [=](unsigned word, int k) {
-            return tf32 ? dr_float_of_bits(word & ~0x1fffu) : dr_bf16_to_float((uint16_t)(word >> k % 2 * 16));
+            return tf32 ? cut(word) : dr_bf16_to_float((uint16_t)(word >> k % 2 * 16));
         };
         const auto lane = [&](int g, int t) { return (part *)lanes[g * 4 + t]; };
         for (int row = 0; row < 16; row++)

@@ -151,9 +151,10 @@ template <typename T> static inline T __shfl_down_sync(uint32_t mask, T x, int l
 void warp_matrices(unsigned (&x)[4], unsigned address, bool load, bool transposed);
 
 /* C [64 x 8 columns] (+)= A [64 x 16] B [16 x 8 columns] of a warp group, by each of its warps (device/warpgroup.cuh). a: A in
- * registers, or NULL: it is the tile a_tile, turned or not. */
+ * registers, or NULL: it is the tile a_tile, turned or not. tf32: A [64 x 8] and B [8 x 8 columns] are floats, of which the
+ * last 13 bits are cut. */
 void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_tile, bool turned, uint64_t b, bool along,
-                    bool add);
+                    bool add, bool tf32 = false);
 void group_commit();
 void group_wait(int unfinished);
 

@@ -121,6 +121,18 @@ static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size,
     plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
 }
 
+/* Log decays of the first chunks of each sequence: a channel whose sum is nearly as far below 0 as mild chunks may have it
+ * (chunkwise/mild.cuh), and in the second head's another one for which the chunk is not mild. */
+static inline void make_steep(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_input &decays = plan.rows.input[DR_INPUT_LOG_DECAY];
+    for (int64_t token = 0; token < plan.tokens; token++)
+        for (int head = 0; head < HEADS && token % plan.length < plan.chunk; head++) {
+            float *decay = (float *)decays.at + dr_input_index(decays, token, 0, head);
+            decay[3] = -119.0f / (float)plan.chunk;
+            if (head == 1) decay[37] = -200.0f / (float)plan.chunk;
+        }
+}
+
 /* The tensors of a backward: what its forward saves is given, the workspace is left. States before each chunk,
  * gradients of those after and of outputs are random numbers. */
 static inline void lay_backward(call_memory *s, dr_cuda_backward_call *call) {

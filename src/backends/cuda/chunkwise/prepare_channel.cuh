@@ -9,7 +9,7 @@
 #ifndef DR_CUDA_PREPARE_CHANNEL_CUH
 #define DR_CUDA_PREPARE_CHANNEL_CUH
 
-#include "backends/cuda/chunkwise/prepare_slices.cuh"
+#include "backends/cuda/chunkwise/prepare_mild.cuh"
 
 static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
     dr_prepare_room room = {};
@@ -88,6 +88,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     constexpr bool precise = sizeof(T) == 4, warpgroups = dr_prepare_warpgroups<T>(), scans = dr_prepare_scans(form),
                    lean = form != DR_PREPARE_ANY, linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
                    totals = form == DR_PREPARE_PLAIN || linear; /* there is no tile of readers */
+    constexpr bool scales = warpgroups && lean;                 /* mild chunks */
     constexpr bool again = pairs || (groups != 2 && !linear);   /* three share a multiprocessor, and want the registers */
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
@@ -109,6 +110,14 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
     dr_prepare_load<T, pairs, form>(call, x, shared);
+#ifdef DR_CUDA_WARPGROUPS
+    dr_mild_tables &mild_tables = *(dr_mild_tables *)(shared + room.made);
+    if constexpr (scales) {
+        float sum[4];
+        dr_mild_sum<pairs>(plan, x, at.block, sum);
+        dr_put_four<float>(&mild_tables.sum[at.block][i % 32 * 4], sum);
+    }
+#endif
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<form, pairs>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
@@ -128,35 +137,62 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
-    float l[8][4] = {}, p[8][4] = {}, own_l[2][4] = {}, own_p[2][4] = {};
-    dr_quarter_sums sums = {};
+    float l[8][4] = {}, p[8][4] = {};
+    bool mild = false;
+    int block = at.block; /* whose scores the warp has */
+    T *const reader_to = (T *)tensors.reader + tile, *const exit_to = (T *)tensors.exit + tile;
+    T *const query_to = (T *)tensors.query + x.block * plan.query_rows * plan.key_width;
+#ifdef DR_CUDA_WARPGROUPS
+    dr_mild_span span;
+    if constexpr (scales) mild = dr_mild_find(mild_tables, at.block, span);
+    if (mild) {
+        if (at.block == 0) dr_mild_keep(span, plan.key_width, tensors.keep + x.block * plan.key_width);
+        block = dr_prepare_warp();
+        if (scans) dr_meet<groups>(); /* write keys are kept, whose tile is overwritten */
 #pragma unroll 1
-    for (int slice = 0; slice < plan.key_width; slice += SLICE) {
-        dr_quarter_keys keys;
-        dr_quarter_decays between;
-        dr_slice_tabulate<T, pairs, totals>(tables, at, writer, reader, query, slice, reads, g, sums, keys, between);
-        decay += SLICE;
-        dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
-        dr_meet<groups>();
-        if (i < SLICE) {
-            float all = 1;
-#pragma unroll
-            for (int b = 0; b < 4; b++)
-                all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
-            tensors.keep[x.block * plan.key_width + slice + i] = all;
+        for (int slice = 0; slice < plan.key_width; slice += SLICE) {
+            dr_mild_tabulate<T, pairs, !linear, !gated && !scans>(plan, mild_tables, at, span, g, writer, reader, query,
+                                                                  leaving, slice, reader_to, query_to, exit_to);
+            decay += SLICE;
+            dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
+            dr_shared_fence();
+            dr_meet<groups>();
+            dr_mild_scores<!linear>(dr_shared_address(&mild_tables), l, p);
+            dr_meet<groups>();
         }
-        dr_slice_leave<T, pairs, totals, again>(
-            plan, reads, tables, at, keys, between, leaving, slice, (T *)tensors.reader + tile,
-            (T *)tensors.query + x.block * plan.query_rows * plan.key_width, (T *)tensors.exit + tile);
-        dr_slice_scores<precise, pairs, totals>(tables, at.block, reads, l, p, own_l, own_p);
-        dr_meet<groups>();
     }
-    dr_slice_place(at.block, own_l, l);
-    if (pairs)
-        dr_slice_place_pairs(at.block, own_p, p);
-    else
-        dr_slice_place(at.block, own_p, p);
-    dr_quarter_put<pairs>(at, sums, results);
+#endif
+    if (!mild) {
+        if (scales) dr_meet<groups>(); /* the sums are read */
+        float own_l[2][4] = {}, own_p[2][4] = {};
+        dr_quarter_sums sums = {};
+#pragma unroll 1
+        for (int slice = 0; slice < plan.key_width; slice += SLICE) {
+            dr_quarter_keys keys;
+            dr_quarter_decays between;
+            dr_slice_tabulate<T, pairs, totals>(tables, at, writer, reader, query, slice, reads, g, sums, keys, between);
+            decay += SLICE;
+            dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);
+            dr_meet<groups>();
+            if (i < SLICE) {
+                float all = 1;
+#pragma unroll
+                for (int b = 0; b < 4; b++)
+                    all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
+                tensors.keep[x.block * plan.key_width + slice + i] = all;
+            }
+            dr_slice_leave<T, pairs, totals, again>(plan, reads, tables, at, keys, between, leaving, slice, reader_to, query_to,
+                                                    exit_to);
+            dr_slice_scores<precise, pairs, totals>(tables, at.block, reads, l, p, own_l, own_p);
+            dr_meet<groups>();
+        }
+        dr_slice_place(at.block, own_l, l);
+        if (pairs)
+            dr_slice_place_pairs(at.block, own_p, p);
+        else
+            dr_slice_place(at.block, own_p, p);
+        dr_quarter_put<pairs>(at, sums, results);
+    }
     dr_meet<groups>();
     if (i < 64) {
         dr_row_factors factors = dr_prepare_factors<form, pairs>(
@@ -167,36 +203,41 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_put_factors(tensors.factors[x.block], i, factors);
     }
     dr_meet<groups>();
-    dr_channel_mask<pairs>(rows, results, gain, at.block, l, p);
+#ifdef DR_CUDA_WARPGROUPS
+    if (mild)
+        dr_mild_mask<pairs>(rows.scale, gain, block, l, p);
+    else
+#endif
+        dr_channel_mask<pairs>(rows, results, gain, block, l, p);
     float *matrix = &results.matrix[0][0];
-    if (reads) dr_matrix_put<!warpgroups>(l, at.block, matrix);
+    if (reads) dr_matrix_put<!warpgroups>(l, block, matrix);
     dr_meet<groups>();
 
-    T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
+    T *score = (T *)tensors.score + x.block * plan.query_rows * 64;
     if (!reads) {
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
-            dr_group_put_score<T, pairs>(plan, (char *)matrix, at.block, p, score);
+            dr_group_put_score<T, pairs>(plan, (char *)matrix, block, p, score);
         else
 #endif
-            dr_prepare_put_score<T, pairs>(plan, score, at.block, p);
+            dr_prepare_put_score<T, pairs>(plan, score, block, p);
         return;
     }
     alone();
     dr_triangle_invert<precise, groups>(matrix);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
-        dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, at.block, p,
-                                                  dr_shared_address(leaving), score, exit);
+        dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, block, p,
+                                                  dr_shared_address(leaving), score, exit_to);
         if (tensors.inverse) dr_halves_save((char *)tensors.inverse + x.block * DR_HALVES_BYTES, shared + room.halves);
         return;
     }
 #endif
     dr_prepare_put_inverse(tensors, x, matrix);
     float c[8][4] = {};
-    dr_prepare_combine<precise>(matrix, at.block, p, c);
-    dr_prepare_put_score<T, pairs>(plan, score, at.block, c);
-    dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit);
+    dr_prepare_combine<precise>(matrix, block, p, c);
+    dr_prepare_put_score<T, pairs>(plan, score, block, c);
+    dr_prepare_put_exit<T, float>(plan, matrix, NULL, dr_shared_address(leaving), exit_to);
 }
 
 /* Chunks take turns as in prepare. */

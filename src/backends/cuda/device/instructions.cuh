@@ -47,6 +47,12 @@ static __device__ inline float2 dr_load_shared2(unsigned address) {
     return x;
 }
 
+/* By one access, where the compiler would make four. */
+static __device__ inline void dr_store_shared4(unsigned address, const float (&x)[4]) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+
 /* Who sees what this thread writes behind it, on the whole GPU, sees also what it has written or seen before. */
 static __device__ inline void dr_fence_device() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");

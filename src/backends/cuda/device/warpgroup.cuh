@@ -147,6 +147,14 @@ template <int unfinished> static __device__ inline void dr_group_wait() {
 
 DR_GROUP_PRODUCT(__nv_bfloat16, "bf16")
 
+/* C [64 x 64] += A [64 x 8] B [8 x 64], of floats whose last 13 bits are cut, both as rows of tiles of 32 floats. */
+static __device__ inline void dr_group_multiply_tf32(float (&c)[8][4], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" DR_GROUP_PLACES_0 DR_GROUP_PLACES_16
+                 "}, %32, %33, 1, 1, 1;"
+                 : DR_GROUP_ACCUMULATORS16(c, 0), DR_GROUP_ACCUMULATORS16(c, 4)
+                 : "l"(a), "l"(b));
+}
+
 /* Four 8 x 8 matrices of 16 bits to shared memory: lane l holds elements (l / 4, 2 (l % 4)) and the one right of it, and gives
  * the address of row l % 8 of matrix l / 8. */
 static __device__ inline void dr_store_matrices(unsigned address, const unsigned (&x)[4]) {

@@ -29,6 +29,10 @@ static inline float2 dr_load_shared2(unsigned address) {
     return *(float2 *)shared_at(address, 8);
 }
 
+static inline void dr_store_shared4(unsigned address, const float (&x)[4]) {
+    memcpy(shared_at(address, 16), x, sizeof x);
+}
+
 static inline void dr_fence_device() {}
 
 static inline float dr_exp2_near(float x) {

@@ -59,6 +59,10 @@ static inline void dr_group_multiply_tiles(__nv_bfloat16, float (&c)[columns][4]
     group_multiply(c, columns, NULL, a, turned, b, along, add != 0);
 }
 
+static inline void dr_group_multiply_tf32(float (&c)[8][4], uint64_t a, uint64_t b) {
+    group_multiply(c, 8, NULL, a, false, b, true, true, true);
+}
+
 static inline void dr_store_matrices(unsigned address, const unsigned (&x)[4]) {
     unsigned own[4] = {x[0], x[1], x[2], x[3]};
     warp_matrices(own, address, false, false);
