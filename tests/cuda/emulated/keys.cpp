@@ -9,6 +9,8 @@
  *     a bit of a key that is flipped makes a difference, so that the comparison can fail
  *     gradients of queries, keys and gates are near those by plain loops in double, where a token has one row
  *
+ * with chunks that are mild, and some of which 64 channels are not (chunkwise/mild.cuh).
+ *
  * With the diagonal scan K is 64: with 128, two thread blocks of a cluster store to one another's memory. */
 #include "block.h"
 
@@ -49,6 +51,7 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, dr_rule_find(rule), tokens, size, plan);
+    make_steep(*plan);
     lay_backward(s, call);
     for (int64_t i = 0; i < plan->blocks * plan->key_width && plan->rows.diagonal_scan; i++)
         call->chunk.scan.entry[i] = uniform(s, 0, 1);

@@ -338,14 +338,27 @@ static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, uns
 
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
-/* q, r, w: S dO, S dY, dS' U of a block's rows. */
-template <typename T, int form, int blocks>
-static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                     const keys_room &room, const keys_rows &k, int first, float (&q)[4][4], float (&r)[4][4],
-                                     float (&w)[4][4]) {
+/* Rows, and where their gradients lead. */
+template <typename T, int form>
+static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                          const keys_room &room, const keys_rows &k, char *own, int first,
+                                          const float (&w)[4][4], const mild_span *mild) {
+    const channel_results to = channel_results_of<T, form>(call, x, first);
+    made_rows<form> r;
+    make_all_rows<T, form>(call.plan.rows, shared, room, k, own, w, mild, to, r);
+    put_writes<T, form>(shared, room, to, r);
+    __syncthreads();
+    give_decays<form>(call.plan.rows, x, shared + room.alpha, k, first, r.decays);
+    store_tiles<T, form>(call, x, shared, room, k, first, to);
+}
+
+/* From S dO, S dY of the warp's products all that q and r are multiplied by decays of rows in, and of near what is of readers
+ * in the chunk; decays go from border to border of blocks. */
+template <typename T, int form>
+static __device__ inline void multiply_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                            float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {
     constexpr bool reads = form & READS;
-    const dr_cuda_rows &rows = call.plan.rows;
-    const int block = (int)(threadIdx.x / 64), column = (int)(threadIdx.x / 32) % 2 * 32, mine = block * 16;
+    const int block = product_block<T>(), column = product_column<T>(), mine = block * 16;
     const int row = mine + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
     const float *half = k.half + block * 128;
@@ -368,7 +381,6 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         join_halves(q, more_q, half, column, 1);
         if (reads) join_halves(r, more_r, half, column, 1);
     }
-    float near[4][4] = {};
 #pragma unroll 1
     for (int b = 3; b > block; b--) {
         scale_columns(w, k.total + b * 64, column);
@@ -383,16 +395,43 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         if (reads) add_readers<T, SECOND_HALF>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
-    char *own = shared + room.scaled[0] + block * 3 * OWN_BYTES;
+}
+
+/* q, r, w: S dO, S dY, dS' U of the warp's products. */
+template <typename T, int form, int blocks>
+static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                     const keys_room &room, const keys_rows &k, int first, float (&q)[4][4], float (&r)[4][4],
+                                     float (&w)[4][4]) {
+    const dr_cuda_rows &rows = call.plan.rows;
+    char *own = shared + room.scaled[0] + (int)(threadIdx.x / 64) * 3 * OWN_BYTES;
+    float near[4][4] = {};
+    bool mild = false;
+    mild_span span;
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (keys_may_be_mild<T, form>()) {
+        mild = mild_find(k, span);
+        if (mild) {
+            scale_mildly<T, form>(shared, room, k, span);
+            dr_shared_fence();
+            __syncthreads();
+            multiply_mildly<T, form>(shared, room, k, rows.scale, q, r, near, w);
+        } else {
+            make_alphas<T, form>(shared + room.alpha);
+            __syncthreads(); /* the sums are read, too */
+        }
+    }
+#endif
+    if (!mild) multiply_keys<T, form>(rows, shared, room, k, q, r, near, w);
     __syncthreads(); /* all products are made: the place of the scaled keys is free */
-    put_own(own, column, q);
-    if (reads) put_own(own + OWN_BYTES, column, r);
-    put_own(own + 2 * OWN_BYTES, column, near);
-    meet_block();
+    put_own<T>(own, q);
+    if (form & READS) put_own<T>(own + OWN_BYTES, r);
+    put_own<T>(own + 2 * OWN_BYTES, near);
+    if (mild) put_exits(shared, room, product_block<T>(), product_column<T>(), w);
+    meet_block<T>();
     if constexpr (form & MADE)
-        finish_made<T, form, blocks>(call, x, shared, room, k, own, first, column, w);
+        finish_made<T, form, blocks>(call, x, shared, room, k, own, first, w, mild ? &span : NULL);
     else
-        finish_rows<T, form>(call, x, shared, room, k, own, first, column, w);
+        finish_rows<T, form>(call, x, shared, room, k, own, first, w, mild ? &span : NULL);
 }
 
 /* What all chunks of a call have in common. */
@@ -442,7 +481,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
     }
     const unsigned thread = threadIdx.x;
-    const int row = (int)(thread / 64 * 16), side = (int)(thread / 32 % 2 * 32);
+    [[maybe_unused]] const int row = product_block<T>() * 16, side = product_column<T>();
     if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
         dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block].gain[thread], true);
         dr_copy_word(dr_shared_address(k.exit + thread), call.chunk.keep + (x.block * plan.key_width + first + thread), true);
@@ -474,8 +513,14 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         }
         if (column >= 0) {
             dr_copy_wait<1>();
+            dr_shared_fence();
             __syncthreads();
-            multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
+#ifdef DR_CUDA_WARPGROUPS
+            if constexpr (keys_grouped<T>())
+                begin_states(room, at, reads, true, true, q, r, w);
+            else
+#endif
+                multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
             const float *entry = given ? given_state(call, x, false) : NULL,
                         *beyond = given ? given_state(call, x, true) : NULL;
             if (narrow && (entry || beyond))
@@ -483,18 +528,31 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             else
                 multiply_exit<T>(room, at, exit);
             if (column == 0) {
-                make_alphas<T, form>(shared + room.alpha);
+                if constexpr (keys_may_be_mild<T, form>())
+                    mild_sum_rows<form>(shared + room.alpha, k);
+                else
+                    make_alphas<T, form>(shared + room.alpha);
                 if (thread < 64) put_gain(k, (int)thread, k.gain[thread]);
                 if constexpr (form & MADE) put_numbers(k);
             }
+#ifdef DR_CUDA_WARPGROUPS
+            if constexpr (keys_grouped<T>()) dr_group_wait<0>();
+#endif
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
                     dr_load_rest<T>(shared + place + room.stage[3], plan.rows, entry, column, first);
                 if (beyond && half == COPY_SECOND)
                     dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
+                dr_shared_fence();
                 __syncthreads();
-                multiply_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
+#ifdef DR_CUDA_WARPGROUPS
+                if constexpr (keys_grouped<T>()) {
+                    if (entry) begin_states(room, at, reads, true, false, q, r, w), dr_group_wait<0>();
+                    if (beyond) begin_states(room, at, reads, false, true, q, r, w), dr_group_wait<0>();
+                } else
+#endif
+                    multiply_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
             }
             __syncthreads(); /* the stage is read */
         }
@@ -527,6 +585,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         k.exit[thread] *= sum;
     }
     dr_copy_wait<0>();
+    dr_shared_fence(); /* of G and M */
     __syncthreads();
     if constexpr (reads && !lean && (form & ~(PAIRS | SINGLE | MADE)) != READS)
         finish_pairs<T>(call, x, shared, room, first); /* which takes registers */

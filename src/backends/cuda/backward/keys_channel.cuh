@@ -7,6 +7,7 @@
 #define DR_CUDA_KEYS_CHANNEL_CUH
 
 #include "backends/cuda/backward/keys.cuh"
+#include "backends/cuda/device/warpgroup.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, HALF = 8 }; /* rows of a half block, a warp's */
 
@@ -103,14 +104,41 @@ static __device__ inline float2 &own_at(char *own, int row, int column) {
     return *(float2 *)(own + row * 256 + ((column / 4) ^ (row % 8 * 2)) * 16 + column % 4 * 4);
 }
 
-/* The two warps of a block of rows. */
-static __device__ inline void meet_block() {
-    __barrier_sync_count(1 + threadIdx.x / 64, 64);
+/* Whether products are those of two groups of four warps, 32 channels each. */
+template <typename T> static __device__ constexpr bool keys_grouped() {
+#ifdef DR_CUDA_WARPGROUPS
+    return sizeof(T) == 2;
+#else
+    return false;
+#endif
 }
 
-/* Accumulators of a block's rows to its floats [16][64]. */
-static __device__ inline void put_own(char *own, int column, const float (&c)[4][4]) {
-    const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+/* The block of rows, and the first of the channels, of which a warp has the products. */
+template <typename T> static __device__ inline int product_block() {
+    return (int)(keys_grouped<T>() ? threadIdx.x / 32 % 4 : threadIdx.x / 64);
+}
+
+template <typename T> static __device__ inline int product_column() {
+    return (int)(keys_grouped<T>() ? threadIdx.x / 128 : threadIdx.x / 32 % 2) * 32;
+}
+
+/* The floats of the block of rows of which the warp has the products, from those of the block whose rows it takes. */
+template <typename T> static __device__ inline char *product_own(char *own) {
+    return own + (product_block<T>() - (int)(threadIdx.x / 64)) * 3 * OWN_BYTES;
+}
+
+/* The warps that have the products of a block of rows and those that take its rows. */
+template <typename T> static __device__ inline void meet_block() {
+    if (keys_grouped<T>())
+        __syncthreads();
+    else
+        __barrier_sync_count(1 + threadIdx.x / 64, 64);
+}
+
+/* Accumulators of the warp's products to a block's floats [16][64]; own: of the block whose rows it takes. */
+template <typename T> static __device__ inline void put_own(char *own, const float (&c)[4][4]) {
+    const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4), column = product_column<T>();
+    own = product_own<T>(own);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -532,32 +560,17 @@ static __device__ inline void put_writes(char *shared, const keys_room &room, co
     if (lane % 4 == 0) to.write_dot[start + lane / 4] = r.dot[0], to.square[start + lane / 4] = r.square[0];
 }
 
-/* All of it but what the gradients lead to; w: dS' U, of the block's 16 rows and 32 channels from `column` on. */
+/* All of it but what the gradients lead to; w: dS' U, of the warp's products. */
 template <typename T, int form>
 static __device__ inline void make_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                        char *own, int column, const float (&w)[4][4], const channel_results &to,
-                                        made_rows<form> &r) {
+                                        char *own, const float (&w)[4][4], const channel_results &to, made_rows<form> &r) {
     float2 near[HALF];
     take_near<form>(shared + room.alpha, own, near);
-    meet_block();
-    put_own(own + 2 * OWN_BYTES, column, w);
+    meet_block<T>();
+    put_own<T>(own + 2 * OWN_BYTES, w);
     const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to, near);
-    meet_block();
+    meet_block<T>();
     rows_far<T, form>(shared, room, k, own, before_first, near, r);
-}
-
-/* The same, and the gradients. */
-template <typename T, int form>
-static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                          const keys_room &room, const keys_rows &k, char *own, int first, int column,
-                                          const float (&w)[4][4]) {
-    const channel_results to = channel_results_of<T, form>(call, x, first);
-    made_rows<form> r;
-    make_rows<T, form>(call.plan.rows, shared, room, k, own, column, w, to, r);
-    put_writes<T, form>(shared, room, to, r);
-    __syncthreads();
-    give_decays<form>(call.plan.rows, x, shared + room.alpha, k, first, r.decays);
-    store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 
 #endif

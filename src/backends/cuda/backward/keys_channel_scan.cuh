@@ -8,7 +8,7 @@
 #ifndef DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 #define DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 
-#include "backends/cuda/backward/keys_channel.cuh"
+#include "backends/cuda/backward/keys_channel_mild.cuh"
 #include "backends/cuda/device/cluster.cuh"
 #include "backends/cuda/rows/diagonal_rows_back.cuh"
 
@@ -144,15 +144,15 @@ static __device__ inline float2 scan_through(char *shared, const keys_room &room
 /* In finish_rows' place where the scan makes the write keys. */
 template <typename T, int form, int blocks>
 static __device__ inline void finish_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
-                                          const keys_room &room, const keys_rows &k, char *own, int first, int column,
-                                          const float (&w)[4][4]) {
+                                          const keys_room &room, const keys_rows &k, char *own, int first,
+                                          const float (&w)[4][4], const mild_span *mild) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const dr_scan_number *number = scan_numbers(k) + start;
     scan_share &share = scan_share_of(shared, room, warp), &last = scan_share_of(shared, room, WARPS - 1);
     const bool tells = warp == WARPS - 1; /* it has the least to add up of what comes from behind */
     made_rows<form> r;
-    make_rows<T, form>(rows, shared, room, k, own, column, w, channel_results_of<T, form>(call, x, first), r);
+    make_all_rows<T, form>(rows, shared, room, k, own, w, mild, channel_results_of<T, form>(call, x, first), r);
 
     /* asked for long before they are needed */
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);

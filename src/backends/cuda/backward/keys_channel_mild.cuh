@@ -1,0 +1,253 @@
+/* keys_channel.cu's chunks that are mild, as prepare_mild.cuh has them: no log decay of the thread block's channels is
+ * positive, and no channel's sum is below -MILD_MOST. With G_i the sum up to row i and G that of the chunk, keys are scaled
+ * once for all pairs,
+ *
+ *     q^_i = q_i e^(G_i - G/2)      r^_i likewise, times what is left of its gain      w^_j = w_j e^(G/2 - G_j)
+ *
+ * and of what the state's part is multiplied by e^(G/2), products of whole tiles make
+ *
+ *     d_q = e^(G_i - G/2) (e^(G/2) dO S + G w^)      d_r likewise with dY and M
+ *     d_w = e^(G/2 - G_j) (G^T q^ + M^T r^ + e^(G/2) U dS')
+ *
+ * What log decays get are products of scaled keys, as they are rounded, with what stands in brackets: so pairs that do not span
+ * a row cancel in the sums over rows. */
+#ifndef DR_CUDA_KEYS_CHANNEL_MILD_CUH
+#define DR_CUDA_KEYS_CHANNEL_MILD_CUH
+
+#include "backends/cuda/backward/keys_channel.cuh"
+#include "backends/cuda/chunkwise/mild.cuh"
+
+/* Whether a form has a way for mild chunks. */
+template <typename T, int form> static __device__ constexpr bool keys_may_be_mild() {
+    return keys_grouped<T>() && !(form & (LATE | FLOATS));
+}
+
+/* ---- decays ------------------------------------------------------------------------------------------------------------- */
+
+/* Where the sum of a warp's log decays lies, until factors of blocks and halves do: [64]. */
+static __device__ inline float *mild_sum(const keys_rows &k, int warp) {
+    return warp < 4 ? k.total + warp * 64 : k.half + (WARPS + 2 + warp - 4) * 64;
+}
+
+/* Puts the sums over the warp's rows, -infinity where one is positive. */
+template <int form> static __device__ inline void mild_sum_rows(const char *alpha, const keys_rows &k) {
+    float2 sum = make_float2(0, 0);
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        if (!row_decays<form>(i)) continue;
+        const float2 g = row_pair<float, form>(alpha, i);
+        sum = make_float2(sum.x + g.x, sum.y + g.y);
+        most = fmaxf(most, fmaxf(g.x, g.y));
+    }
+    if (most > 0) sum = make_float2(-INFINITY, -INFINITY);
+    *(float2 *)(mild_sum(k, (int)(threadIdx.x / 32)) + threadIdx.x % 32 * 2) = sum;
+}
+
+/* Of the lane's channels, as powers of two: from half of the chunk's decay to before the warp's rows; that half. */
+typedef struct {
+    float2 start, half;
+} mild_span;
+
+/* Whether the chunk is mild, from the sums of all warps, and then the span. */
+static __device__ inline bool mild_find(const keys_rows &k, mild_span &span) {
+    float2 total = make_float2(0, 0), start = total;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 sum = *(const float2 *)(mild_sum(k, w) + threadIdx.x % 32 * 2);
+        if (w == (int)(threadIdx.x / 32)) start = total;
+        total = make_float2(total.x + sum.x, total.y + sum.y);
+    }
+    span.half = make_float2(0.5f * MILD_LOG2 * total.x, 0.5f * MILD_LOG2 * total.y);
+    span.start = make_float2(fmaf(MILD_LOG2, start.x, -span.half.x), fmaf(MILD_LOG2, start.y, -span.half.y));
+    return __all_sync(0xffffffffu, total.x >= -MILD_MOST && total.y >= -MILD_MOST); /* false of a NaN */
+}
+
+static __device__ inline float2 exp2_pair(float2 x) {
+    return make_float2(dr_exp2_near(x.x), dr_exp2_near(x.y));
+}
+
+static __device__ inline float2 negative(float2 x) {
+    return make_float2(-x.x, -x.y);
+}
+
+/* ---- products ----------------------------------------------------------------------------------------------------------- */
+
+#ifdef DR_CUDA_WARPGROUPS
+
+/* C += A B of the group's 32 channels, begun. A [64 x 64] a tile or its transpose, B [64 x 64] a tile from the group's column on. */
+template <bool turned> static __device__ inline void multiply_tiles(float (&c)[4][4], unsigned a, unsigned b) {
+    const uint64_t from = dr_group_operand(a, 16), with = dr_group_operand(b, 16);
+    dr_group_begin();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        dr_group_multiply_tiles<turned, false>(__nv_bfloat16(), c, dr_group_forward(from, k * (turned ? 2048 : 32)),
+                                               dr_group_forward(with, k * 2048), 1);
+}
+
+/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages, begun. */
+static __device__ inline void begin_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit,
+                                           float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
+    const unsigned column = (unsigned)dr_same_in_warp(product_column<__nv_bfloat16>()) * 2;
+    dr_group_settle(q), dr_group_settle(r), dr_group_settle(w);
+    if (entry) multiply_tiles<false>(q, at + room.stage[0], at + room.stage[3] + column);
+    if (entry && reads) multiply_tiles<false>(r, at + room.stage[1], at + room.stage[3] + column);
+    if (exit) multiply_tiles<false>(w, at + room.stage[2], at + room.stage[4] + column);
+    dr_group_commit();
+}
+
+/* Scaled keys as tiles: of writers, queries and readers; e^(G/2) of each channel. */
+template <typename T, int form>
+static __device__ inline void scale_mildly(char *shared, const keys_room &room, const keys_rows &k, const mild_span &span) {
+    const unsigned thread = dr_forget(threadIdx.x);
+    const int start = (int)(thread / 32) * HALF;
+    float2 x = span.start, up, down;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        if (row_decays<form>(i)) {
+            x = plus(MILD_LOG2, row_pair<float, form>(shared + room.alpha, thread, i), x);
+            up = exp2_pair(x), down = exp2_pair(negative(x));
+        }
+        const float2 w = row_pair<T, form>(shared + room.write, thread, i);
+        set_row<T>(shared + room.scaled[0], thread, i, times(w, down));
+        if (row_asks<form>(i))
+            set_row<T>(shared + room.scaled[1], thread, i, times(row_pair<T, form>(shared + room.query, thread, i), up));
+        else
+            set_row<T>(shared + room.scaled[1], thread, i, make_float2(0, 0));
+        if (!(form & READS)) continue;
+        const float2 r = read_pair<T, form>(row_pair<T, form>(shared + room.read, thread, i), w),
+                     rest = make_float2(k.rest[start + i], k.rest[start + i]);
+        set_row<T>(shared + room.scaled[2], thread, i, times(times(r, rest), up));
+    }
+    if (thread < 32) *(float2 *)(k.alpha + thread * 2) = exp2_pair(span.half);
+}
+
+/* From S dO, S dY, dS' U of the warp's products all that stands in brackets above: q, r, near of readers in the chunk, and w.
+ */
+template <typename T, int form>
+static __device__ inline void multiply_mildly(char *shared, const keys_room &room, const keys_rows &k, float scale,
+                                              float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {
+    constexpr bool reads = form & READS;
+    const int column = dr_same_in_warp(product_column<T>());
+    const int row = product_block<T>() * 16 + (int)(threadIdx.x % 32) / 4;
+    const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
+    const auto scaled = [&](int i) { return base + (unsigned)(room.scaled[i] + column * 2); };
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float2 half = *(const float2 *)(k.alpha + column + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float f = e % 2 ? half.y : half.x;
+            q[n][e] *= scale * f, r[n][e] *= f, w[n][e] *= f;
+        }
+    }
+    if (reads) scale_rows(r, k.split, row, 1);
+    dr_group_settle(q), dr_group_settle(r), dr_group_settle(near);
+    multiply_tiles<false>(q, scores, scaled(0));
+    if (reads) multiply_tiles<false>(r, erases, scaled(0));
+    multiply_tiles<true>(near, scores, scaled(1));
+    if (reads) multiply_tiles<true>(near, erases, scaled(2));
+    dr_group_commit();
+    dr_group_wait<0>();
+}
+
+#endif
+
+/* ---- rows --------------------------------------------------------------------------------------------------------------- */
+
+/* Two channels of a row where its scores were, units of 16 bytes exchanged by the row: what beside_pair has, but by column. */
+static __device__ inline float2 &exit_at(char *shared, const keys_room &room, int row, int column) {
+    return *(float2 *)(shared + (column < 32 ? room.score : room.erase) + row * 128 + ((column % 32 * 4) ^ (row % 8 * 16)));
+}
+
+/* Accumulators of a block's rows there. */
+static __device__ inline void put_exits(char *shared, const keys_room &room, int block, int column, const float (&c)[4][4]) {
+    const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            exit_at(shared, room, block * 16 + g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* A key as the product has it. */
+template <typename T> static __device__ inline float2 rounded(float2 x) {
+    return dr_unpack(T(), dr_pack(T(), x.x, x.y));
+}
+
+/* The warp's rows, from the last on: gradients to the tiles, and what make_rows leaves. own: [16][64] each, of q, r and near;
+ * w lies where scores were. */
+template <typename T, int form>
+static __device__ inline void make_rows_mildly(char *shared, const keys_room &room, const keys_rows &k, char *own,
+                                               const mild_span &span, const channel_results &to, made_rows<form> &made) {
+    constexpr bool reads = form & READS;
+    constexpr int steps = decay_sums<form>::steps;
+    const char *alpha = shared + room.alpha;
+    const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
+    const float2 none = make_float2(0, 0);
+    float2 x = span.start, suffix = none, prefix = none, e = none, f = none, up = none, down = none;
+    float gains[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++)
+        if (row_decays<form>(i)) x = plus(MILD_LOG2, row_pair<float, form>(alpha, i), x);
+#pragma unroll
+    for (int i = HALF - 1; i >= 0; i--) {
+        const int row = start + i;
+        if (row_asks<form>(i)) up = exp2_pair(x), down = exp2_pair(negative(x)), e = f = none;
+        const float2 w = row_pair<T, form>(shared + room.write, i), near = own_pair(own + 2 * OWN_BYTES, i),
+                     far = exit_at(shared, room, row, lane * 2), scaled = rounded<T>(times(w, down));
+        float2 all = times(down, make_float2(near.x + far.x, near.y + far.y));
+        e = plus(negative(scaled), near, e), f = plus(scaled, far, f);
+        if (row_asks<form>(i)) {
+            const float2 q = row_pair<T, form>(shared + room.query, i), got = own_pair(own, i);
+            e = plus(rounded<T>(times(q, up)), got, e);
+            set_row<T, form>(shared + room.query, i, times(up, got));
+        }
+        if (reads) {
+            const float2 held = row_pair<T, form>(shared + room.read, i), r = read_pair<T, form>(held, w),
+                         left = make_float2(k.rest[row], k.rest[row]), got = own_pair(own + OWN_BYTES, i), d_r = times(up, got),
+                         erased = times(left, d_r);
+            const float inverse = k.inverse[row], sign = to.sign[i % 2];
+            gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
+            e = plus(rounded<T>(times(times(r, left), up)), got, e);
+            if (form & MADE) {
+                __syncwarp(); /* the row's part of what comes from the exit is read */
+                beside_pair(shared, room, row) = erased;
+            } else if (form & GATED) {
+                all = plus(form & LEAN ? held : load_gate<T>(to, row), erased, all);
+                set_row<T, form>(shared + room.read, i, times(w, erased));
+            } else if (sign != 0) {
+                set_row<T, form>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
+            } else {
+                all = make_float2(all.x + erased.x, all.y + erased.y);
+            }
+        }
+        made.d_write[i] = all;
+        made.dot[i] = fmaf(w.x, all.x, w.y * all.y);
+        made.square[i] = fmaf(w.x, w.x, w.y * w.y);
+        if (!row_decays<form>(i)) continue;
+        x = plus(-MILD_LOG2, row_pair<float, form>(alpha, i), x);
+        suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
+        prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
+        made.decays.behind[i / steps] = suffix;
+        made.decays.written[i / steps] = f;
+    }
+    made.decays.decayed = false;
+    put_warp_sums(k, suffix, prefix);
+    if (reads && to.gain) {
+        dr_warp_sums<HALF>(gains);
+        if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
+    }
+}
+
+/* The rows of a chunk that is mild, or, mild NULL, of any. */
+template <typename T, int form>
+static __device__ inline void make_all_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                            char *own, const float (&w)[4][4], const mild_span *mild, const channel_results &to,
+                                            made_rows<form> &made) {
+    if constexpr (keys_may_be_mild<T, form>())
+        if (mild) return make_rows_mildly<T, form>(shared, room, k, own, *mild, to, made);
+    make_rows<T, form>(rows, shared, room, k, own, w, to, made);
+}
+
+#endif
