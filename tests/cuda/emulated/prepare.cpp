@@ -47,10 +47,10 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     const int bytes = beside ? plan.beside.groups * dr_beside_bytes(s->call) : s->call.facts.room.bytes;
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(plan, s->chain) == DR_OK, "the launch fails");
-        const dr_status status = beside ? dr_launch_prepare<T>(&plan, &s->call.tensors, NULL)
-                                        : dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, s->form, false),
-                                                         {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL,
-                                                         s->call);
+        const dr_status status =
+            beside ? dr_launch_prepare<T>(&plan, &s->call.tensors, NULL)
+                   : dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, s->form, false),
+                                    {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL, s->call);
         bool kept = true;
         for (int i = bytes; i < SHARED_SIZE; i++) kept &= shared[i] == (char)before;
         check(kept, "shared memory is written to behind what the launch asks for");
