@@ -14,6 +14,9 @@ enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
  * some chunks of a part do for the first passes; of a head with weak ones none do. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
 enum { CUT_RULES = sizeof cut_rules / sizeof *cut_rules };
+/* With a decay of each channel: chunks of all forms of the kernels for these, mild and not. */
+static const char *const channel_rules[] = {"gla", "kda", "gdn2", "pkda", "eda"};
+enum { CHANNEL_RULES = sizeof channel_rules / sizeof *channel_rules };
 static const char *const head_rules[] = {"delta_net", "gdn", "qdelta", "pgdn"};
 enum { HEAD_RULES = sizeof head_rules / sizeof *head_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
@@ -62,8 +65,19 @@ static void weaken(problem *p) {
         if (i / channels % heads == 0) decay[i] *= 0.05;
 }
 
+/* One channel of the log decays of every other 128 tokens, so that chunks there are not mild and others are. */
+static void steepen(problem *p) {
+    double *decay = p->input[DR_INPUT_LOG_DECAY];
+    const int64_t tokens = p->recurrence.layout.rows, width = p->input_count[DR_INPUT_LOG_DECAY] / tokens;
+    for (int64_t token = 0; token < tokens; token++)
+        if (token / 128 % 2 == 0) decay[token * width + 5] = -5;
+}
+
+/* What is done to the log decays that a problem has. */
+typedef enum { AS_DRAWN, WEAK, STEEP } decays;
+
 /* bare: without states, and a key head to each value head, as layers call it: kernels have instances for that. */
-static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, bool bare, bool weak,
+static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, bool bare, decays how,
                           uint64_t seed, fault *what) {
     const dr_recurrence shape = {
         .rule = rule,
@@ -77,7 +91,8 @@ static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens
     dr_random random = dr_random_start(seed, 7);
     problem *p = problem_create(rule, &shape, false, &random);
     if (bare) problem_forget_states(p);
-    if (weak) weaken(p);
+    if (how == WEAK) weaken(p);
+    if (how == STEEP) steepen(p);
     if (cu_seqlens == equal_seqlens) p->recurrence.layout.cu_seqlens = NULL;
     result want = {0};
     bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, true, &want, what) &&
@@ -97,14 +112,19 @@ bool suite_shapes(gpu *g, fault *what) {
             const bool repeats = rule.repeat > 1;
             if (repeats) rule.repeat = 3;
             const uint64_t seed = (uint64_t)(r * SIZES + s);
-            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, false, seed, what)) return false;
+            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, AS_DRAWN, seed, what)) return false;
             rule.row[0].undecayed = true;
-            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, false, seed, what))
+            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, AS_DRAWN, seed, what))
                 return false;
         }
     for (int r = 0; r < CUT_RULES; r++)
-        for (int weak = 0; weak < 2; weak++)
-            if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, weak, (uint64_t)(1000 + r), what))
+        for (decays how = AS_DRAWN; how <= WEAK; how++)
+            if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, how, (uint64_t)(1000 + r), what))
+                return false;
+    for (int r = 0; r < CHANNEL_RULES; r++)
+        for (int bare = 0; bare < 2; bare++)
+            if (!rule_is_right(g, dr_rule_find(channel_rules[r]), equal_seqlens, 128, 128, bare, STEEP, (uint64_t)(1100 + r),
+                               what))
                 return false;
     return true;
 }
@@ -151,9 +171,9 @@ bool suite_layers(gpu *g, fault *what) {
     for (int r = 0; r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
         const uint64_t seed = (uint64_t)(500 + r);
-        if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, false, seed, what)) return false;
+        if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, AS_DRAWN, seed, what)) return false;
         for (int s = 0; s < 3; s++)
-            if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, false, seed, what)) return false;
+            if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, AS_DRAWN, seed, what)) return false;
     }
     for (int r = 0; r < HEAD_RULES; r++) {
         const dr_rule *rule = dr_rule_find(head_rules[r]);

@@ -409,7 +409,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     mild_span span;
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (keys_may_be_mild<T, form>()) {
-        mild = mild_find(k, span);
+        mild = mild_find(k, span) && !(form & LATE && rows.row[0].undecayed);
         if (mild) {
             scale_mildly<T, form>(shared, room, k, span);
             dr_shared_fence();

@@ -1,13 +1,13 @@
 /* keys_channel.cu's chunks that are mild, as prepare_mild.cuh has them: no log decay of the thread block's channels is
- * positive, and no channel's sum is below -MILD_MOST. With G_i the sum up to row i and G that of the chunk, keys are scaled
+ * positive, and no channel's sum is below -MILD_MOST. With a_i the sum up to row i and a that of the chunk, keys are scaled
  * once for all pairs,
  *
- *     q^_i = q_i e^(G_i - G/2)      r^_i likewise, times what is left of its gain      w^_j = w_j e^(G/2 - G_j)
+ *     q^_i = q_i e^(a_i - a/2)      r^_i likewise, times what is left of its gain      w^_j = w_j e^(a/2 - a_j)
  *
- * and of what the state's part is multiplied by e^(G/2), products of whole tiles make
+ * and of what the state's part is multiplied by e^(a/2), products of whole tiles make
  *
- *     d_q = e^(G_i - G/2) (e^(G/2) dO S + G w^)      d_r likewise with dY and M
- *     d_w = e^(G/2 - G_j) (G^T q^ + M^T r^ + e^(G/2) U dS')
+ *     d_q = e^(a_i - a/2) (e^(a/2) dO S + G w^)      d_r likewise with dY and M
+ *     d_w = e^(a/2 - a_j) (G^T q^ + M^T r^ + e^(a/2) U dS')
  *
  * What log decays get are products of scaled keys, as they are rounded, with what stands in brackets: so pairs that do not span
  * a row cancel in the sums over rows. */
@@ -19,7 +19,7 @@
 
 /* Whether a form has a way for mild chunks. */
 template <typename T, int form> static __device__ constexpr bool keys_may_be_mild() {
-    return keys_grouped<T>() && !(form & (LATE | FLOATS));
+    return keys_grouped<T>() && !(form & FLOATS);
 }
 
 /* ---- decays ------------------------------------------------------------------------------------------------------------- */
@@ -27,6 +27,11 @@ template <typename T, int form> static __device__ constexpr bool keys_may_be_mil
 /* Where the sum of a warp's log decays lies, until factors of blocks and halves do: [64]. */
 static __device__ inline float *mild_sum(const keys_rows &k, int warp) {
     return warp < 4 ? k.total + warp * 64 : k.half + (WARPS + 2 + warp - 4) * 64;
+}
+
+/* And e^(a/2) of each channel, where parts of what the exit gives were: [64]. */
+static __device__ inline float *mild_half(const keys_rows &k) {
+    return k.half;
 }
 
 /* Puts the sums over the warp's rows, -infinity where one is positive. */
@@ -75,7 +80,8 @@ static __device__ inline float2 negative(float2 x) {
 
 #ifdef DR_CUDA_WARPGROUPS
 
-/* C += A B of the group's 32 channels, begun. A [64 x 64] a tile or its transpose, B [64 x 64] a tile from the group's column on. */
+/* C += A B of the group's 32 channels, begun. A [64 x 64] a tile or its transpose, B [64 x 64] a tile from the group's column
+ * on. */
 template <bool turned> static __device__ inline void multiply_tiles(float (&c)[4][4], unsigned a, unsigned b) {
     const uint64_t from = dr_group_operand(a, 16), with = dr_group_operand(b, 16);
     dr_group_begin();
@@ -96,7 +102,7 @@ static __device__ inline void begin_states(const keys_room &room, unsigned at, b
     dr_group_commit();
 }
 
-/* Scaled keys as tiles: of writers, queries and readers; e^(G/2) of each channel. */
+/* Scaled keys as tiles: of writers, queries and readers; e^(a/2) of each channel. */
 template <typename T, int form>
 static __device__ inline void scale_mildly(char *shared, const keys_room &room, const keys_rows &k, const mild_span &span) {
     const unsigned thread = dr_forget(threadIdx.x);
@@ -119,7 +125,7 @@ static __device__ inline void scale_mildly(char *shared, const keys_room &room, 
                      rest = make_float2(k.rest[start + i], k.rest[start + i]);
         set_row<T>(shared + room.scaled[2], thread, i, times(times(r, rest), up));
     }
-    if (thread < 32) *(float2 *)(k.alpha + thread * 2) = exp2_pair(span.half);
+    if (thread < 32) *(float2 *)(mild_half(k) + thread * 2) = exp2_pair(span.half);
 }
 
 /* From S dO, S dY, dS' U of the warp's products all that stands in brackets above: q, r, near of readers in the chunk, and w.
@@ -134,7 +140,7 @@ static __device__ inline void multiply_mildly(char *shared, const keys_room &roo
     const auto scaled = [&](int i) { return base + (unsigned)(room.scaled[i] + column * 2); };
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const float2 half = *(const float2 *)(k.alpha + column + 8 * n + threadIdx.x % 4 * 2);
+        const float2 half = *(const float2 *)(mild_half(k) + column + 8 * n + threadIdx.x % 4 * 2);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float f = e % 2 ? half.y : half.x;

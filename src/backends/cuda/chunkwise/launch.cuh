@@ -59,7 +59,7 @@ static dr_prepare_call dr_prepare_call_of(const dr_cuda_chunk_plan &plan, const 
                                           dr_prepare_form form) {
     const bool channel = plan.rows.channel_decay;
     const dr_prepare_room room = channel ? dr_channel_lay(plan, sizeof(T)) : dr_prepare_lay(plan, sizeof(T));
-    return {plan, tensors, dr_prepare_facts_of(plan, form, room, sizeof(T), channel ? dr_channel_blocks<T>() : 0)};
+    return {plan, tensors, dr_prepare_facts_of(plan, form, room, sizeof(T), channel)};
 }
 
 template <typename T>

@@ -127,7 +127,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_meet<groups>();
         dr_inside_make<T, dr_prepare_scan_channels(form), groups>(plan, tensors, x, early, scan, reader, writer);
     }
-    if constexpr (groups == 1 && !pairs && !gated) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
+    if constexpr (groups == 1) dr_prepare_expect<T>(call, blockIdx.x, scans && plan.length);
     dr_copy_wait<0>();
     dr_meet<groups>();
     if constexpr (scans)

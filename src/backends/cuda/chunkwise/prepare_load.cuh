@@ -66,8 +66,8 @@ typedef struct {
     bool plain;               /* one row a token, a tile for read and write keys, and whole chunks are copied as they lie: */
     dr_plain_rows key, query; /* keys are write keys or, with plan.scan_inside, what these are made of */
     dr_prepare_part part[3];  /* what the tiles come from; not of DR_PREPARE_ANY */
-    unsigned ahead, share;    /* so many blocks on is the one that begins when this one ends, 0: that is not known; a head's
-                                 share of a chunk's tokens */
+    dr_plain_rows asked[4];   /* tensors of which the second-level cache is asked for a later chunk's tokens: so many blocks */
+    unsigned ahead, share;    /* on, 0: of none; each head for a share of these */
     int sums;                 /* so many of a sequence's first chunks have their key + lambda query stored */
     bool late;                /* dr_finish_rows has something to do */
     bool dots;                /* a gain is made of r . w */
@@ -439,8 +439,8 @@ static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const
         dr_load_rows<T, pairs ? 2 : 0>(call.plan, x, writer, room.reader ? reader : NULL, query);
 }
 
-/* Asks the second-level cache for keys and queries of the chunk that begins when this one ends: of its tokens, which lie one
- * behind the other, each head for as many. index: as dr_prepare_find has it. */
+/* Asks the second-level cache for what a chunk is made of that begins a little later: of its tokens, which lie one behind the
+ * other, each head for as many. index: as dr_prepare_find has it. */
 template <typename T>
 static __device__ inline void dr_prepare_expect(const dr_prepare_call &call, unsigned index, bool in_turn) {
 #ifdef DR_CUDA_WARPGROUPS
@@ -448,11 +448,11 @@ static __device__ inline void dr_prepare_expect(const dr_prepare_call &call, uns
     index += facts.ahead;
     if (facts.ahead == 0 || index >= (unsigned)call.plan.blocks || dr_copy_thread() != 0) return;
     const dr_prepare_block x = dr_prepare_find<true>(call, index, in_turn);
-    if (x.alive < 64) return;
+    if (x.place.tokens < call.plan.chunk) return;
     const unsigned first = (unsigned)x.place.first + (unsigned)x.head * facts.share;
-    const dr_plain_rows &key = facts.key, &query = facts.query;
-    dr_bulk_prefetch(key.at + (uint64_t)first * key.token, facts.share * key.token);
-    dr_bulk_prefetch(query.at + (uint64_t)first * query.token, facts.share * query.token);
+#pragma unroll
+    for (const dr_plain_rows &rows : facts.asked)
+        if (rows.at) dr_bulk_prefetch(rows.at + (uint64_t)first * rows.token, facts.share * rows.token);
 #endif
 }
 
@@ -529,17 +529,19 @@ static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan)
     return first.read == DR_READ_GATED_KEY && first.write == DR_WRITE_KEY ? DR_PREPARE_GATED : DR_PREPARE_ANY;
 }
 
-static inline void dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_form form, dr_prepare_facts *facts) {
+/* Returns how many parts there are. */
+static inline int dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_form form, dr_prepare_facts *facts) {
     const dr_prepare_room &room = facts->room;
     int parts = 0;
     const auto add = [&](dr_input input, int tile, int first) { facts->part[parts++] = {input, tile, first}; };
-    if (form == DR_PREPARE_ANY) return;
+    if (form == DR_PREPARE_ANY) return 0;
     if (dr_prepare_scans(form))
         add(DR_INPUT_KEY, room.reader, 0);
     else
         for (int i = 0; i < rows.steps; i++) add(dr_row_written(&rows.row[i]), room.writer, i);
     if (form == DR_PREPARE_GATED) add(DR_INPUT_ERASE_GATE, room.reader, 0);
     add(DR_INPUT_QUERY, room.query, rows.steps - 1);
+    return parts;
 }
 
 /* Whether the gain of any row is made of r . w, which is 0 where no row reads. */
@@ -557,9 +559,23 @@ static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int elemen
     return rows;
 }
 
-/* blocks: thread blocks of a multiprocessor that ask for tiles ahead, or 0. */
+/* Of inputs whose tokens lie one behind the other. A chunk begins some 3 us after one that is half as many blocks before it as
+ * there are multiprocessors; asked for much earlier, it is often no longer there. */
+static inline void dr_prepare_find_asked(const dr_cuda_chunk_plan &plan, int element, int parts, dr_prepare_facts *facts) {
+    const dr_cuda_rows &rows = plan.rows;
+    facts->ahead = (unsigned)plan.processors / 2, facts->share = (unsigned)(plan.chunk / plan.value_heads);
+    for (int i = 0; i <= parts; i++) {
+        const bool decay = i == parts;
+        const dr_cuda_input &input = rows.input[decay ? DR_INPUT_LOG_DECAY : facts->part[i].input];
+        const int width = (decay ? rows.value_heads : rows.key_heads) * rows.key_size;
+        if (input.token == width)
+            facts->asked[i] = {(const char *)input.at, (uint32_t)(width * (decay ? (int)sizeof(float) : element)), 0};
+    }
+}
+
+/* channel: with a decay of each. */
 static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &plan, dr_prepare_form form,
-                                                   const dr_prepare_room &room, int element, int blocks) {
+                                                   const dr_prepare_room &room, int element, bool channel) {
     const dr_cuda_rows &rows = plan.rows;
     const bool scans = plan.scan_inside;
     const dr_source key = scans ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
@@ -569,11 +585,10 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     facts.by = dr_block_dividers_of(plan), facts.group = dr_divider_of(rows.group);
     facts.plain =
         rows.steps == 1 && (scans || !room.reader) && rows.aligned && rows.key_size == plan.key_width && key.at && query.at;
-    dr_prepare_find_parts(rows, form, &facts);
+    const int parts = dr_prepare_find_parts(rows, form, &facts);
     if (facts.plain) facts.key = dr_plain_rows_of(key, element), facts.query = dr_plain_rows_of(query, element);
-    if (facts.plain && blocks && plan.length && 64 % plan.value_heads == 0 && key.token == rows.key_heads * rows.key_size &&
-        query.token == key.token)
-        facts.ahead = (unsigned)(plan.processors * blocks), facts.share = 64 / (unsigned)plan.value_heads;
+    if (channel && form != DR_PREPARE_ANY && plan.length && rows.aligned && plan.chunk % plan.value_heads == 0)
+        dr_prepare_find_asked(plan, element, parts, &facts);
     if (plan.reader_sum && plan.parts > 1) /* the first pass leaves out the last part, whose first chunks trim_parts looks at */
         facts.sums = plan.length && !plan.trims ? (plan.sequence_parts - 1) * plan.part_chunks : INT32_MAX;
     facts.late = !scans && room.reader && dr_rows_late(rows);

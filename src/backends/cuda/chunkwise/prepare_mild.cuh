@@ -1,11 +1,11 @@
 /* Scores with a decay of each channel, of mild chunks: none of their log decays is positive, and those of no channel sum to
- * less than -MILD_MOST. With G_i a channel's sum up to row i and G that of the chunk,
+ * less than -MILD_MOST. With a_i a channel's sum up to row i and a that of the chunk,
  *
- *     r_i e^(G_i - G/2)      q_i e^(G_i - G/2)      w_j e^(G/2 - G_j)
+ *     r_i e^(a_i - a/2)      q_i e^(a_i - a/2)      w_j e^(a/2 - a_j)
  *
  * are then numbers that a float holds, since no exponent leaves +-MILD_MOST / 2. So of a slice of 32 channels they are tables,
- * all of whose scores are tf32 products of a warp group, and times e^(G/2) they are what leaves. A product of two of them is as
- * exact as r_i w_j e^(G_i - G_j): each rounds what it is made of, and nothing cancels. What stands above the diagonal may be
+ * all of whose scores are tf32 products of a warp group, and times e^(a/2) they are what leaves. A product of two of them is as
+ * exact as r_i w_j e^(a_i - a_j): each rounds what it is made of, and nothing cancels. What stands above the diagonal may be
  * infinite; masks leave it out by choosing.
  *
  * Other chunks go by prepare_slices.cuh, which takes no quotient of decays. So it follows from a chunk's data which way it
