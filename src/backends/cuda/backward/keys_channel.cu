@@ -5,7 +5,7 @@
  * A pair of rows in different blocks takes f = head (start of the reader's block to the reader) * the blocks between * tail
  * (writer to the end of its block); the sum over the blocks between is nested, each step multiplying what came so far, the
  * state's part first, by one block's factor. Pairs between the halves of a block go the same way. No quotient, no positive
- * exponent.
+ * exponent. Mild chunks have a shorter way (keys_channel_mild.cuh).
  *
  * What is left, pairs in one half and all that depends on a row and a channel alone, is done after the accumulators have passed
  * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
@@ -352,8 +352,8 @@ static __device__ inline void finish_rows(const dr_cuda_backward_call &call, con
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 
-/* From S dO, S dY of the warp's products all that q and r are multiplied by decays of rows in, and of near what is of readers
- * in the chunk; decays go from border to border of blocks. */
+/* From S dO, S dY, dS' U of the warp's products: q and r but for the decay from the start of the row's half of its block, w but
+ * for that to its end, and likewise near, of readers in the chunk. Decays go from border to border of blocks. */
 template <typename T, int form>
 static __device__ inline void multiply_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                             float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {

@@ -2,10 +2,11 @@
  * decayed readers, which are stored.
  *
  *     scan      with plan.scan_inside, before all else: W of the keys, which are R (rows/diagonal_rows.cuh)
- *     slices    scores, decayed readers and write keys, 32 channels at a time (prepare_slices.cuh)
+ *     slices    scores, decayed readers and write keys, 32 channels at a time: of mild chunks (prepare_mild.cuh), of all others
+ *               (prepare_slices.cuh)
  *     the rest  masks and gains, the inverse, P' and X as in prepare.cuh
  *
- * Every factor is a product of decays, none a quotient, so 0 and underflow need no care. */
+ * But in mild chunks every factor is a product of decays, none a quotient, so 0 and underflow need no care. */
 #ifndef DR_CUDA_PREPARE_CHANNEL_CUH
 #define DR_CUDA_PREPARE_CHANNEL_CUH
 
