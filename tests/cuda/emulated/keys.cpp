@@ -9,7 +9,8 @@
  *     a bit of a key that is flipped makes a difference, so that the comparison can fail
  *     gradients of queries, keys and gates are near those by plain loops in double, where a token has one row
  *
- * with chunks that are mild, and some of which 64 channels are not (chunkwise/mild.cuh).
+ * with chunks that are mild, and some of which 64 channels are not (chunkwise/mild.cuh); and what mild chunks leave is near
+ * what the longer way makes of the same numbers.
  *
  * With the diagonal scan K is 64: with 128, two thread blocks of a cluster store to one another's memory. */
 #include "block.h"
@@ -149,6 +150,56 @@ static void check_against_loops(const setting *s) {
         check_chunk(s, block);
 }
 
+/* ---- mild chunks against all others -------------------------------------------------------------------------------------- */
+
+/* What a run has left of each gradient, and of parts that later stages add up. */
+static std::vector<std::vector<double>> gradients_of(const setting *s) {
+    const dr_cuda_backward_call &call = s->call;
+    const dr_cuda_rows &rows = call.plan.rows;
+    std::vector<std::vector<double>> all;
+    const auto add = [&](const void *at, int64_t count, bool vector) {
+        std::vector<double> values((size_t)(at ? count : 0));
+        for (size_t i = 0; i < values.size(); i++)
+            values[i] = vector ? element(at, (int64_t)i) : (double)((const float *)at)[i];
+        all.push_back(values);
+    };
+    for (int n = 0; n < DR_INPUTS; n++)
+        if (rows.input[n].gradient)
+            add(rows.input[n].gradient, dr_recurrence_input_count(&s->recurrence, (dr_input)n),
+                dr_input_is_vector((dr_input)n));
+    const int64_t parts = call.plan.blocks * call.plan.key_width; /* a number for each row of each 64 channels */
+    if (call.plan.reads) add(call.back.gain_part, parts, false);
+    if (!rows.diagonal_scan) return all;
+    add(call.back.scan_gain_part, parts, false);
+    add(call.back.scan_decay_part, parts, false);
+    return all;
+}
+
+/* Log decays of each chunk's first token, of a channel of each 64. One that is positive, be it ever so small, sends the chunk
+ * the longer way. */
+static void begin_chunks(const dr_cuda_chunk_plan &plan, float log_decay) {
+    const dr_cuda_input &decays = plan.rows.input[DR_INPUT_LOG_DECAY];
+    for (int64_t token = 0; token < plan.tokens; token++)
+        for (int head = 0; head < HEADS && token % plan.length % plan.chunk == 0; head++)
+            for (int k = 0; k < plan.key_width; k += 64)
+                ((float *)decays.at)[dr_input_index(decays, token, 0, head) + k] = log_decay;
+}
+
+static void check_ways(setting *s) {
+    begin_chunks(s->call.plan, 0);
+    run(s, true, 0, false, BEFORE);
+    const auto mild = gradients_of(s);
+    begin_chunks(s->call.plan, 1e-30f);
+    run(s, true, 0, false, BEFORE);
+    const auto other = gradients_of(s);
+    check(mild != other, "mild chunks go the same way as all others");
+    for (size_t i = 0; i < mild.size(); i++) {
+        distance d = {};
+        for (size_t j = 0; j < mild[i].size(); j++) add_distance(&d, mild[i][j], other[i][j]);
+        check_near(d, "mild chunks leave other gradients than they would by the longer way");
+    }
+}
+
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
 static void check_rule(const char *rule, keys_kernel general, int tokens, int size) {
@@ -159,6 +210,7 @@ static void check_rule(const char *rule, keys_kernel general, int tokens, int si
         check(choose_form<T>(s.call) != general, "there is no lean form of the rule");
         check_instances([&](bool lean, auto... how) { return run(&s, lean, how...); }, [&] { check_against_loops(&s); },
                         (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * size);
+        check_ways(&s);
     });
 }
 
