@@ -321,6 +321,26 @@ template <int form> static __device__ inline void take_near(const char *alpha, c
     }
 }
 
+/* What row i's read key gets, if not as floats: to where the scan takes it, to a gate and the write key (all), to an input of
+ * its own, or to the write key. held: as read_pair has it. */
+template <typename T, int form>
+static __device__ inline void lead_read(char *shared, const keys_room &room, const channel_results &to, int i, float2 w,
+                                        float2 held, float2 got, float2 &all) {
+    const int row = (int)(threadIdx.x / 32) * HALF + i;
+    const float sign = to.sign[i % 2];
+    if (form & MADE) {
+        __syncwarp(); /* what was in the row's place is read */
+        beside_pair(shared, room, row) = got;
+    } else if (form & GATED) {
+        all = plus(form & LEAN ? held : load_gate<T>(to, row), got, all);
+        set_row<T, form>(shared + room.read, i, times(w, got));
+    } else if (sign != 0) {
+        set_row<T, form>(shared + room.read, i, make_float2(sign * got.x, sign * got.y));
+    } else {
+        all = make_float2(all.x + got.x, all.y + got.y);
+    }
+}
+
 /* Readers of the warp's rows, and writers as far as readers of the chunk go. own: twice [16][64]: in, d_query and d_read
  * without the decays from the border of the half; out, e of each token in its last row (what goes into the suffix sum over rows
  * but for what writers take) and what the write key has got of its own row, of its read key too where that leads to it. near:
@@ -329,7 +349,7 @@ template <int form> static __device__ inline void take_near(const char *alpha, c
 template <typename T, int form>
 static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                           char *own, const channel_results &to, float2 (&near)[HALF]) {
-    constexpr bool reads = form & READS, undecayed = form & LATE, gated = form & GATED, floats = form & FLOATS;
+    constexpr bool reads = form & READS, undecayed = form & LATE, floats = form & FLOATS;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
@@ -389,7 +409,7 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
         }
         if (reads) {
-            const float inverse = k.inverse[row], sign = to.sign[i % 2];
+            const float inverse = k.inverse[row];
             gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
             const float2 erased = times(left, d_r), read = times(r, erased);
             if (late && i > 0) {
@@ -400,19 +420,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
             } else {
                 e = make_float2(e.x + read.x, e.y + read.y);
             }
-            if (form & MADE) {
-                __syncwarp(); /* the row's scores are read */
-                beside_pair(shared, room, row) = erased;
-            } else if (floats) {
+            if (floats)
                 put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
-            } else if (gated) {
-                all = plus(form & LEAN ? held : load_gate<T>(to, row), erased, all);
-                set_row<T, form>(shared + room.read, i, times(w, erased));
-            } else if (sign != 0) {
-                set_row<T, form>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
-            } else {
-                all = make_float2(all.x + erased.x, all.y + erased.y);
-            }
+            else
+                lead_read<T, form>(shared, room, to, i, w, held, erased, all);
         } else if (floats && to.read) {
             put_floats(to, to.read, row, none);
         }

@@ -213,20 +213,10 @@ static __device__ inline void make_rows_mildly(char *shared, const keys_room &ro
             const float2 held = row_pair<T, form>(shared + room.read, i), r = read_pair<T, form>(held, w),
                          left = make_float2(k.rest[row], k.rest[row]), got = own_pair(own + OWN_BYTES, i), d_r = times(up, got),
                          erased = times(left, d_r);
-            const float inverse = k.inverse[row], sign = to.sign[i % 2];
+            const float inverse = k.inverse[row];
             gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
             e = plus(rounded<T>(times(times(r, left), up)), got, e);
-            if (form & MADE) {
-                __syncwarp(); /* the row's part of what comes from the exit is read */
-                beside_pair(shared, room, row) = erased;
-            } else if (form & GATED) {
-                all = plus(form & LEAN ? held : load_gate<T>(to, row), erased, all);
-                set_row<T, form>(shared + room.read, i, times(w, erased));
-            } else if (sign != 0) {
-                set_row<T, form>(shared + room.read, i, make_float2(sign * erased.x, sign * erased.y));
-            } else {
-                all = make_float2(all.x + erased.x, all.y + erased.y);
-            }
+            lead_read<T, form>(shared, room, to, i, w, held, erased, all);
         }
         made.d_write[i] = all;
         made.dot[i] = fmaf(w.x, all.x, w.y * all.y);
