@@ -263,6 +263,21 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
     }
 }
 
+/* The same, but that a warp group's products are only begun, or, what a given state lost (often false), made one after another.
+ */
+template <typename T, bool often>
+static __device__ inline void begin_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
+                                           int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
+    if constexpr (!dr_groups_multiply<T>()) {
+        multiply_states<T, often>(room, at, reads, entry, exit, row, column, q, r, w);
+    } else if constexpr (often) {
+        begin_tiles(room, at, reads, true, true, q, r, w);
+    } else {
+        if (entry) begin_tiles(room, at, reads, true, false, q, r, w), finish_tiles<T>();
+        if (exit) begin_tiles(room, at, reads, false, true, q, r, w), finish_tiles<T>();
+    }
+}
+
 /* What the exit gives the decays, S . dS' of every channel, over the 64 columns of V in the stages: the diagonal of S^T dS'. A
  * warp takes 16 channels and half of the columns. */
 template <typename T> static __device__ inline void multiply_exit(const keys_room &room, unsigned at, float (&exit)[2][4]) {
@@ -407,7 +422,6 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     float near[4][4] = {};
     bool mild = false;
     mild_span span;
-#ifdef DR_CUDA_WARPGROUPS
     if constexpr (keys_may_be_mild<T, form>()) {
         mild = mild_find(k, span) && !(form & LATE && rows.row[0].undecayed);
         if (mild) {
@@ -420,7 +434,6 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
             __syncthreads(); /* the sums are read, too */
         }
     }
-#endif
     if (!mild) multiply_keys<T, form>(rows, shared, room, k, q, r, near, w);
     __syncthreads(); /* all products are made: the place of the scaled keys is free */
     put_own<T>(own, q);
@@ -481,7 +494,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
     }
     const unsigned thread = threadIdx.x;
-    [[maybe_unused]] const int row = product_block<T>() * 16, side = product_column<T>();
+    const int row = product_block<T>() * 16, side = product_column<T>();
     if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
         dr_copy_word(dr_shared_address(k.gain + thread), &call.chunk.factors[x.block].gain[thread], true);
         dr_copy_word(dr_shared_address(k.exit + thread), call.chunk.keep + (x.block * plan.key_width + first + thread), true);
@@ -515,12 +528,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
             dr_copy_wait<1>();
             dr_shared_fence();
             __syncthreads();
-#ifdef DR_CUDA_WARPGROUPS
-            if constexpr (keys_grouped<T>())
-                begin_states(room, at, reads, true, true, q, r, w);
-            else
-#endif
-                multiply_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
+            begin_states<T, true>(room, at, reads, true, true, row, side, q, r, w);
             const float *entry = given ? given_state(call, x, false) : NULL,
                         *beyond = given ? given_state(call, x, true) : NULL;
             if (narrow && (entry || beyond))
@@ -535,9 +543,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
                 if (thread < 64) put_gain(k, (int)thread, k.gain[thread]);
                 if constexpr (form & MADE) put_numbers(k);
             }
-#ifdef DR_CUDA_WARPGROUPS
-            if constexpr (keys_grouped<T>()) dr_group_wait<0>();
-#endif
+            finish_tiles<T>();
             if (narrow && (entry || beyond)) {
                 __syncthreads();
                 if (entry && half == COPY_FIRST)
@@ -546,13 +552,7 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
                     dr_load_rest<T>(shared + place + room.stage[4], plan.rows, beyond, column, first);
                 dr_shared_fence();
                 __syncthreads();
-#ifdef DR_CUDA_WARPGROUPS
-                if constexpr (keys_grouped<T>()) {
-                    if (entry) begin_states(room, at, reads, true, false, q, r, w), dr_group_wait<0>();
-                    if (beyond) begin_states(room, at, reads, false, true, q, r, w), dr_group_wait<0>();
-                } else
-#endif
-                    multiply_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
+                begin_states<T, false>(room, at, reads, entry, beyond, row, side, q, r, w);
             }
             __syncthreads(); /* the stage is read */
         }

@@ -104,22 +104,14 @@ static __device__ inline float2 &own_at(char *own, int row, int column) {
     return *(float2 *)(own + row * 256 + ((column / 4) ^ (row % 8 * 2)) * 16 + column % 4 * 4);
 }
 
-/* Whether products are those of two groups of four warps, 32 channels each. */
-template <typename T> static __device__ constexpr bool keys_grouped() {
-#ifdef DR_CUDA_WARPGROUPS
-    return sizeof(T) == 2;
-#else
-    return false;
-#endif
-}
-
-/* The block of rows, and the first of the channels, of which a warp has the products. */
+/* The block of rows, and the first of the channels, of which a warp has the products: where these are a warp group's, each of
+ * two groups has 32 channels. */
 template <typename T> static __device__ inline int product_block() {
-    return (int)(keys_grouped<T>() ? threadIdx.x / 32 % 4 : threadIdx.x / 64);
+    return (int)(dr_groups_multiply<T>() ? threadIdx.x / 32 % 4 : threadIdx.x / 64);
 }
 
 template <typename T> static __device__ inline int product_column() {
-    return (int)(keys_grouped<T>() ? threadIdx.x / 128 : threadIdx.x / 32 % 2) * 32;
+    return (int)(dr_groups_multiply<T>() ? threadIdx.x / 128 : threadIdx.x / 32 % 2) * 32;
 }
 
 /* The floats of the block of rows of which the warp has the products, from those of the block whose rows it takes. */
@@ -129,7 +121,7 @@ template <typename T> static __device__ inline char *product_own(char *own) {
 
 /* The warps that have the products of a block of rows and those that take its rows. */
 template <typename T> static __device__ inline void meet_block() {
-    if (keys_grouped<T>())
+    if (dr_groups_multiply<T>())
         __syncthreads();
     else
         __barrier_sync_count(1 + threadIdx.x / 64, 64);

@@ -19,7 +19,7 @@
 
 /* Whether a form has a way for mild chunks. */
 template <typename T, int form> static __device__ constexpr bool keys_may_be_mild() {
-    return keys_grouped<T>() && !(form & FLOATS);
+    return dr_groups_multiply<T>() && !(form & FLOATS);
 }
 
 /* ---- decays ------------------------------------------------------------------------------------------------------------- */
@@ -91,15 +91,26 @@ template <bool turned> static __device__ inline void multiply_tiles(float (&c)[4
                                                dr_group_forward(with, k * 2048), 1);
 }
 
-/* q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages, begun. */
-static __device__ inline void begin_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit,
-                                           float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
+#endif
+
+/* Where products are a warp group's: q += dO S, r += dY S, w += U dS' over the 64 columns of V in the stages, begun. */
+static __device__ inline void begin_tiles(const keys_room &room, unsigned at, bool reads, bool entry, bool exit,
+                                          float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {
+#ifdef DR_CUDA_WARPGROUPS
     const unsigned column = (unsigned)dr_same_in_warp(product_column<__nv_bfloat16>()) * 2;
     dr_group_settle(q), dr_group_settle(r), dr_group_settle(w);
     if (entry) multiply_tiles<false>(q, at + room.stage[0], at + room.stage[3] + column);
     if (entry && reads) multiply_tiles<false>(r, at + room.stage[1], at + room.stage[3] + column);
     if (exit) multiply_tiles<false>(w, at + room.stage[2], at + room.stage[4] + column);
     dr_group_commit();
+#endif
+}
+
+/* Until what was begun is there. */
+template <typename T> static __device__ inline void finish_tiles() {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (dr_groups_multiply<T>()) dr_group_wait<0>();
+#endif
 }
 
 /* Scaled keys as tiles: of writers, queries and readers; e^(a/2) of each channel. */
@@ -133,6 +144,7 @@ static __device__ inline void scale_mildly(char *shared, const keys_room &room, 
 template <typename T, int form>
 static __device__ inline void multiply_mildly(char *shared, const keys_room &room, const keys_rows &k, float scale,
                                               float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {
+#ifdef DR_CUDA_WARPGROUPS
     constexpr bool reads = form & READS;
     const int column = dr_same_in_warp(product_column<T>());
     const int row = product_block<T>() * 16 + (int)(threadIdx.x % 32) / 4;
@@ -155,9 +167,8 @@ static __device__ inline void multiply_mildly(char *shared, const keys_room &roo
     if (reads) multiply_tiles<true>(near, erases, scaled(2));
     dr_group_commit();
     dr_group_wait<0>();
-}
-
 #endif
+}
 
 /* ---- rows --------------------------------------------------------------------------------------------------------------- */
 

@@ -408,7 +408,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
 template <typename T, int groups, dr_prepare_form form, typename function>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_prepare_warpgroups<T>(), scans = dr_prepare_scans(form),
+    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_groups_multiply<T>(), scans = dr_prepare_scans(form),
                    lean = form != DR_PREPARE_ANY;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;

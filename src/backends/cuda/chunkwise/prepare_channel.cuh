@@ -86,7 +86,7 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, const dr
 template <typename T, bool pairs, dr_prepare_form form, int groups, typename function>
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
-    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_prepare_warpgroups<T>(), scans = dr_prepare_scans(form),
+    constexpr bool precise = sizeof(T) == 4, warpgroups = dr_groups_multiply<T>(), scans = dr_prepare_scans(form),
                    lean = form != DR_PREPARE_ANY, linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
                    totals = form == DR_PREPARE_PLAIN || linear; /* there is no tile of readers */
     constexpr bool scales = warpgroups && lean;                 /* mild chunks */
@@ -111,14 +111,12 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_slice_fetch<pairs>(at, decay, rows.key_size - at.channel, rows.aligned, g);
     dr_inside_early early;
     dr_prepare_load<T, pairs, form>(call, x, shared);
-#ifdef DR_CUDA_WARPGROUPS
     dr_mild_tables &mild_tables = *(dr_mild_tables *)(shared + room.made);
     if constexpr (scales) {
         float sum[4];
         dr_mild_sum<pairs>(plan, x, at.block, sum);
         dr_put_four<float>(&mild_tables.sum[at.block][i % 32 * 4], sum);
     }
-#endif
     if constexpr (scans) early = dr_inside_ask(plan, tensors, x);
     const dr_map_gain_inputs gain_inputs = dr_prepare_gain_inputs<form, pairs>(rows, x, i < 64 ? i : x.alive);
     if constexpr (scans) {
@@ -143,7 +141,6 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     int block = at.block; /* whose scores the warp has */
     T *const reader_to = (T *)tensors.reader + tile, *const exit_to = (T *)tensors.exit + tile;
     T *const query_to = (T *)tensors.query + x.block * plan.query_rows * plan.key_width;
-#ifdef DR_CUDA_WARPGROUPS
     dr_mild_span span;
     if constexpr (scales) mild = dr_mild_find(mild_tables, at.block, span);
     if (mild) {
@@ -162,7 +159,6 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
             dr_meet<groups>();
         }
     }
-#endif
     if (!mild) {
         if (scales) dr_meet<groups>(); /* the sums are read */
         float own_l[2][4] = {}, own_p[2][4] = {};
@@ -204,11 +200,9 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         dr_put_factors(tensors.factors[x.block], i, factors);
     }
     dr_meet<groups>();
-#ifdef DR_CUDA_WARPGROUPS
     if (mild)
         dr_mild_mask<pairs>(rows.scale, gain, block, l, p);
     else
-#endif
         dr_channel_mask<pairs>(rows, results, gain, block, l, p);
     float *matrix = &results.matrix[0][0];
     if (reads) dr_matrix_put<!warpgroups>(l, block, matrix);

@@ -16,8 +16,6 @@
 #include "backends/cuda/chunkwise/mild.cuh"
 #include "backends/cuda/chunkwise/prepare_slices.cuh"
 
-#ifdef DR_CUDA_WARPGROUPS
-
 /* Tables of one slice of channels, rows of 128 bytes as products want them. Behind them, out of the way of what comes before
  * the slices: of each block of 16 rows the sums of log decays. */
 typedef struct {
@@ -174,6 +172,7 @@ static __device__ inline void dr_mild_tabulate(const dr_cuda_chunk_plan &plan, d
 
 /* Adds the slice's scores: rows 16 warp .., all columns. */
 template <bool reads> static __device__ inline void dr_mild_scores(unsigned tables, float (&l)[8][4], float (&p)[8][4]) {
+#ifdef DR_CUDA_WARPGROUPS
     const uint64_t r = dr_group_operand(tables + offsetof(dr_mild_tables, reader), 16),
                    q = dr_group_operand(tables + offsetof(dr_mild_tables, query), 16),
                    w = dr_group_operand(tables + offsetof(dr_mild_tables, writer), 16);
@@ -185,6 +184,7 @@ template <bool reads> static __device__ inline void dr_mild_scores(unsigned tabl
     }
     dr_group_commit();
     dr_group_wait<0>();
+#endif
 }
 
 /* Masks, gains and scale; what tf32 has cut from both operands is lifted. */
@@ -205,5 +205,4 @@ static __device__ inline void dr_mild_mask(float scale, const float *gains, int 
         }
 }
 
-#endif
 #endif

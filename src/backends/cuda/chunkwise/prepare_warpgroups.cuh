@@ -13,15 +13,6 @@
 /* Bytes of both halves of a 64 x 64 matrix, as tiles. */
 enum { DR_HALVES_BYTES = 2 * 64 * 64 * 2 };
 
-/* Whether its products are these. */
-template <typename T> static __device__ constexpr bool dr_prepare_warpgroups() {
-#ifdef DR_CUDA_WARPGROUPS
-    return sizeof(T) == 2;
-#else
-    return false;
-#endif
-}
-
 #ifdef DR_CUDA_WARPGROUPS
 
 /* x, y as a pair of the type, and what is lost by that. */

@@ -11,6 +11,15 @@
 #define DR_CUDA_WARPGROUPS 1
 #endif
 
+/* Whether products of a type can be those of a warp group. */
+template <typename T> static __device__ constexpr bool dr_groups_multiply() {
+#ifdef DR_CUDA_WARPGROUPS
+    return sizeof(T) == 2;
+#else
+    return false;
+#endif
+}
+
 /* Bytes of shared memory that a block may have there: with all of them a multiprocessor has no other block. */
 constexpr int DR_BLOCK_SHARED = 227 * 1024;
 

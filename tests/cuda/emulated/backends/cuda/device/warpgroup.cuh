@@ -7,6 +7,10 @@
 
 #define DR_CUDA_WARPGROUPS 1
 
+template <typename T> static constexpr bool dr_groups_multiply() {
+    return sizeof(T) == 2;
+}
+
 constexpr int DR_BLOCK_SHARED = SHARED_SIZE;
 
 static inline void dr_gate_open(unsigned gate, int arrivals) {
