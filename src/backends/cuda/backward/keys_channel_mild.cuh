@@ -34,7 +34,7 @@ static __device__ inline float *mild_half(const keys_rows &k) {
     return k.half;
 }
 
-/* Puts the sums over the warp's rows, -infinity where one is positive. */
+/* Puts the sums over the warp's rows. */
 template <int form> static __device__ inline void mild_sum_rows(const char *alpha, const keys_rows &k) {
     float2 sum = make_float2(0, 0);
     float most = 0;
@@ -45,7 +45,7 @@ template <int form> static __device__ inline void mild_sum_rows(const char *alph
         sum = make_float2(sum.x + g.x, sum.y + g.y);
         most = fmaxf(most, fmaxf(g.x, g.y));
     }
-    if (most > 0) sum = make_float2(-INFINITY, -INFINITY);
+    sum = make_float2(dr_mild_sum_of(sum.x, most), dr_mild_sum_of(sum.y, most));
     *(float2 *)(mild_sum(k, (int)(threadIdx.x / 32)) + threadIdx.x % 32 * 2) = sum;
 }
 
@@ -63,9 +63,9 @@ static __device__ inline bool mild_find(const keys_rows &k, mild_span &span) {
         if (w == (int)(threadIdx.x / 32)) start = total;
         total = make_float2(total.x + sum.x, total.y + sum.y);
     }
-    span.half = make_float2(0.5f * MILD_LOG2 * total.x, 0.5f * MILD_LOG2 * total.y);
-    span.start = make_float2(fmaf(MILD_LOG2, start.x, -span.half.x), fmaf(MILD_LOG2, start.y, -span.half.y));
-    return __all_sync(0xffffffffu, total.x >= -MILD_MOST && total.y >= -MILD_MOST); /* false of a NaN */
+    const bool left = dr_mild_channel(total.x, start.x, span.start.x, span.half.x);
+    const bool right = dr_mild_channel(total.y, start.y, span.start.y, span.half.y);
+    return __all_sync(0xffffffffu, left && right);
 }
 
 static __device__ inline float2 exp2_pair(float2 x) {

@@ -31,8 +31,8 @@ typedef struct {
     float start[4], half[4];
 } dr_mild_span;
 
-/* Sums of log decays over a block of rows, of channels 4 lane ..; -infinity where one of them is positive, or where chunks go
- * the other way whatever their data. */
+/* Sums of log decays over a block of rows, of channels 4 lane ..; such that the chunk is not mild where chunks go the other
+ * way whatever their data. */
 template <bool pairs>
 static __device__ inline void dr_mild_sum(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, int block,
                                           float (&sum)[4]) {
@@ -61,7 +61,7 @@ static __device__ inline void dr_mild_sum(const dr_cuda_chunk_plan &plan, const 
         for (int i = 0; may && i < left; i++, from += decays.token) add(__ldg((const float4 *)from));
     }
 #pragma unroll
-    for (int e = 0; e < 4; e++) sum[e] = most > 0 ? -INFINITY : sum[e];
+    for (int e = 0; e < 4; e++) sum[e] = dr_mild_sum_of(sum[e], most);
 }
 
 /* Whether the chunk is mild, from the sums of all its blocks, and then the lane's span. */
@@ -80,9 +80,8 @@ static __device__ inline bool dr_mild_find(const dr_mild_tables &tables, int blo
     bool mild = true;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        mild = mild && total[e] >= -MILD_MOST; /* false of a NaN */
-        span.half[e] = 0.5f * MILD_LOG2 * total[e];
-        span.start[e] = fmaf(MILD_LOG2, start[e], -span.half[e]);
+        const bool may = dr_mild_channel(total[e], start[e], span.start[e], span.half[e]);
+        mild = mild && may;
     }
     return __all_sync(0xffffffffu, mild);
 }
