@@ -439,7 +439,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     put_own<T>(own, q);
     if (form & READS) put_own<T>(own + OWN_BYTES, r);
     put_own<T>(own + 2 * OWN_BYTES, near);
-    if (mild) put_exits(shared, room, product_block<T>(), product_column<T>(), w);
+    if (mild) put_exits<T>(shared, room, w);
     meet_block<T>();
     if constexpr (form & MADE)
         finish_made<T, form, blocks>(call, x, shared, room, k, own, first, w, mild ? &span : NULL);

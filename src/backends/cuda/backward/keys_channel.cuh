@@ -127,14 +127,19 @@ template <typename T> static __device__ inline void meet_block() {
         __barrier_sync_count(1 + threadIdx.x / 64, 64);
 }
 
-/* Accumulators of the warp's products to a block's floats [16][64]; own: of the block whose rows it takes. */
-template <typename T> static __device__ inline void put_own(char *own, const float (&c)[4][4]) {
+/* Accumulators of the warp's products to at(row, column): a row of their block, the first of two channels. */
+template <typename T, typename function> static __device__ inline void put_pairs(const float (&c)[4][4], const function &at) {
     const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4), column = product_column<T>();
-    own = product_own<T>(own);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) own_at(own, g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+        for (int h = 0; h < 2; h++) at(g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+}
+
+/* The same to a block's floats [16][64]; own: of the block whose rows the warp takes. */
+template <typename T> static __device__ inline void put_own(char *own, const float (&c)[4][4]) {
+    own = product_own<T>(own);
+    put_pairs<T>(c, [=](int row, int column) -> float2 & { return own_at(own, row, column); });
 }
 
 /* Of the warp's row i. */

@@ -49,23 +49,19 @@ template <int form> static __device__ inline void mild_sum_rows(const char *alph
     *(float2 *)(mild_sum(k, (int)(threadIdx.x / 32)) + threadIdx.x % 32 * 2) = sum;
 }
 
-/* Of the lane's channels, as powers of two: from half of the chunk's decay to before the warp's rows; that half. */
-typedef struct {
-    float2 start, half;
-} mild_span;
+/* Of the lane's two channels. */
+typedef dr_mild_span<2> mild_span;
 
-/* Whether the chunk is mild, from the sums of all warps, and then the span. */
+static __device__ inline float2 mild_start(const mild_span &span) {
+    return make_float2(span.start[0], span.start[1]);
+}
+
+/* Whether the chunk is mild, from the sums of all warps, and then the span to before the warp's rows. */
 static __device__ inline bool mild_find(const keys_rows &k, mild_span &span) {
-    float2 total = make_float2(0, 0), start = total;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float2 sum = *(const float2 *)(mild_sum(k, w) + threadIdx.x % 32 * 2);
-        if (w == (int)(threadIdx.x / 32)) start = total;
-        total = make_float2(total.x + sum.x, total.y + sum.y);
-    }
-    const bool left = dr_mild_channel(total.x, start.x, span.start.x, span.half.x);
-    const bool right = dr_mild_channel(total.y, start.y, span.start.y, span.half.y);
-    return __all_sync(0xffffffffu, left && right);
+    return dr_mild_find<WARPS>((int)(threadIdx.x / 32), span, [&](int warp, float(&sum)[2]) {
+        const float2 both = *(const float2 *)(mild_sum(k, warp) + threadIdx.x % 32 * 2);
+        sum[0] = both.x, sum[1] = both.y;
+    });
 }
 
 static __device__ inline float2 exp2_pair(float2 x) {
@@ -118,7 +114,7 @@ template <typename T, int form>
 static __device__ inline void scale_mildly(char *shared, const keys_room &room, const keys_rows &k, const mild_span &span) {
     const unsigned thread = dr_forget(threadIdx.x);
     const int start = (int)(thread / 32) * HALF;
-    float2 x = span.start, up, down;
+    float2 x = mild_start(span), up, down;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         if (row_decays<form>(i)) {
@@ -136,7 +132,7 @@ static __device__ inline void scale_mildly(char *shared, const keys_room &room, 
                      rest = make_float2(k.rest[start + i], k.rest[start + i]);
         set_row<T>(shared + room.scaled[2], thread, i, times(times(r, rest), up));
     }
-    if (thread < 32) *(float2 *)(mild_half(k) + thread * 2) = exp2_pair(span.half);
+    if (thread < 32) *(float2 *)(mild_half(k) + thread * 2) = exp2_pair(make_float2(span.half[0], span.half[1]));
 }
 
 /* From S dO, S dY, dS' U of the warp's products all that stands in brackets above: q, r, near of readers in the chunk, and w.
@@ -177,14 +173,10 @@ static __device__ inline float2 &exit_at(char *shared, const keys_room &room, in
     return *(float2 *)(shared + (column < 32 ? room.score : room.erase) + row * 128 + ((column % 32 * 4) ^ (row % 8 * 16)));
 }
 
-/* Accumulators of a block's rows there. */
-static __device__ inline void put_exits(char *shared, const keys_room &room, int block, int column, const float (&c)[4][4]) {
-    const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            exit_at(shared, room, block * 16 + g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+/* Accumulators of the warp's products there. */
+template <typename T> static __device__ inline void put_exits(char *shared, const keys_room &room, const float (&c)[4][4]) {
+    put_pairs<T>(c,
+                 [&](int row, int column) -> float2 & { return exit_at(shared, room, product_block<T>() * 16 + row, column); });
 }
 
 /* A key as the product has it. */
@@ -202,7 +194,7 @@ static __device__ inline void make_rows_mildly(char *shared, const keys_room &ro
     const char *alpha = shared + room.alpha;
     const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
     const float2 none = make_float2(0, 0);
-    float2 x = span.start, suffix = none, prefix = none, e = none, f = none, up = none, down = none;
+    float2 x = mild_start(span), suffix = none, prefix = none, e = none, f = none, up = none, down = none;
     float gains[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++)

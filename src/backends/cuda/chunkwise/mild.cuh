@@ -12,13 +12,33 @@ static __device__ inline float dr_mild_sum_of(float sum, float largest) {
     return largest > 0 ? -INFINITY : sum;
 }
 
-/* Of a channel's sums over the chunk and before a row, as powers of two: from half of the chunk's decay to that row, and that
- * half. Returns whether the chunk may be mild: not where the sum is none. */
-static __device__ inline bool dr_mild_channel(float total, float before, float &start, float &half) {
-    const bool may = total >= -MILD_MOST;
-    half = 0.5f * MILD_LOG2 * total;
-    start = fmaf(MILD_LOG2, before, -half);
-    return may;
+/* Of some channels, as powers of two: from half of the chunk's decay to before a row; that half. */
+template <int channels> struct dr_mild_span { float start[channels], half[channels]; };
+
+/* Whether the chunk is mild, asked by all lanes of a warp, and then the span to before rows of part `own`. take(part, sum): the
+ * sums over rows of a part, one of `parts`, of the lane's channels. */
+template <int parts, int channels, typename function>
+static __device__ inline bool dr_mild_find(int own, dr_mild_span<channels> &span, const function &take) {
+    float total[channels] = {}, before[channels] = {};
+#pragma unroll
+    for (int part = 0; part < parts; part++) {
+        float sum[channels];
+        take(part, sum);
+#pragma unroll
+        for (int e = 0; e < channels; e++) {
+            before[e] = part == own ? total[e] : before[e];
+            total[e] += sum[e];
+        }
+    }
+    bool mild = true;
+#pragma unroll
+    for (int e = 0; e < channels; e++) {
+        const bool may = total[e] >= -MILD_MOST; /* not of a NaN */
+        mild = mild && may;
+        span.half[e] = 0.5f * MILD_LOG2 * total[e];
+        span.start[e] = fmaf(MILD_LOG2, before[e], -span.half[e]);
+    }
+    return __all_sync(0xffffffffu, mild);
 }
 
 #endif

@@ -141,8 +141,10 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     int block = at.block; /* whose scores the warp has */
     T *const reader_to = (T *)tensors.reader + tile, *const exit_to = (T *)tensors.exit + tile;
     T *const query_to = (T *)tensors.query + x.block * plan.query_rows * plan.key_width;
-    dr_mild_span span;
-    if constexpr (scales) mild = dr_mild_find(mild_tables, at.block, span);
+    dr_mild_span<4> span;
+    if constexpr (scales)
+        mild = dr_mild_find<4>(at.block, span,
+                               [&](int b, float(&sum)[4]) { dr_take_fours(&mild_tables.sum[b][i % 32 * 4], sum); });
     if (mild) {
         if (at.block == 0) dr_mild_keep(span, plan.key_width, tensors.keep + x.block * plan.key_width);
         block = dr_prepare_warp();

@@ -26,11 +26,6 @@ typedef struct {
 static_assert(sizeof(dr_mild_tables) <= offsetof(dr_slice_tables, total), "there is no room for the tables of mild chunks");
 static_assert(sizeof(dr_inside_room) <= offsetof(dr_mild_tables, sum), "the diagonal scan lies where decays are summed");
 
-/* Of four channels of a lane, as powers of two: from half of the chunk's decay to the start of a block of rows; that half. */
-typedef struct {
-    float start[4], half[4];
-} dr_mild_span;
-
 /* Sums of log decays over a block of rows, of channels 4 lane ..; such that the chunk is not mild where chunks go the other
  * way whatever their data. */
 template <bool pairs>
@@ -64,30 +59,8 @@ static __device__ inline void dr_mild_sum(const dr_cuda_chunk_plan &plan, const 
     for (int e = 0; e < 4; e++) sum[e] = dr_mild_sum_of(sum[e], most);
 }
 
-/* Whether the chunk is mild, from the sums of all its blocks, and then the lane's span. */
-static __device__ inline bool dr_mild_find(const dr_mild_tables &tables, int block, dr_mild_span &span) {
-    float total[4] = {}, start[4] = {};
-#pragma unroll
-    for (int b = 0; b < 4; b++) {
-        float sum[4];
-        dr_take_fours(&tables.sum[b][threadIdx.x % 32 * 4], sum);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            start[e] = b == block ? total[e] : start[e];
-            total[e] += sum[e];
-        }
-    }
-    bool mild = true;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const bool may = dr_mild_channel(total[e], start[e], span.start[e], span.half[e]);
-        mild = mild && may;
-    }
-    return __all_sync(0xffffffffu, mild);
-}
-
 /* Decays of the chunk, of each channel, by one warp. */
-static __device__ inline void dr_mild_keep(const dr_mild_span &span, int width, float *keep) {
+static __device__ inline void dr_mild_keep(const dr_mild_span<4> &span, int width, float *keep) {
     const int channel = (int)(threadIdx.x % 32) * 4;
     if (channel >= width) return;
     *(float4 *)(keep + channel) = make_float4(dr_exp2_near(2 * span.half[0]), dr_exp2_near(2 * span.half[1]),
@@ -102,7 +75,7 @@ static __device__ inline void dr_mild_put(const float (&table)[64][SLICE], int r
 /* A slice's tables, of the thread's quarter and channels, and what leaves of them. */
 template <typename T, bool pairs, bool reads, bool tied>
 static __device__ inline void dr_mild_tabulate(const dr_cuda_chunk_plan &plan, dr_mild_tables &tables,
-                                               const dr_quarter_place &at, const dr_mild_span &span, const float (&g)[4][4],
+                                               const dr_quarter_place &at, const dr_mild_span<4> &span, const float (&g)[4][4],
                                                const char *writer, const char *reader, const char *query, char *leaving,
                                                int slice, T *reader_to, T *query_to, T *exit_to) {
     float x[4], leave[4];
