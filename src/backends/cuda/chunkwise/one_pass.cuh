@@ -160,10 +160,9 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         if (!sums) dr_group_wait<0>();
         dr_prepare_mask_reads(numbers.small, near, l);
         dr_matrix_put<false>(l, dr_prepare_warp(), matrix);
-        dr_meet<ONE_PASS_GROUPS>();
         if constexpr (scans)
             if (next.chunk < chunks) scan(next);
-        dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix);
+        dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix, dr_prepare_warp());
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);
     }
     if (scans && call.tensors.scan.final && dr_one_chain_of(shared).ends)

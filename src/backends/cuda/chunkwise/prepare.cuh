@@ -491,9 +491,9 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_prepare_mask_queries(rows, small, near, p);
     const int warp = dr_prepare_warp();
     if (reads) dr_matrix_put<!warpgroups>(l, warp, matrix);
-    dr_meet<groups>();
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64, *exit = (T *)tensors.exit + tile;
     if (!reads) {
+        dr_meet<groups>();
 #ifdef DR_CUDA_WARPGROUPS
         if constexpr (!precise)
             dr_group_put_score<T, false>(plan, (char *)matrix, warp, p, score);
@@ -504,7 +504,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
         return;
     }
     alone();
-    dr_triangle_invert<precise, groups>(matrix);
+    dr_triangle_invert<precise, groups>(matrix, warp);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, false, false, groups>(plan, matrix, shared + room.halves, small.leave, warp, p, writer_at, score,

@@ -141,11 +141,21 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     int block = at.block; /* whose scores the warp has */
     T *const reader_to = (T *)tensors.reader + tile, *const exit_to = (T *)tensors.exit + tile;
     T *const query_to = (T *)tensors.query + x.block * plan.query_rows * plan.key_width;
+    const auto put_gain = [&](float *gains, float dot) { /* of row i, with its factors */
+                                                         dr_row_factors factors = dr_prepare_factors<form, pairs>(
+                                                             rows, x, i,
+                                                             dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, dot));
+                                                         gains[i] = factors.gain;
+                                                         factors.reader = 1;
+                                                         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
+                                                         dr_put_factors(tensors.factors[x.block], i, factors);
+    };
     dr_mild_span<4> span;
     if constexpr (scales)
         mild = dr_mild_find<4>(at.block, span,
                                [&](int b, float(&sum)[4]) { dr_take_fours(&mild_tables.sum[b][i % 32 * 4], sum); });
     if (mild) {
+        if (i < 64) put_gain(mild_tables.gain, 0); /* it is an input */
         if (at.block == 0) dr_mild_keep(span, plan.key_width, tensors.keep + x.block * plan.key_width);
         block = dr_prepare_warp();
         if (scans) dr_meet<groups>(); /* write keys are kept, whose tile is overwritten */
@@ -191,24 +201,16 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         else
             dr_slice_place(at.block, own_p, p);
         dr_quarter_put<pairs>(at, sums, results);
+        dr_meet<groups>();
+        if (i < 64) put_gain(gain, results.near_read[i][0]);
+        dr_meet<groups>();
     }
-    dr_meet<groups>();
-    if (i < 64) {
-        dr_row_factors factors = dr_prepare_factors<form, pairs>(
-            rows, x, i, dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, results.near_read[i][0]));
-        gain[i] = factors.gain;
-        factors.reader = 1;
-        factors.query = i < x.place.tokens ? rows.scale : 0.0f;
-        dr_put_factors(tensors.factors[x.block], i, factors);
-    }
-    dr_meet<groups>();
     if (mild)
-        dr_mild_mask<pairs>(rows.scale, gain, block, l, p);
+        dr_mild_mask<pairs>(rows.scale, mild_tables.gain, block, l, p);
     else
         dr_channel_mask<pairs>(rows, results, gain, block, l, p);
     float *matrix = &results.matrix[0][0];
     if (reads) dr_matrix_put<!warpgroups>(l, block, matrix);
-    dr_meet<groups>();
 
     T *score = (T *)tensors.score + x.block * plan.query_rows * 64;
     if (!reads) {
@@ -221,7 +223,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         return;
     }
     alone();
-    dr_triangle_invert<precise, groups>(matrix);
+    dr_triangle_invert<precise, groups>(matrix, block);
 #ifdef DR_CUDA_WARPGROUPS
     if constexpr (!precise) {
         dr_prepare_finish<T, true, pairs, groups>(plan, matrix, shared + room.halves, NULL, block, p,

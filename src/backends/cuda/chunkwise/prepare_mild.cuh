@@ -16,14 +16,16 @@
 #include "backends/cuda/chunkwise/mild.cuh"
 #include "backends/cuda/chunkwise/prepare_slices.cuh"
 
-/* Tables of one slice of channels, rows of 128 bytes as products want them. Behind them, out of the way of what comes before
- * the slices: of each block of 16 rows the sums of log decays. */
+/* Tables of one slice of channels, rows of 128 bytes as products want them. Behind them what is there all the time: of each
+ * block of 16 rows the sums of log decays, of each row the gain. */
 typedef struct {
     float reader[64][SLICE], query[64][SLICE], writer[64][SLICE];
     float sum[4][128];
+    float gain[64];
 } dr_mild_tables;
 
 static_assert(sizeof(dr_mild_tables) <= offsetof(dr_slice_tables, total), "there is no room for the tables of mild chunks");
+static_assert(sizeof(dr_slice_results) <= offsetof(dr_mild_tables, gain), "gains lie where the matrix will be");
 static_assert(sizeof(dr_inside_room) <= offsetof(dr_mild_tables, sum), "the diagonal scan lies where decays are summed");
 
 /* Sums of log decays over a block of rows, of channels 4 lane ..; such that the chunk is not mild where chunks go the other

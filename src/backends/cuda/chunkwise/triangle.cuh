@@ -162,11 +162,12 @@ static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], flo
             to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
 }
 
-/* 128 threads, one of `groups` such groups of the block. matrix: L strictly below the diagonal; what is on and above it is not
- * read in the diagonal blocks, and is zero above them. Ends with a barrier. */
-template <bool precise, int groups> static __device__ inline void dr_triangle_invert(float *matrix) {
+/* 128 threads, one of `groups` such groups of the block, each of whose warps has put rows 16 block ... matrix: L strictly below
+ * the diagonal; what is on and above it is not read in the diagonal blocks, and is zero above them. Ends with a barrier. */
+template <bool precise, int groups> static __device__ inline void dr_triangle_invert(float *matrix, int block) {
     const int warp = dr_copy_thread() / 32;
-    dr_triangle_substitute(matrix + warp * 16 * (DR_MATRIX_PITCH + 1));
+    __syncwarp();
+    dr_triangle_substitute(matrix + block * 16 * (DR_MATRIX_PITCH + 1));
     dr_meet<groups>();
     if (warp < 2) {
         float *upper = matrix + warp * 32 * (DR_MATRIX_PITCH + 1);
