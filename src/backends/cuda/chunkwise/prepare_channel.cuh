@@ -141,14 +141,14 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     int block = at.block; /* whose scores the warp has */
     T *const reader_to = (T *)tensors.reader + tile, *const exit_to = (T *)tensors.exit + tile;
     T *const query_to = (T *)tensors.query + x.block * plan.query_rows * plan.key_width;
-    const auto put_gain = [&](float *gains, float dot) { /* of row i, with its factors */
-                                                         dr_row_factors factors = dr_prepare_factors<form, pairs>(
-                                                             rows, x, i,
-                                                             dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, dot));
-                                                         gains[i] = factors.gain;
-                                                         factors.reader = 1;
-                                                         factors.query = i < x.place.tokens ? rows.scale : 0.0f;
-                                                         dr_put_factors(tensors.factors[x.block], i, factors);
+    /* of row i, with its factors */
+    const auto put_gain = [&](float *gains, float dot) {
+        dr_row_factors factors =
+            dr_prepare_factors<form, pairs>(rows, x, i, dr_prepare_gain<form, pairs>(rows, x, i, gain_inputs, dot));
+        gains[i] = factors.gain;
+        factors.reader = 1;
+        factors.query = i < x.place.tokens ? rows.scale : 0.0f;
+        dr_put_factors(tensors.factors[x.block], i, factors);
     };
     dr_mild_span<4> span;
     if constexpr (scales)

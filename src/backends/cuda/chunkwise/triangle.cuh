@@ -162,8 +162,9 @@ static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], flo
             to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
 }
 
-/* 128 threads, one of `groups` such groups of the block, each of whose warps has put rows 16 block ... matrix: L strictly below
- * the diagonal; what is on and above it is not read in the diagonal blocks, and is zero above them. Ends with a barrier. */
+/* 128 threads, one of `groups` such groups of the block, each of whose warps has put rows of its `block` of 16. matrix: L
+ * strictly below the diagonal; what is on and above it is not read in the diagonal blocks, and is zero above them. Ends with a
+ * barrier. */
 template <bool precise, int groups> static __device__ inline void dr_triangle_invert(float *matrix, int block) {
     const int warp = dr_copy_thread() / 32;
     __syncwarp();
