@@ -33,8 +33,7 @@ static __device__ inline bool dr_mild_find(int own, dr_mild_span<channels> &span
     bool mild = true;
 #pragma unroll
     for (int e = 0; e < channels; e++) {
-        const bool may = total[e] >= -MILD_MOST; /* not of a NaN */
-        mild = mild && may;
+        mild = mild && total[e] >= -MILD_MOST; /* not of a NaN */
         span.half[e] = 0.5f * MILD_LOG2 * total[e];
         span.start[e] = fmaf(MILD_LOG2, before[e], -span.half[e]);
     }
