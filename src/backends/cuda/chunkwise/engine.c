@@ -93,10 +93,11 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     engine e;
     DR_TRY(make(backend, recurrence, inputs, NULL, &e));
     lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
-    /* a backward wants what prepare leaves, which one kernel stores as boxes; where a state lies that is given, the last part's
+    /* a backward wants what prepare leaves, which one kernel stores as boxes; key + lambda query, which it rounds, it takes as
+     * boxes alone, so that a forward has the same bits without a backward; where a state lies that is given, the last part's
      * may not go before the first one has begun */
     const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
-    if (saved && !boxed) e.call.plan.one_pass = false;
+    if (!boxed && (saved || e.call.plan.reader_sum)) e.call.plan.one_pass = false;
     void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
     if (saved) lay_saved(&e, &(dr_arena){.block = saved});
     if (sums) e.call.chunk.reader = sums;

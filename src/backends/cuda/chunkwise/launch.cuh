@@ -133,7 +133,10 @@ typedef void (*dr_one_pass_kernel)(dr_one_pass_call);
 
 template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_choose(const dr_one_pass_call &one) {
     if (one.scan.saved) return one_pass<T, kind, true, true>; /* what a backward wants goes as boxes (engine.c) */
-    return one.boxed ? one_pass<T, kind, true, false> : one_pass<T, kind, false, false>;
+    if constexpr (kind == DR_ONE_SUMS)
+        return one_pass<T, kind, true, false>; /* so does what a key + lambda query is made of */
+    else
+        return one.boxed ? one_pass<T, kind, true, false> : one_pass<T, kind, false, false>;
 }
 
 template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {

@@ -10,17 +10,21 @@
  * chunk before, and each group of columns 64 channels of them at the end of its chunk. They lie where X will be, which takes
  * their place box by box.
  *
+ * Where rows read key + lambda query, solve makes these sums, rounded, as an operand of its own and lays them in a tile for the
+ * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
+ * for.
+ *
  * So three chunks are under way, in three stages of keys and queries; what lies between the groups has two places. All wait for
  * one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What holds all of it is what passes through
  * shared memory: so keys, queries, values and outputs are moved as boxes (device/boxes.cuh) wherever they lie as boxes can. No
- * group has the registers that it would like, and so some take rows or columns by halves.
+ * group has the registers that it would like, and so outputs are made by halves of the rows.
  *
  * Where a backward follows (saves), X, P' and A go to memory as well, by copies from where they lie in shared memory, and with
  * them states, decays, factors and what the diagonal scan made: whoever has made a thing stores it.
  *
  * For rules that prepare calls plain or makes that scan for, with a scalar decay or none, one row a token, K and V of 65 to
- * 128, sequences of one length (plan.c). A thread block takes all of a head, and the bits are those of the two kernels; or a
- * part that begins early (early.cuh). */
+ * 128, sequences of one length (plan.c). A thread block takes all of a head, and the bits are those of the two kernels, but of
+ * key + lambda query, which those add in float; or a part that begins early (early.cuh). */
 #ifndef DR_CUDA_ONE_PASS_CUH
 #define DR_CUDA_ONE_PASS_CUH
 
@@ -31,22 +35,25 @@
 /* ---- making ------------------------------------------------------------------------------------------------------------- */
 
 /* P, and from A to X and P'. saves: A's halves to memory and, with the diagonal scan, the write keys. */
-template <typename T, dr_one_kind kind, bool saves>
+template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *shared) {
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int warp = dr_prepare_warp(), chunks = dr_one_chunks(shared);
-    constexpr bool scans = kind == DR_ONE_SCANS;
+    constexpr bool scans = kind == DR_ONE_SCANS, sums = kind == DR_ONE_SUMS;
+    if (sums)
+        for (int chunk = 0; chunk < ONE_PASS_PLACES && chunk < chunks; chunk++)
+            dr_one_fill<T, boxed, true, false>(one, shared, {chunk, chunk, 0});
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
-        constexpr int columns = kind == DR_ONE_SUMS ? 4 : 8; /* of what is made at a time, for want of registers */
         const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
-        const unsigned writers = scans ? made : stage, halves = scans ? base + ONE_PASS_HALVES : made;
+        const unsigned writers = scans ? made : dr_one_keys<kind>(base, at), halves = scans ? base + ONE_PASS_HALVES : made;
         char *place = dr_one_place_in(shared, at);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
         dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place */
         float p[8][4];
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
+        if (sums) dr_one_await_place(base, ONE_PASS_KEYED, at);
         if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
         const bool stores = saves && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk);
         if (scans && stores) {
@@ -55,6 +62,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
                 dr_boxes_store(one.write, made + box * 8192, box * 64, chain.key_head, chain.row + at.chunk * 64,
                                chain.sequence);
         }
+        dr_group_clear(p);
         dr_group_begin();
         dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
         dr_group_commit();
@@ -71,49 +79,69 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
                           halves, DR_HALVES_BYTES);
         unsigned high[4][4], low[4][4];
         dr_halves_score<T>(p, warp, high, low);
-#pragma unroll 1
-        for (int column = 0; column < 64; column += columns * 8) {
-            float c[columns][4];
-            dr_halves_combine<T>(c, high, low, halves + (unsigned)column * 2);
-            dr_group_lay_rows<T>(place + ONE_PASS_SCORE, c, column);
+        {
+            float c[8][4];
+            dr_halves_combine<T>(c, high, low, halves);
+            dr_group_lay_rows<T>(place + ONE_PASS_SCORE, c);
         }
         dr_halves_turn<T>((const float *)(place + ONE_PASS_MATRIX), numbers.small.leave, high, low);
         dr_one_tell_place(base, ONE_PASS_TURNED, at);
         if (stores) dr_boxes_wait_read();
         if (!scans) dr_meet<ONE_PASS_GROUPS>(); /* A's halves are read */
 #pragma unroll 1
-        for (int column = 0; column < 128; column += columns * 8) {
-            float exit[columns][4];
-            dr_halves_exit_box<T>(high, low, writers + (unsigned)(column / 64 * 8192 + column % 64 * 2), exit);
+        for (int box = 0; box < 2; box++) {
+            float exit[8][4];
+            dr_halves_exit_box<T>(high, low, writers + (unsigned)box * 8192, exit);
             if (scans) dr_meet<ONE_PASS_GROUPS>(); /* those write keys are read */
-            dr_group_lay_rows<T>(place + column / 64 * 8192, exit, column % 64);
+            dr_group_lay_rows<T>(place + box * 8192, exit);
         }
         dr_shared_fence();
         dr_one_tell_place(base, ONE_PASS_LAID, at);
+        if constexpr (sums) {
+            const dr_one_turn later = dr_one_after(dr_one_after(at));
+            dr_one_await_place(base, ONE_PASS_LAID, at); /* all of the group have read the keys */
+            if (later.chunk < chunks) dr_one_fill<T, boxed, true, false>(one, shared, later);
+        }
     }
 }
 
 /* ---- solving ------------------------------------------------------------------------------------------------------------ */
 
-/* R W^T of a chunk whose rows read key + lambda query: from K W^T and Q W^T, of 32 columns at a time for want of registers. */
-template <typename T> static __device__ inline void dr_one_read_sums(const float *lambda, unsigned stage, float (&l)[8][4]) {
-    const int row = dr_prepare_warp() * 16 + (int)(threadIdx.x % 32 / 4);
+/* R of a chunk whose rows read key + lambda query, to its tile, and R W^T. Of two channels at once, lambda rounded to T, too,
+ * which takes no more from the sum than its own rounding. */
+template <typename T>
+static __device__ inline void dr_one_sum(unsigned base, const dr_one_turn &at, const float *lambda, float (&l)[8][4]) {
+    const int first = dr_prepare_warp() * 16, row = first + (int)(threadIdx.x % 32 / 4);
+    const unsigned factor[2] = {dr_pack(T(), lambda[row], lambda[row]), dr_pack(T(), lambda[row + 8], lambda[row + 8])};
+    const unsigned keys = dr_one_keys<DR_ONE_SUMS>(base, at),
+                   lane = dr_forget(dr_lane_across<T>()); /* made anew in each chunk */
+    const unsigned queries = dr_one_stage(base, at.stage) + ONE_PASS_QUERY, readers = dr_one_readers<DR_ONE_SUMS>(base, at);
+    const uint64_t writers = dr_group_operand(keys, 16);
+    unsigned r[2][4], key[4], query[4]; /* of 16 channels, made while the product of those before runs */
+    const auto load = [&](int k) {
+        const unsigned from = dr_lane_at<T>(lane, 64, first, k * 16);
+        dr_load_matrices(key, keys + from);
+        dr_load_matrices(query, queries + from);
+    };
+    load(0);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float key[4][4], query[4][4];
+    for (int k = 0; k < 8; k++) {
+        unsigned(&own)[4] = r[k % 2];
+        if (k >= 2) dr_group_wait<1>();
+#pragma unroll
+        for (int i = 0; i < 4; i++) own[i] = dr_pair_fma(T(), factor[i % 2], query[i], key[i]);
+        if (k < 7) load(k + 1);
+        dr_store_matrices(readers + dr_lane_at<T>(lane, 64, first, k * 16), own);
         dr_group_begin();
-        dr_one_scores<T>(key, stage, stage + (unsigned)half * 4096);
-        dr_one_scores<T>(query, stage + ONE_PASS_QUERY, stage + (unsigned)half * 4096);
+        dr_group_multiply<true>(T(), l, own, dr_group_forward(writers, k % 4 * 32 + k / 4 * 8192), k > 0);
         dr_group_commit();
-        dr_group_wait<0>();
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) l[half * 4 + n][e] = fmaf(lambda[row + e / 2 * 8], query[n][e], key[n][e]);
     }
+    dr_shared_fence();
+    dr_one_tell_place(base, ONE_PASS_WRITTEN, at);
+    dr_group_wait<0>();
 }
 
-/* Asks for keys and queries, a chunk ahead; A of each chunk, in the matrix. */
+/* Asks for keys and queries, a chunk ahead (of key + lambda query but for queries); A of each chunk, in the matrix. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
     const dr_scan_call &call = one.scan;
@@ -121,7 +149,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
     const dr_cuda_rows &rows = call.plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int chunks = dr_one_chunks(shared);
-    dr_one_fill<T, boxed>(one, shared, {0, 0, 0});
+    dr_one_fill<T, boxed, !sums, true>(one, shared, {0, 0, 0});
     dr_one_asked &asked = ((dr_one_asked *)(shared + ONE_PASS_ASKED))[2];
     float a = 0; /* of the diagonal scan before the next chunk, a channel a thread */
     const auto scan = [&](const dr_one_turn &which) {
@@ -142,12 +170,17 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         float *matrix = (float *)(place + ONE_PASS_MATRIX);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
         float l[8][4];
-        dr_one_await_stage(base, ONE_PASS_FREE, had);
-        if (next.chunk < chunks) dr_one_fill<T, boxed>(one, shared, next);
+        const auto fill = [&] {
+            dr_one_await_stage(base, ONE_PASS_FREE, had);
+            if (next.chunk < chunks) dr_one_fill<T, boxed, !sums, true>(one, shared, next);
+        };
+        if (scans) fill(); /* the diagonal scan wants them before the inverse */
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         if constexpr (sums) {
+            dr_one_await_place(base, ONE_PASS_KEYED, at);
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
-            dr_one_read_sums<T>(numbers.small.lambda, stage, l);
+            dr_one_await_place(base, ONE_PASS_READ, had); /* the place of R */
+            dr_one_sum<T>(base, at, numbers.small.lambda, l);
         } else {
             if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
             dr_group_begin();
@@ -162,6 +195,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         dr_matrix_put<false>(l, dr_prepare_warp(), matrix);
         if constexpr (scans)
             if (next.chunk < chunks) scan(next);
+        if (!scans) fill(); /* the columns leave that stage late, and nothing before this needs them to */
         dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix, dr_prepare_warp());
         dr_one_tell_place(base, ONE_PASS_SOLVED, at);
     }
@@ -190,22 +224,18 @@ static __device__ inline void dr_one_values(const dr_one_pass_call &one, const c
     dr_one_loaded(valued);
 }
 
-/* Y^T of the part-th share of the rows: u is what they read there, q what their queries would. value: the tile. */
-template <typename T, bool sums, int count>
-static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned value, int part, const float (&u)[count][4],
-                                           const float (&q)[count][4], unsigned (&y)[4][4]) {
+/* Y^T of a chunk from what its rows read. value: the tile. */
+template <typename T>
+static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned value, const float (&u)[8][4],
+                                           unsigned (&y)[4][4]) {
 #pragma unroll
-    for (int n = 0; n < count; n += 2) {
+    for (int n = 0; n < 8; n += 2) {
         unsigned v[4];
-        dr_load_matrices_transposed(v,
-                                    dr_lane_at<T>(value + dr_lane_along<T>(), 64, (part * count + n) * 8, dr_scan_warp() * 16));
+        dr_load_matrices_transposed(v, dr_lane_at<T>(value + dr_lane_along<T>(), 64, n * 8, dr_scan_warp() * 16));
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int m = part * count + n + e;
-            dr_group_rows row = dr_group_write<T, false>(rows.factors, m, &v[e * 2], NULL, false, false);
-            if constexpr (sums) dr_group_join(row, dr_column_pair(rows.small.lambda, m), q[n + e]);
-            dr_group_update<T, true>(row, u[n + e], &y[m / 2][m % 2 * 2]);
-        }
+        for (int e = 0; e < 2; e++)
+            dr_group_update<T, true>(dr_group_write<T, false>(rows.factors, n + e, &v[e * 2], NULL, false, false), u[n + e],
+                                     &y[n / 2][e * 2]);
     }
 }
 
@@ -220,12 +250,11 @@ static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &
     return place;
 }
 
-/* group: of columns. For want of registers outputs are made for each half of the rows or, with keys + lambda queries, what rows
- * read, and then Q~ S is asked for twice. */
+/* group: of columns. For want of registers outputs are made for each half of the rows. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group) {
     constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
-    constexpr int places = scans ? 1 : ONE_PASS_PLACES; /* of values */
+    constexpr int places = kind == DR_ONE_TIED ? ONE_PASS_PLACES : 1; /* of values */
     const dr_scan_call &call = one.scan;
     const dr_cuda_chunk_plan &plan = call.plan;
     shared = dr_group_forget(shared);
@@ -237,6 +266,12 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         const int which = chunk % places;
         if (chunk * 64 < dr_one_chain_of(shared).tokens)
             dr_one_values<T, boxed>(one, shared, value_in(dr_one_place(base, which)), valued_of(which), group, chunk);
+    };
+    /* asked of memory before there is a place for them */
+    const auto expect_values = [&](int chunk) {
+        const dr_one_chain chain = dr_one_chain_of(shared);
+        if (boxed && dr_copy_thread() == 0 && chunk * 64 < chain.tokens)
+            dr_boxes_expect(one.value, group * 64, chain.head, chain.row + chunk * 64, chain.sequence);
     };
     ask_values(0);
     dr_one_asked &asked = *(dr_one_asked *)(shared + ONE_PASS_ASKED + group * (int)sizeof(dr_one_asked));
@@ -265,6 +300,10 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         if (decays) dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, at.chunk + 2), asked);
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
+        if (sums) {
+            if (at.chunk > 0) ask_values(at.chunk);
+            expect_values(at.chunk + 1);
+        }
         dr_group_state<T, 16>(s, a);
         if (saves && dr_one_owns(shared, at.chunk)) {
             dr_scan_place place = {};
@@ -273,22 +312,17 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         }
         dr_group_decay<16, false>(rows.keep, s);
         dr_group_settle(s);
-        constexpr int parts = sums ? 2 : 1, count = 8 / parts;
-#pragma unroll
-        for (int part = 0; part < parts; part++) {
-            float u[count][4], q[count][4];
-            dr_group_begin();
-            if (sums) dr_group_chain<T, true>(q, a, tile + ONE_PASS_QUERY + part * 4096, 8192, false);
-            dr_group_chain<T, true>(u, a, tile + part * 4096, 8192, false);
-            dr_group_commit();
-            dr_group_wait<0>();
-            if (part == 0) {
-                if (!scans) ask_values(at.chunk + 1);
-                dr_gate_wait(valued, (unsigned)at.chunk / places % 2);
-            }
-            dr_one_write<T, sums>(rows, value, part, u, q, y);
-        }
-        constexpr int halves = sums ? 1 : 2, tiles = 8 / halves;
+        float u[8][4];
+        if (sums) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
+        dr_group_begin();
+        dr_group_chain<T, true>(u, a, dr_one_readers<kind>(base, at), 8192, false);
+        dr_group_commit();
+        dr_group_wait<0>();
+        if (sums) dr_one_tell_place(base, ONE_PASS_READ, at);
+        if (kind == DR_ONE_TIED) ask_values(at.chunk + 1);
+        dr_gate_wait(valued, (unsigned)at.chunk / places % 2);
+        dr_one_write<T>(rows, value, u, y);
+        constexpr int halves = 2, tiles = 8 / halves;
         float o[tiles][4];
         const auto ask_output = [&](int half) {
             dr_group_begin();
@@ -296,12 +330,11 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             dr_group_commit();
         };
         ask_output(0);
-        if (sums) dr_group_wait<0>();
         if (decays) {
             dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(at));
             decay(dr_one_after(dr_one_after(at)));
         }
-        if (!sums) dr_group_wait<0>();
+        dr_group_wait<0>();
         dr_scale_columns(o, rows.factors.query);
         if (saves) dr_group_settle(o);
         dr_one_await_place(base, ONE_PASS_LAID, at);
@@ -363,7 +396,6 @@ template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __grid_constant__ dr_one_pass_call one) {
 #ifdef DR_CUDA_WARPGROUPS
     extern __shared__ __align__(1024) char shared[];
-    constexpr bool sums = kind == DR_ONE_SUMS;
     const unsigned base = dr_shared_address(shared);
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_chunk_tensors &tensors = one.scan.tensors;
@@ -387,6 +419,10 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
             dr_gate_open(base + ONE_PASS_LAID + i, 128);
             if (kind == DR_ONE_SCANS)
                 dr_gate_open(base + ONE_PASS_WRITTEN + i, 256), dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
+            if (kind == DR_ONE_SUMS) {
+                dr_gate_open(base + ONE_PASS_WRITTEN + i, 128);
+                dr_gate_open(base + ONE_PASS_KEYED + i, copying), dr_gate_open(base + ONE_PASS_READ + i, 256);
+            }
             dr_gate_open(base + ONE_PASS_VALUED + i * 2, copying), dr_gate_open(base + ONE_PASS_VALUED + i * 2 + 8, copying);
         }
         dr_shared_fence(); /* copies see the barriers */
@@ -394,13 +430,13 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     __syncthreads();
     const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
     if (group == 0) {
-        dr_registers_give<sums ? 88 : 96>();
-        dr_one_make<T, kind, saves>(one, shared);
+        dr_registers_give<96>();
+        dr_one_make<T, kind, boxed, saves>(one, shared);
     } else if (group == 3) {
-        dr_registers_give<sums ? 88 : 96>();
+        dr_registers_give<96>();
         dr_one_solve<T, kind, boxed, saves>(one, shared);
     } else {
-        dr_registers_take<sums ? 168 : 160>();
+        dr_registers_take<160>();
         dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1);
     }
 #endif

@@ -59,9 +59,11 @@ enum {
     ONE_PASS_TURNED = ONE_PASS_SOLVED + ONE_PASS_PLACES * 8,                      /* the matrix is read */
     ONE_PASS_LAID = ONE_PASS_TURNED + ONE_PASS_PLACES * 8,                        /* X and P' are there */
     ONE_PASS_VALUED = ONE_PASS_LAID + ONE_PASS_PLACES * 8,                        /* and groups: values have come */
-    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8,                 /* places: write keys of the scan are there */
-    ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,                    /* what they are made of is there */
-    ONE_PASS_CHAIN = (ONE_PASS_SCANNED + ONE_PASS_PLACES * 8 + 15) / 16 * 16,     /* dr_one_chain */
+    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8, /* places: write keys of the scan, or sums, are there */
+    ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,    /* what those write keys are made of is there */
+    ONE_PASS_KEYED = ONE_PASS_SCANNED + ONE_PASS_PLACES * 8,      /* keys of such sums have come */
+    ONE_PASS_READ = ONE_PASS_KEYED + ONE_PASS_PLACES * 8,         /* the columns have read the sums */
+    ONE_PASS_CHAIN = (ONE_PASS_READ + ONE_PASS_PLACES * 8 + 15) / 16 * 16, /* dr_one_chain */
     ONE_PASS_ASKED = ONE_PASS_CHAIN + (int)sizeof(dr_one_chain), /* dr_one_asked, by group of columns, and by `solve` */
     ONE_PASS_BYTES = ONE_PASS_ASKED + 3 * (int)sizeof(dr_one_asked),
     /* with the diagonal scan write keys lie where X will be, and of the two places' values the second has A's halves */
@@ -142,6 +144,19 @@ static __device__ inline unsigned dr_one_stage(unsigned base, int stage) {
 
 static __device__ inline unsigned dr_one_place(unsigned base, int place) {
     return (unsigned)dr_same_in_warp((int)base + ONE_PASS_PLACES_BEGIN + place * ONE_PASS_PLACE);
+}
+
+/* Keys of a chunk as they come: with its queries, or to two tiles that are the keys' of two stages else. */
+template <dr_one_kind kind> static __device__ inline unsigned dr_one_keys(unsigned base, const dr_one_turn &at) {
+    return dr_one_stage(base, kind == DR_ONE_SUMS ? dr_one_place_of(at) : at.stage);
+}
+
+/* What rows of a chunk read: its keys; or sums, for which there are the third stage's tile of keys and, since values have but
+ * one place then, the second's. */
+template <dr_one_kind kind> static __device__ inline unsigned dr_one_readers(unsigned base, const dr_one_turn &at) {
+    if (kind != DR_ONE_SUMS) return dr_one_stage(base, at.stage);
+    const int second = ONE_PASS_PLACES_BEGIN + ONE_PASS_PLACE + ONE_PASS_VALUE;
+    return (unsigned)dr_same_in_warp((int)base + (dr_one_place_of(at) ? second : ONE_PASS_PLACES * ONE_PASS_STAGE));
 }
 
 static __device__ inline char *dr_one_place_in(char *shared, const dr_one_turn &at) {
@@ -296,30 +311,37 @@ static __device__ inline void dr_one_loaded(unsigned gate) {
     dr_gate_arrive(gate);
 }
 
-/* Keys and queries of a chunk of a sequence to its stage. */
-template <typename T, bool boxed>
+/* Keys and queries of a chunk of a sequence to its stage; where rows read key + lambda query the keys alone to the tile that
+ * its place has, and the queries alone. */
+template <typename T, bool boxed, bool keys, bool queries>
 static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *shared, const dr_one_turn &at) {
     const dr_cuda_rows &rows = one.scan.plan.rows;
-    const unsigned base = dr_shared_address(shared), filled = base + (unsigned)(ONE_PASS_FILLED + at.stage * 8);
+    const int key = (queries ? at.stage : dr_one_place_of(at)) * ONE_PASS_STAGE,
+              query = at.stage * ONE_PASS_STAGE + ONE_PASS_QUERY;
+    const unsigned base = dr_shared_address(shared);
+    const unsigned filled =
+        base + (unsigned)(queries ? ONE_PASS_FILLED + at.stage * 8 : ONE_PASS_KEYED + dr_one_place_of(at) * 8);
     if constexpr (boxed) {
-        const unsigned to = base + (unsigned)(at.stage * ONE_PASS_STAGE);
         if (dr_copy_thread() > 0) return;
         const dr_one_chain chain = dr_one_chain_of(shared);
+        const auto load = [&](const dr_boxes &boxes, int tile, int box) {
+            dr_boxes_load(boxes, base + (unsigned)(tile + box * 8192), filled, box * 64, chain.key_head,
+                          chain.row + at.chunk * 64, chain.sequence);
+        };
 #pragma unroll
         for (int box = 0; box < 2; box++) {
-            dr_boxes_load(one.key, to + box * 8192, filled, box * 64, chain.key_head, chain.row + at.chunk * 64,
-                          chain.sequence);
-            dr_boxes_load(one.query, to + ONE_PASS_QUERY + box * 8192, filled, box * 64, chain.key_head,
-                          chain.row + at.chunk * 64, chain.sequence);
+            if (keys) load(one.key, key, box);
+            if (queries) load(one.query, query, box);
         }
-        dr_mbarrier_promise(filled, ONE_PASS_STAGE);
+        dr_mbarrier_promise(filled, (keys + queries) * ONE_PASS_TILE);
         return;
     }
-    char *stage = shared + at.stage * ONE_PASS_STAGE;
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
-    dr_load_tokens<T>(stage, dr_reader_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
-    dr_load_tokens<T>(stage + ONE_PASS_QUERY, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size,
-                      2, rows.aligned);
+    const auto load = [&](const dr_source &source, int tile) {
+        dr_load_tokens<T>(shared + tile, source, x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
+    };
+    if (keys) load(dr_reader_source(rows), key);
+    if (queries) load(dr_source_of(rows.input[DR_INPUT_QUERY]), query);
     dr_one_loaded(filled);
 }
 

@@ -209,7 +209,9 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
     const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
     const size_t readers = blocks * rows * keys * element;
-    const bool between = backward ? !plan->linear_back : !plan->linear && !plan->one_pass; /* something is passed on */
+    /* Whether something is passed on. Of key + lambda query one kernel makes all only where all lies as boxes: a call tells. */
+    const bool passes = !plan->linear && (!plan->one_pass || plan->reader_sum);
+    const bool between = backward ? !plan->linear_back : passes;
     *tensors = (dr_cuda_chunk_tensors){0};
     if (between) tensors->exit = dr_arena_take(arena, readers);
     if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);

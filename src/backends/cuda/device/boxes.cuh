@@ -57,6 +57,13 @@ static __device__ inline void dr_boxes_load(const dr_boxes &boxes, unsigned tile
         : "memory");
 }
 
+/* The box comes to the second-level cache. */
+static __device__ inline void dr_boxes_expect(const dr_boxes &boxes, int channel, int head, int token, int sequence) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&boxes.map), "r"(channel),
+                 "r"(head), "r"(token), "r"(sequence)
+                 : "memory");
+}
+
 /* A tile to the tensor. Whoever wrote it has passed dr_shared_fence and met this thread since. */
 static __device__ inline void dr_boxes_store(const dr_boxes &boxes, unsigned tile, int channel, int head, int token,
                                              int sequence) {

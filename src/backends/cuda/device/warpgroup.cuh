@@ -93,6 +93,13 @@ template <int count> static __device__ inline void dr_group_settle(unsigned (&a)
     for (int k = 0; k < count; k++) asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3]));
 }
 
+/* Accumulators that a chain begins with: in a loop the compiler would else carry what they held in the turn before, in
+ * registers that are not theirs. */
+template <int count> static __device__ inline void dr_group_clear(float (&c)[count][4]) {
+#pragma unroll
+    for (int n = 0; n < count; n++) asm volatile("" : "=f"(c[n][0]), "=f"(c[n][1]), "=f"(c[n][2]), "=f"(c[n][3]));
+}
+
 /* The products since the last commit are a group; waiting leaves at most that many groups unfinished. */
 static __device__ inline void dr_group_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
