@@ -80,6 +80,10 @@ static void check_one_pass(const one_case &c) {
         make_plan(&s, dr_rule_find(c.rule), c.tokens, SIZE, &plan);
         dr_cuda_chunk_plan_stages(s.recurrence.rule, &plan);
         check(plan.one_pass, "prepare and scan are not one kernel");
+        dr_arena workspace = {};
+        dr_cuda_chunk_tensors between;
+        dr_cuda_chunk_lay(&plan, false, &workspace, &between);
+        check((workspace.used > 0) == plan.reader_sum, "there is workspace just for what may also go by two kernels");
         lay_forward(&s, plan, &s.call);
         if (!c.saves) s.call.saved = NULL;
         if (plan.scan_inside) lay_scan(&s, c.saves);
