@@ -51,25 +51,23 @@ static bool is_same(gpu *g, const problem *p, const char *of, const double *got,
     return fault_is(what, "%s in parts: %s has other bits", p->rule.name, of);
 }
 
-/* Near the results of packed sequences, whose parts are joined and whose sums of key + lambda query are not rounded, as other
- * suites hold them to the CPU's; forward the same bits
+/* Near the results of packed sequences, whose parts are joined, as other suites hold them to the CPU's; forward the same bits
  * whether a backward follows or not, and run after run. The last sequence, if its decays are weak, has their bits: where it is
  * cut all heads' are, since of others the first pass over packed parts takes but some chunks. */
 static bool parts_are_right(gpu *g, const char *rule, const shape *s, bool weak, uint64_t seed, fault *what) {
     int64_t cu_seqlens[MOST_SEQUENCES + 1];
     problem *p = create(dr_rule_find(rule), s, cu_seqlens, seed);
     if (weak) weaken(p, s);
-    const double forward = dr_rule_uses(&p->rule, DR_INPUT_LAMBDA) ? DR_SUM_ROUNDED : 1e-3;
     result joined = {0}, got = {0}, alone = {0};
     bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &got, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what);
     p->recurrence.layout.cu_seqlens = cu_seqlens;
     holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &joined, what) &&
-            is_near(g, p, "o", got.o, joined.o, p->o_count, forward, what) &&
+            is_near(g, p, "o", got.o, joined.o, p->o_count, 1e-3, what) &&
             is_same(g, p, "o that no backward follows", alone.o, got.o, p->o_count, what);
     for (int i = 0; i < DR_STATES && holds; i++) {
         const int64_t count = p->state_count[i];
-        holds = is_near(g, p, "a final state", got.final[i], joined.final[i], count, forward, what) &&
+        holds = is_near(g, p, "a final state", got.final[i], joined.final[i], count, 1e-3, what) &&
                 is_same(g, p, "a final state that no backward follows", alone.final[i], got.final[i], count, what) &&
                 is_near(g, p, "a gradient of an initial state", got.d_initial[i], joined.d_initial[i], count, 1e-2, what);
     }

@@ -35,16 +35,16 @@
 /* ---- making ------------------------------------------------------------------------------------------------------------- */
 
 /* P, and from A to X and P'. saves: A's halves to memory and, with the diagonal scan, the write keys. */
-template <typename T, dr_one_kind kind, bool boxed, bool saves>
+template <typename T, dr_one_kind kind, bool saves>
 static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *shared) {
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int warp = dr_prepare_warp(), chunks = dr_one_chunks(shared);
     constexpr bool scans = kind == DR_ONE_SCANS, sums = kind == DR_ONE_SUMS;
-    if (sums)
+    if constexpr (sums)
         for (int chunk = 0; chunk < ONE_PASS_PLACES && chunk < chunks; chunk++)
-            dr_one_fill<T, boxed, true, false>(one, shared, {chunk, chunk, 0});
+            dr_one_fill<T, true, true, false>(one, shared, {chunk, chunk, 0});
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
         const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
         const unsigned writers = scans ? made : dr_one_keys<kind>(base, at), halves = scans ? base + ONE_PASS_HALVES : made;
@@ -62,7 +62,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
                 dr_boxes_store(one.write, made + box * 8192, box * 64, chain.key_head, chain.row + at.chunk * 64,
                                chain.sequence);
         }
-        dr_group_clear(p);
+        dr_group_anew(p);
         dr_group_begin();
         dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
         dr_group_commit();
@@ -100,7 +100,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         if constexpr (sums) {
             const dr_one_turn later = dr_one_after(dr_one_after(at));
             dr_one_await_place(base, ONE_PASS_LAID, at); /* all of the group have read the keys */
-            if (later.chunk < chunks) dr_one_fill<T, boxed, true, false>(one, shared, later);
+            if (later.chunk < chunks) dr_one_fill<T, true, true, false>(one, shared, later);
         }
     }
 }
@@ -431,7 +431,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
     if (group == 0) {
         dr_registers_give<96>();
-        dr_one_make<T, kind, boxed, saves>(one, shared);
+        dr_one_make<T, kind, saves>(one, shared);
     } else if (group == 3) {
         dr_registers_give<96>();
         dr_one_solve<T, kind, boxed, saves>(one, shared);

@@ -315,6 +315,7 @@ static __device__ inline void dr_one_loaded(unsigned gate) {
  * its place has, and the queries alone. */
 template <typename T, bool boxed, bool keys, bool queries>
 static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *shared, const dr_one_turn &at) {
+    static_assert(boxed || (keys && queries), "threads copy keys and queries together");
     const dr_cuda_rows &rows = one.scan.plan.rows;
     const int key = (queries ? at.stage : dr_one_place_of(at)) * ONE_PASS_STAGE,
               query = at.stage * ONE_PASS_STAGE + ONE_PASS_QUERY;
@@ -337,17 +338,14 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *sha
         return;
     }
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
-    const auto load = [&](const dr_source &source, int tile) {
-        dr_load_tokens<T>(shared + tile, source, x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
-    };
-    if (keys) load(dr_reader_source(rows), key);
-    if (queries) load(dr_source_of(rows.input[DR_INPUT_QUERY]), query);
+    dr_load_tokens<T>(shared + key, dr_reader_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
+    dr_load_tokens<T>(shared + query, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size, 2,
+                      rows.aligned);
     dr_one_loaded(filled);
 }
 
 /* Products of rows of a tile of 128 channels with rows of another one. */
-template <typename T, int columns>
-static __device__ inline void dr_one_scores(float (&c)[columns][4], unsigned readers, unsigned writers) {
+template <typename T> static __device__ inline void dr_one_scores(float (&c)[8][4], unsigned readers, unsigned writers) {
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         const uint64_t w = dr_group_operand(writers + k / 4 * 8192, 16), r = dr_group_operand(readers + k / 4 * 8192, 16);

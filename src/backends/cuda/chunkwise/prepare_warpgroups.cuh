@@ -112,10 +112,10 @@ static __device__ inline void dr_halves_score(const float (&p)[8][4], int block,
         }
 }
 
-/* Columns of P A from where `halves` is in a row of A's tiles. */
-template <typename T, int columns>
-static __device__ inline void dr_halves_combine(float (&c)[columns][4], const unsigned (&p_high)[4][4],
-                                                const unsigned (&p_low)[4][4], unsigned halves) {
+/* P A, A in its tiles. */
+template <typename T>
+static __device__ inline void dr_halves_combine(float (&c)[8][4], const unsigned (&p_high)[4][4], const unsigned (&p_low)[4][4],
+                                                unsigned halves) {
     const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
     dr_group_begin();
 #pragma unroll
@@ -128,17 +128,16 @@ static __device__ inline void dr_halves_combine(float (&c)[columns][4], const un
     dr_group_wait<0>();
 }
 
-/* Rows 16 warp .. of some columns to a tile, from column `first` of it on; the warp may read them at once. */
-template <typename T, int columns>
-static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[columns][4], int first = 0) {
+/* Rows 16 warp .. to a tile of 64 columns; the warp may read them at once. */
+template <typename T> static __device__ inline void dr_group_lay_rows(char *tile, const float (&c)[8][4]) {
     const int lane = (int)(threadIdx.x % 32), row = dr_copy_thread() / 32 * 16 + lane % 16;
     const unsigned to = dr_shared_address(tile);
     __syncwarp();
 #pragma unroll
-    for (int n = 0; n < columns; n += 2) {
+    for (int n = 0; n < 8; n += 2) {
         const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
                                dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
-        dr_store_matrices(dr_tile_at<T>(to, 64, row, first + (n + lane / 16) * 8), x);
+        dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);
     }
     __syncwarp();
 }
@@ -161,10 +160,10 @@ template <typename T> static __device__ inline void dr_halves_leave(const float 
     dr_group_put_rows<T>(stage, x, [=](int row, int unit, uint4 eight) { *(uint4 *)(to + row * width + unit * 8) = eight; });
 }
 
-/* Columns of X = A^T diag(leave) W, A^T diag(leave) as operands, from where `writer` is in a row of W's tile. */
-template <typename T, int columns>
+/* 64 columns of X = A^T diag(leave) W, A^T diag(leave) as operands, of W's box at `writer`. */
+template <typename T>
 static __device__ inline void dr_halves_exit_box(const unsigned (&high)[4][4], const unsigned (&low)[4][4], unsigned writer,
-                                                 float (&x)[columns][4]) {
+                                                 float (&x)[8][4]) {
     const uint64_t w = dr_group_operand(writer, 16);
     dr_group_begin();
 #pragma unroll

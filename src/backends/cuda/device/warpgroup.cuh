@@ -95,7 +95,7 @@ template <int count> static __device__ inline void dr_group_settle(unsigned (&a)
 
 /* Accumulators that a chain begins with: in a loop the compiler would else carry what they held in the turn before, in
  * registers that are not theirs. */
-template <int count> static __device__ inline void dr_group_clear(float (&c)[count][4]) {
+template <int count> static __device__ inline void dr_group_anew(float (&c)[count][4]) {
 #pragma unroll
     for (int n = 0; n < count; n++) asm volatile("" : "=f"(c[n][0]), "=f"(c[n][1]), "=f"(c[n][2]), "=f"(c[n][3]));
 }

@@ -42,7 +42,7 @@ static inline void dr_group_begin() {
     __syncwarp();
 }
 
-template <int count> static inline void dr_group_clear(float (&)[count][4]) {}
+template <int count> static inline void dr_group_anew(float (&)[count][4]) {}
 
 template <int count> static inline void dr_group_settle(float (&)[count][4]) {}
 template <int count> static inline void dr_group_settle(unsigned (&)[count][4]) {}
