@@ -7,10 +7,6 @@
 
 enum { MOST_WORKERS = 64 };
 
-/* What a rounded key + lambda query may change of results: by 2^-8 at most it differs from the true one, a half of that for the
- * sum and a half for lambda. One kernel rounds it, two do not. */
-#define DR_SUM_ROUNDED 0x1p-8
-
 typedef struct {
     dr_backend *reference, *cpu;
     dr_backend *cuda[3]; /* float32, bf16, fp16 */
