@@ -102,7 +102,7 @@ static inline double left_by_chunk(const dr_cuda_chunk_plan &plan, const dr_cuda
     return left;
 }
 
-/* A trim is right if so many chunks bring the bound to 2^-24, and one less does not. */
+/* A trim is right if so many chunks bring the bound to 2^-20, and one less does not. */
 static inline void check_trims(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
     const int chunks = (int)dr_sequence_chunks(plan, NULL, 0);
     int32_t length;

@@ -12,7 +12,7 @@
  *     4 or 8 warps        hold 64 columns of V a group, S^T [64 x K] in registers, as in scan_warpgroups.cuh
  *     four warps          in turn make what the values of a chunk's rows are multiplied by, and D
  *
- * The first pass takes only as many chunks of a part, those that come last, as leave more than 2^-24 of what was before
+ * The first pass takes only as many chunks of a part, those that come last, as leave more than 2^-20 of what was before
  * (dr_carry_trim): most often two. join_linear makes the states between parts. */
 #ifndef DR_CUDA_CARRY_LINEAR_CUH
 #define DR_CUDA_CARRY_LINEAR_CUH
@@ -95,8 +95,8 @@ static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call
     return dr_chunk_of(call.scan.plan, call.scan.tensors.cu, place.sequence, back ? place.end - 1 : place.begin);
 }
 
-/* Leaves of a part's chunks those that come last, until the product of their decays is at most 2^-24, what float32 rounds of
- * the state before them: then it is as if they began at zero. By all threads of a block; sums: of log decays, by chunk. */
+/* Leaves of a part's chunks those that come last, until the product of their decays is at most 2^-20 (DR_FORGOTTEN): then it
+ * is as if they began at zero. By all threads of a block; sums: of log decays, by chunk. */
 template <bool back>
 static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&sums)[DR_CARRY_TRIMS], dr_scan_place &place) {
     const dr_cuda_chunk_plan &plan = call.scan.plan;

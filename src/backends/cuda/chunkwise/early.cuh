@@ -6,8 +6,8 @@
  *
  *     sigma^2 = larger root of s^2 - (2 - 2 p + n) s + (1 - p)^2      p = c w . r      n = c^2 |w|^2 |r|^2
  *
- * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to 2^-24, what
- * float32 rounds. Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
+ * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to 2^-20
+ * (DR_FORGOTTEN). Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
  * give the most that sigma can be; A has to be forgotten, too. If one part of a sequence would need more chunks than
  * plan.early.most, all of its parts are joined by what they do to a state, and what is here did nothing. So it depends on the
  * data, and on nothing else. */

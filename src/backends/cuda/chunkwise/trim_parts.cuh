@@ -5,7 +5,7 @@
  *     |X^T diag(c) R~|^2 <= sum over i, j of c_i c_j (x_i . x_j) (r_i . r_j)      and <= (sum over i of |c_i x_i| |r_i|)^2
  *
  * (docs/chunkwise.md, What a state forgets), of tensors that prepare has left, and rows that it reads. If the last chunks of a
- * part bring that to 2^-24, what float32 rounds, they do for the state behind it, from whatever state they begin with; back the
+ * part bring that to 2^-20 (DR_FORGOTTEN), they do for the state behind it, from whatever state they begin with; back the
  * first ones do for the gradient before it; and nobody asks what the part does to a state. Both ends have to, since a forward
  * leaves to its backward what parts do. It depends on the sequence's data alone. */
 #ifndef DR_CUDA_TRIM_PARTS_CUH
