@@ -19,7 +19,13 @@
 #include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/rows/diagonal.cuh"
 
-enum { EARLY_WARPS = 16, EARLY_THREADS = EARLY_WARPS * 32, EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS /* of a warp */ };
+enum {
+    EARLY_WARPS = 16,
+    EARLY_THREADS = EARLY_WARPS * 32,
+    EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS,           /* of a warp, of each chunk */
+    EARLY_HALVES = 2 * DR_CUDA_EARLY_MOST,                   /* of chunks, whose decays a warp adds up */
+    EARLY_WARP_HALVES = EARLY_HALVES / EARLY_WARPS
+};
 
 /* never: nothing begins early whatever the data, which are not read. */
 typedef struct {
@@ -70,12 +76,22 @@ static __device__ inline float dr_early_grows(const dr_cuda_chunk_plan &plan, co
     return dr_warp_sum(grown) * (1.0f * EARLY_ROWS / 32); /* a row's number is that of 32 / EARLY_ROWS lanes */
 }
 
+/* Log decays of a lane's row of `count` halves of chunks. token, of a sequence that begins at `first`: the row of the first
+ * half; apart: rows from there to the next one's. */
+static __device__ inline void dr_early_decays(const dr_cuda_input &input, int head, int first, int length, int token, int apart,
+                                              int count, float (&to)[EARLY_WARP_HALVES]) {
+    const float *from = (const float *)input.at + dr_input_index(input, first + token, 0, head);
+#pragma unroll
+    for (int i = 0; i < EARLY_WARP_HALVES; i++, token += apart, from += apart * input.token)
+        to[i] = i < count && token < length ? *from : 0;
+}
+
 /* A thread block for each boundary of a value head: before parts but the first, then behind plan.parts but the last. Two chunks
  * at a time: most often these will do, and so they are asked for with the decays of all. Little code, since it runs once. */
 template <typename T, bool sums>
 static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __grid_constant__ dr_early_call call) {
     enum { at_once = 2 };
-    __shared__ float decay[DR_CUDA_EARLY_MOST], forgets[DR_CUDA_EARLY_MOST];
+    __shared__ float2 decay[DR_CUDA_EARLY_MOST], forgets[DR_CUDA_EARLY_MOST]; /* of a chunk's halves */
     __shared__ __align__(16) float growth[DR_CUDA_EARLY_MOST + at_once][EARLY_WARPS];
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -92,13 +108,27 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const int key_head = head / rows.group, channel = dr_lane_first<4>(), own = lane / (32 / EARLY_ROWS);
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
     const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
-    const bool gained = rows.row[0].gain != DR_GAIN_ONE;
+    const bool gained = rows.row[0].gain != DR_GAIN_ONE,
+               scanned = !sums && plan.scan_inside && behind < 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *dr_early_ended(plan, call.early) = call.never ? dr_early_blocks(plan) : 0;
     if (call.never) { /* vectors may lie anywhere */
         if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence) = 0;
+        dr_fence_device();
         return;
     }
-    dr_beside_open();
-    float bound = 0, kept = 0;
+    dr_beside_admit();
+    float fade[EARLY_WARP_HALVES], forget[EARLY_WARP_HALVES];
+    {
+        const int token = chunk_of(warp / 2) * DR_CUDA_CHUNK_ROWS + warp % 2 * 32 + lane;
+        const int apart = EARLY_WARPS / 2, count = (most - warp / 2 + apart - 1) / apart;
+        const auto load = [&](dr_input which, float(&to)[EARLY_WARP_HALVES]) {
+            dr_early_decays(rows.input[which], head, first, length, token, (behind >= 0 ? apart : -apart) * DR_CUDA_CHUNK_ROWS,
+                            count, to);
+        };
+        load(DR_INPUT_LOG_DECAY, fade);
+        if (scanned) load(dr_diagonal_decay_input(rows), forget);
+    }
+    float bound = 0, kept = scanned ? 0 : DR_FORGOTTEN;
     int count = 0;
 #pragma unroll 1
     while (count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN)) {
@@ -121,23 +151,14 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             x[c].lambda = sums && own < left ? dr_input_scalar(rows, DR_INPUT_LAMBDA, first + row + own, 0, head) : 0;
         }
         if (count == 0) {
-            for (int i = warp; i < most; i += EARLY_WARPS) {
-                float sum[2] = {};
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int at = chunk_of(i) * DR_CUDA_CHUNK_ROWS + half * 32 + lane;
-                    if (at >= length) break;
-                    sum[0] += dr_input_scalar(rows, DR_INPUT_LOG_DECAY, first + at, 0, head);
-                    if (plan.scan_inside) sum[1] += dr_input_scalar(rows, dr_diagonal_decay_input(rows), first + at, 0, head);
-                }
-                dr_warp_sums(sum);
-                if (lane == 0) decay[i] = sum[0];
-                if (lane == 16) forgets[i] = plan.scan_inside && behind < 0 ? sum[0] : DR_FORGOTTEN;
-            }
-            __syncthreads();
-            float least = 0; /* without what rows add, which is no less than 0 */
-            for (int i = 0; i < most && !(least <= DR_FORGOTTEN); i++) least += decay[i];
-            if (!(least <= DR_FORGOTTEN)) break;
+            /* lane l then has the sum over the l / 4th half */
+            const auto put = [&](float(&of)[EARLY_WARP_HALVES], float2 *to) {
+                dr_warp_sums(of);
+                if (lane % (32 / EARLY_WARP_HALVES) == 0)
+                    ((float *)to)[lane / (32 / EARLY_WARP_HALVES) * EARLY_WARPS + warp] = of[0];
+            };
+            put(fade, decay);
+            if (scanned) put(forget, forgets);
         }
 #pragma unroll
         for (int c = 0; c < at_once; c++) {
@@ -145,9 +166,15 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             if (lane == 0) growth[count + c][warp] = grown;
         }
         __syncthreads();
+        if (count == 0) {
+            float least = 0; /* without what rows add, which is no less than 0 */
+            for (int i = 0; i < most && !(least <= DR_FORGOTTEN); i++) least += decay[i].x + decay[i].y;
+            if (!(least <= DR_FORGOTTEN)) break;
+        }
         for (int end = count + at_once; count < end && count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN);
              count++) {
-            bound += decay[count], kept += forgets[count];
+            bound += decay[count].x + decay[count].y;
+            if (scanned) kept += forgets[count].x + forgets[count].y;
             const float4 *more = (const float4 *)growth[count];
 #pragma unroll
             for (int i = 0; i < EARLY_WARPS / 4; i++) bound += more[i].x + more[i].y + (more[i].z + more[i].w);

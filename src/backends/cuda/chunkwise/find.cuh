@@ -76,10 +76,19 @@ static __device__ inline int32_t *dr_early_flag(const dr_cuda_chunk_plan &plan, 
     return early + plan.sequences * plan.value_heads * dr_cuda_early_count(&plan) + sequence;
 }
 
-/* Whether one kernel has made all of a sequence's forward, in parts that begin early. */
+/* Behind those: how many blocks of that kernel have ended, and how many there are. */
+static __device__ inline unsigned *dr_early_ended(const dr_cuda_chunk_plan &plan, int32_t *early) {
+    return (unsigned *)dr_early_flag(plan, early, plan.sequences);
+}
+
+static __device__ inline unsigned dr_early_blocks(const dr_cuda_chunk_plan &plan) {
+    return (unsigned)(plan.sequences * plan.value_heads * plan.early.parts);
+}
+
+/* Whether one kernel makes all of a sequence's forward, in parts that begin early; by kernels that may begin before it ends. */
 static __device__ inline bool dr_begins_early(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
                                               int64_t sequence) {
-    return tensors.early && *dr_early_flag(plan, tensors.early, sequence);
+    return tensors.early && __ldcg(dr_early_flag(plan, tensors.early, sequence));
 }
 
 /* What chunks of a part do for the first passes (trim_parts.cuh); place: of the part and its head. */

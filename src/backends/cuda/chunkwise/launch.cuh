@@ -67,8 +67,8 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
-    /* beside what comes before the diagonal scan, but behind one_pass, which tells of sequences that it has made */
-    const bool soon = plan->scan_inside && !tensors->early;
+    /* beside what comes before the diagonal scan, or one_pass, which tells of sequences that it makes */
+    const bool soon = plan->scan_inside || tensors->early;
     const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {
         const int groups = plan->beside.groups;
@@ -169,7 +169,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
     const bool gated = plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const int beside = groups == 1 ? DR_LEAVE_BYTES : 0;
     const dr_group_scan_call group_call = dr_group_scan_lay(*call, groups, gated, true, beside);
-    return dr_cuda_launch_when(call->tensors.made, "scan_warpgroups", kernel,
+    return dr_cuda_launch_when(call->tensors.made || call->tensors.early, "scan_warpgroups", kernel,
                                {dr_group_scan_chains(*plan), (columns + groups - 1) / groups}, 128 + 128 * groups,
                                dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }

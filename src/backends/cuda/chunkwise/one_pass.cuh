@@ -390,6 +390,22 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     dr_scan_end<16>(dr_scan_block_of(call, shared, again), again, s);
 }
 
+/* The groups of the block. */
+template <typename T, dr_one_kind kind, bool boxed, bool saves>
+static __device__ inline void dr_one_run(const dr_one_pass_call &one, char *shared) {
+    const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
+    if (group == 0) {
+        dr_registers_give<96>();
+        dr_one_make<T, kind, saves>(one, shared);
+    } else if (group == 3) {
+        dr_registers_give<96>();
+        dr_one_solve<T, kind, boxed, saves>(one, shared);
+    } else {
+        dr_registers_take<160>();
+        dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1);
+    }
+}
+
 #endif
 
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
@@ -399,14 +415,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     const unsigned base = dr_shared_address(shared);
     const dr_cuda_chunk_plan &plan = one.scan.plan;
     const dr_cuda_chunk_tensors &tensors = one.scan.tensors;
-    if (tensors.early) {
-        dr_beside_close(); /* how early parts begin is known */
-        if (!dr_one_may(plan, tensors)) return;
-    }
     if (threadIdx.x == 0) {
-        dr_one_chain chain = dr_one_find(plan, tensors);
-        if (kind == DR_ONE_SCANS) chain.centre = dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, chain.key_head);
-        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = chain;
         const int copying = boxed ? 1 : 128; /* threads, by each group that does */
         for (int i = 0; i < ONE_PASS_STAGES * 8; i += 8) {
             dr_gate_open(base + ONE_PASS_FILLED + i, copying);
@@ -427,17 +436,29 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
         }
         dr_shared_fence(); /* copies see the barriers */
     }
+    bool may = true;
+    int ahead = 0;
+    if (tensors.early) {
+        dr_beside_close(); /* how early parts begin is known */
+        ahead = dr_one_ahead(plan, tensors);
+        may = dr_one_may(plan, tensors);
+    }
+    if (threadIdx.x == 0) {
+        dr_one_chain chain = dr_one_find(plan, ahead);
+        if (kind == DR_ONE_SCANS) chain.centre = dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, chain.key_head);
+        *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = chain;
+    }
     __syncthreads();
-    const unsigned group = (unsigned)dr_same_in_warp((int)(threadIdx.x / 128));
-    if (group == 0) {
-        dr_registers_give<96>();
-        dr_one_make<T, kind, saves>(one, shared);
-    } else if (group == 3) {
-        dr_registers_give<96>();
-        dr_one_solve<T, kind, boxed, saves>(one, shared);
-    } else {
-        dr_registers_take<160>();
-        dr_one_hold<T, kind, boxed, saves>(one, shared, (int)group - 1);
+    if (tensors.early) dr_beside_admit(); /* the kernels behind, which find that there is nothing to do while this one runs */
+    if (!may) {
+        if (threadIdx.x == 0) atomicAdd(dr_early_ended(plan, tensors.early), 1u);
+        return;
+    }
+    dr_one_run<T, kind, boxed, saves>(one, shared);
+    if (tensors.early) {
+        dr_bulk_wait();
+        __syncthreads();
+        if (threadIdx.x == 0) dr_count_add(dr_early_ended(plan, tensors.early), 1);
     }
 #endif
 }

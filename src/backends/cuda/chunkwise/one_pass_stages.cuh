@@ -211,19 +211,28 @@ static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const d
     bool may = true;
     for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && tensors.early[sequence * count + i] >= 0;
     may = __all_sync(0xffffffffu, may);
-    if (blockIdx.x % (unsigned)plan.value_heads == 0 && threadIdx.x == 0) *dr_early_flag(plan, tensors.early, sequence) = may;
+    if (blockIdx.x % (unsigned)plan.value_heads == 0 && threadIdx.x == 0) {
+        *dr_early_flag(plan, tensors.early, sequence) = may;
+        dr_fence_device();
+    }
     return may;
 }
 
+/* How many chunks the thread block's part begins early. */
+static __device__ inline int dr_one_ahead(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), part = blockIdx.x / chains;
+    return part > 0 ? tensors.early[blockIdx.x % chains * (unsigned)dr_cuda_early_count(&plan) + part - 1] : 0;
+}
+
 /* What the thread block takes: of all sequences and heads the first part, then the second ones. */
-static __device__ inline dr_one_chain dr_one_find(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
+static __device__ inline dr_one_chain dr_one_find(const dr_cuda_chunk_plan &plan, int ahead) {
     const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), which = blockIdx.x % chains;
     const int part = (int)(blockIdx.x / chains), length = (int)plan.length;
     dr_one_chain chain = {};
     chain.sequence = (int)dr_one_sequence(plan);
     chain.head = (int)(which % (unsigned)plan.value_heads);
     chain.key_head = chain.head / plan.rows.group;
-    if (part > 0) chain.early = tensors.early[(int)which * dr_cuda_early_count(&plan) + part - 1];
+    chain.early = ahead;
     const int begin = part * plan.early.chunks - chain.early;
     const int end = part + 1 < plan.early.parts ? (part + 1) * plan.early.chunks * 64 : length;
     chain.row = begin * 64;

@@ -143,6 +143,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * DR_JOIN_COLUMNS;
     if (dr_begins_early(plan, tensors, sequence)) return;
+    if (tensors.early) dr_beside_close();
     const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
     int32_t length;
     const int parts = dr_sequence_parts(plan, tensors.cu, sequence, &length);
@@ -206,9 +207,9 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
 
 template <bool back, int width> static dr_status dr_launch_join_width(const dr_join_call &call, cudaStream_t stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    return dr_cuda_launch("join_parts", join_parts<back, width>,
-                          {plan.sequences, plan.value_heads, plan.value_width / DR_JOIN_COLUMNS}, dr_join_shape<width>::threads,
-                          0, stream, call);
+    return dr_cuda_launch_when(!back && call.tensors.early, "join_parts", join_parts<back, width>,
+                               {plan.sequences, plan.value_heads, plan.value_width / DR_JOIN_COLUMNS},
+                               dr_join_shape<width>::threads, 0, stream, call);
 }
 
 template <bool back> static dr_status dr_launch_join(const dr_join_call &call, cudaStream_t stream) {

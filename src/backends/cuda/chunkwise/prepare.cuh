@@ -529,7 +529,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
     if (x.place.tokens > 0 && !dr_begins_early(call.plan, call.tensors, x.place.sequence))
         dr_prepare_chunk<T, 1, form>(call, x, shared, [] {});
-    else if constexpr (scans)
+    else if (scans && !call.tensors.early)
         dr_beside_close();
 }
 

@@ -291,6 +291,20 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     dr_scan_end<tiles>(x, dr_scan_find(call, dr_forget(columns), dr_forget(rest)), s);
 }
 
+/* Whether parts that begin early leave nothing to do; else what is before the scan has ended, unless it runs beside. */
+static __device__ inline bool dr_scan_is_made(const dr_scan_call &call, unsigned first, unsigned rest) {
+    const dr_cuda_chunk_tensors &tensors = call.tensors;
+    if (dr_begins_early(call.plan, tensors, dr_scan_find(call, first, rest).sequence)) return true;
+    if (tensors.early && !tensors.made) dr_beside_close();
+    return false;
+}
+
+/* What comes after the scan is behind the kernel that makes such parts, too. */
+static __device__ inline void dr_scan_end_behind(const dr_scan_call &call) {
+    if (call.tensors.early && blockIdx.x == 0 && threadIdx.x < 32)
+        dr_counts_await(dr_early_ended(call.plan, call.tensors.early), 1, dr_early_blocks(call.plan));
+}
+
 #endif
 
 template <typename T, int boxes, int groups, int queries, int reading, bool channel>
@@ -303,8 +317,8 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int trim = !queries ? dr_scan_trim(call, rest) : -1;
     int busy = 0, columns[2] = {-1, -1};
-    if (dr_begins_early(call.plan, call.tensors, dr_scan_find(call, first, rest).sequence)) {
-        dr_beside_close(); /* what comes after the scan may not begin before prepare has ended */
+    if (!channel && dr_scan_is_made(call, first, rest)) {
+        if (queries) dr_scan_end_behind(call);
         return;
     }
 #pragma unroll
@@ -326,6 +340,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
         if (first + g < all)
             dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest, trim);
     }
+    if (!channel && queries) dr_scan_end_behind(call);
 #endif
 }
 

@@ -41,6 +41,11 @@ static __device__ inline void dr_count_raise(unsigned *count, unsigned made) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(count), "r"(made) : "memory");
 }
 
+/* The same where several blocks add to one count, a thread of each behind a barrier. */
+static __device__ inline void dr_count_add(unsigned *count, unsigned made) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(count), "r"(made) : "memory");
+}
+
 /* A warp: waits until the least of the counts is `enough`. Returns the least. */
 static __device__ inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
     unsigned least;
@@ -57,13 +62,18 @@ static __device__ inline unsigned dr_counts_await(const unsigned *counts, int ma
     return least;
 }
 
-/* All threads of a block; what they wrote before is seen by the taker's blocks. */
-static __device__ inline void dr_beside_open() {
-    dr_fence_device();
-    __syncthreads();
+/* All threads of a block, which opens so; of what it wrote the taker's blocks see what is behind dr_fence_device. */
+static __device__ inline void dr_beside_admit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/* The same; all that they wrote before is seen by the taker's blocks. */
+static __device__ inline void dr_beside_open() {
+    dr_fence_device();
+    __syncthreads();
+    dr_beside_admit();
 }
 
 static __device__ inline void dr_beside_close() {

@@ -59,6 +59,11 @@ static __device__ inline void dr_bulk_store(void *to, unsigned from, unsigned by
                  : "memory");
 }
 
+/* Until all that this thread stores by such copies, or by those of boxes.cuh, is in memory. */
+static __device__ inline void dr_bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* Asks the second-level cache for bytes that will be loaded soon, a multiple of 16 like the address. */
 static __device__ inline void dr_bulk_prefetch(const void *from, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -115,7 +115,7 @@ template <int C> static __device__ inline float *dr_inside_of(float *numbers, un
 template <int C>
 static __device__ inline float dr_inside_hear(const dr_cuda_chunk_plan &plan, const dr_cuda_diagonal_chain &chain,
                                               const dr_prepare_block &x, const dr_inside_place &place) {
-    dr_beside_close();
+    if (!plan.early.parts) dr_beside_close(); /* else it was behind the kernel before this one */
     if (place.ahead > 0) return dr_hear(dr_inside_of<C>(chain.entry, place.own));
     if (!chain.initial) return 0;
     return *dr_inside_of<C>((float *)chain.initial, (unsigned)(x.place.sequence * plan.key_heads) + (unsigned)x.key_head);

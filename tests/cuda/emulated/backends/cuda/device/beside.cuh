@@ -21,6 +21,10 @@ static inline void dr_count_raise(unsigned *count, unsigned made) {
     *count = made;
 }
 
+static inline void dr_count_add(unsigned *count, unsigned made) {
+    *count += made;
+}
+
 /* All makers have ended. */
 static inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
     unsigned least = ~0u;
@@ -32,6 +36,8 @@ static inline unsigned dr_counts_await(const unsigned *counts, int makers, unsig
 static inline void dr_beside_open() {
     __syncthreads();
 }
+
+static inline void dr_beside_admit() {}
 
 static inline void dr_beside_close() {}
 

@@ -17,4 +17,8 @@ static inline void dr_bulk_store(void *to, unsigned from, unsigned bytes) {
     });
 }
 
+static inline void dr_bulk_wait() {
+    copy_wait();
+}
+
 #endif
