@@ -257,7 +257,7 @@ static void test_inputs_suit_every_rule(void **state) {
         void *o, *workspace;
         assert_int_equal(dr_backend_open("cpu", NULL, &memory.backend), DR_OK);
         assert_int_equal(dr_recurrence_plan(memory.backend, &r, &bytes), DR_OK);
-        assert_int_equal(dr_bench_inputs(&memory, &r, 5, 0, &inputs), DR_OK);
+        assert_int_equal(dr_bench_inputs(&memory, &r, &(dr_bench_options){.seed = 5}, &inputs), DR_OK);
         assert_int_equal(dr_bench_take(&memory, 300 * 2 * 8 * sizeof(float), &o), DR_OK);
         assert_int_equal(dr_bench_take(&memory, bytes.forward, &workspace), DR_OK);
         if (dr_recurrence_forward(memory.backend, &r, &inputs, NULL, o, NULL, NULL, workspace) != DR_OK ||
@@ -278,8 +278,8 @@ static void test_inputs_are_realistic(void **state) {
     dr_recurrence r = shape("kda", 500, 64, 64);
     dr_inputs inputs, others;
     assert_int_equal(dr_backend_open("cpu", NULL, &memory.backend), DR_OK);
-    assert_int_equal(dr_bench_inputs(&memory, &r, 1, 0, &inputs), DR_OK);
-    assert_int_equal(dr_bench_inputs(&memory, &r, 2, -0.5, &others), DR_OK);
+    assert_int_equal(dr_bench_inputs(&memory, &r, &(dr_bench_options){.seed = 1}, &inputs), DR_OK);
+    assert_int_equal(dr_bench_inputs(&memory, &r, &(dr_bench_options){.seed = 2, .log_decay = -0.5}, &others), DR_OK);
     const float *key = inputs.at[DR_INPUT_KEY], *decay = inputs.at[DR_INPUT_LOG_DECAY], *beta = inputs.at[DR_INPUT_BETA];
     double mean = 0, squares = 0;
     for (int64_t i = 0; i < 64; i++) squares += (double)key[i] * key[i];
@@ -295,6 +295,30 @@ static void test_inputs_are_realistic(void **state) {
     assert_null(inputs.at[DR_INPUT_ERASE_KEY]);
     dr_bench_free(&memory);
     dr_backend_close(memory.backend);
+}
+
+/* The first heads' log decays, whether a head has one or each of its channels. */
+static void test_some_heads_are_weak(void **state) {
+    (void)state;
+    enum { TOKENS = 20, HEADS = 3, SIZE = 8, WEAK = 2 };
+    static const char *const rules[] = {"gdn", "kda"};
+    for (int i = 0; i < 2; i++) {
+        const int channels = i == 0 ? 1 : SIZE;
+        dr_bench_memory memory = {0};
+        dr_recurrence r = shape(rules[i], TOKENS, SIZE, SIZE);
+        r.key_heads = r.value_heads = HEADS;
+        dr_inputs inputs;
+        assert_int_equal(dr_backend_open("cpu", NULL, &memory.backend), DR_OK);
+        assert_int_equal(dr_bench_inputs(&memory, &r, &(dr_bench_options){.log_decay = -0.5, .weak_heads = WEAK}, &inputs),
+                         DR_OK);
+        const float *decay = inputs.at[DR_INPUT_LOG_DECAY];
+        for (int j = 0; j < TOKENS * HEADS * channels; j++) {
+            const float wanted = j / channels % HEADS < WEAK ? -1e-4f : -0.5f;
+            assert_float_equal(decay[j], wanted, 1e-7);
+        }
+        dr_bench_free(&memory);
+        dr_backend_close(memory.backend);
+    }
 }
 
 static void test_not_finite(void **state) {
@@ -476,6 +500,7 @@ int main(void) {
         cmocka_unit_test(test_stream_passes_over_all),
         cmocka_unit_test(test_inputs_suit_every_rule),
         cmocka_unit_test(test_inputs_are_realistic),
+        cmocka_unit_test(test_some_heads_are_weak),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_op),
         cmocka_unit_test(test_decode),

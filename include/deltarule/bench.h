@@ -26,6 +26,7 @@ typedef struct {
     const char *isa;    /* of the CPU backend; NULL: the best that the machine has */
     uint64_t seed;      /* of the random inputs */
     double log_decay;   /* of every token, below 0; 0: as random as the other inputs */
+    int64_t weak_heads; /* value heads, the first ones, that forget next to nothing: their log decays are -0.0001 */
 
     const char *backend; /* "cpu" or "cuda"; NULL: "cpu". Training steps run on the CPU only */
     dr_dtype dtype;      /* of the vectors, on cuda: as in dr_backend_options */

@@ -43,7 +43,7 @@ static dr_status prepare(const dr_bench_options *options, int threads, decode_ca
     size_t element = dr_dtype_size(dr_recurrence_output_dtype(c->memory.backend));
     dr_recurrence_memory bytes;
     DR_TRY(dr_recurrence_plan(c->memory.backend, c->recurrence, &bytes));
-    DR_TRY(dr_bench_inputs(&c->memory, c->recurrence, options->seed, options->log_decay, &c->inputs));
+    DR_TRY(dr_bench_inputs(&c->memory, c->recurrence, options, &c->inputs));
     for (int i = 0; i < DR_STATES; i++) {
         if (!dr_rule_carries(c->recurrence->rule, (dr_state_kind)i)) continue;
         c->set_bytes[i] = (size_t)state_count(c->recurrence, (dr_state_kind)i) * element_of(c, (dr_state_kind)i);

@@ -50,9 +50,10 @@ static dr_status upload(dr_bench_memory *memory, dr_dtype dtype, float *values, 
     return DR_OK;
 }
 
-/* How many of count elements are drawn: whole vectors of that size. */
+/* How many of count elements are drawn: a multiple of size, if they are not all. */
 static int64_t drawn_of(int64_t count, int64_t size) {
-    return count <= MOST_DRAWN ? count : MOST_DRAWN / size * size;
+    const int64_t most = size < MOST_DRAWN ? MOST_DRAWN / size * size : size;
+    return count <= most ? count : most;
 }
 
 dr_status dr_bench_normals(dr_bench_memory *memory, dr_dtype dtype, int64_t count, uint64_t seed, void **block) {
@@ -120,31 +121,40 @@ static void normalise(float *values, int64_t count, int64_t size, double length)
     }
 }
 
+/* Of log decays, each of `size` channels. */
+static void weaken(float *values, int64_t count, int64_t size, int64_t heads, int64_t weak) {
+    for (int64_t i = 0; i < count; i++)
+        if (i / size % heads < weak) values[i] = -1e-4f;
+}
+
 /* free_read and free_write are drawn alike, with opposite signs: then a token erases a part of what it reads, and the state
  * stays bounded. */
-static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, double log_decay,
+static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurrence, const dr_bench_options *options,
                             dr_input input, void **block) {
-    int64_t count = dr_bench_input_count(recurrence, input), drawn = drawn_of(count, recurrence->key_size);
+    int64_t channels = recurrence->rule->decay == DR_DECAY_CHANNEL ? recurrence->key_size : 1;
+    int64_t token = recurrence->value_heads * recurrence->key_size;
+    int64_t count = dr_bench_input_count(recurrence, input), drawn = drawn_of(count, token);
     void *host = NULL;
     DR_TRY(dr_allocate((size_t)drawn * sizeof(float), "an input", &host));
     float *values = host;
     bool is_write = input == DR_INPUT_FREE_WRITE;
     uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
-    dr_random random = dr_random_start(seed, STREAM_INPUTS + stream);
-    for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input, log_decay);
+    dr_random random = dr_random_start(options->seed, STREAM_INPUTS + stream);
+    for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input, options->log_decay);
+    if (input == DR_INPUT_LOG_DECAY) weaken(values, drawn, channels, recurrence->value_heads, options->weak_heads);
     if (is_key(input)) normalise(values, drawn, recurrence->key_size, is_write ? -0.5 : 1);
     dr_status status = upload(memory, dr_recurrence_input_dtype(memory->backend, input), values, drawn, count, block);
     dr_release(host);
     return status;
 }
 
-dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, uint64_t seed, double log_decay,
+dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurrence, const dr_bench_options *options,
                           dr_inputs *inputs) {
     *inputs = (dr_inputs){{NULL}};
     for (int i = 0; i < DR_INPUTS; i++) {
         void *block = NULL;
         if (!dr_rule_uses(recurrence->rule, (dr_input)i)) continue;
-        DR_TRY(draw_input(memory, recurrence, seed, log_decay, (dr_input)i, &block));
+        DR_TRY(draw_input(memory, recurrence, options, (dr_input)i, &block));
         inputs->at[i] = block;
     }
     return DR_OK;

@@ -91,14 +91,14 @@ static size_t workspace_of_both(const dr_recurrence_memory *bytes) {
     return bytes->backward > bytes->forward ? bytes->backward : bytes->forward;
 }
 
-static dr_status prepare_tensors(bool forward_only, uint64_t seed, double log_decay, op_case *c) {
+static dr_status prepare_tensors(const dr_bench_options *options, bool forward_only, op_case *c) {
     dr_backend *backend = c->memory.backend;
     size_t output = dr_dtype_size(dr_recurrence_output_dtype(backend));
     c->sets = dr_bench_sets(backend, dr_bench_set_bytes(backend, c->recurrence) + (size_t)outputs_of(c->recurrence) * output);
     dr_recurrence wide = dr_bench_widened(c->recurrence, c->sets);
-    DR_TRY(dr_bench_inputs(&c->memory, &wide, seed, log_decay, &c->inputs));
+    DR_TRY(dr_bench_inputs(&c->memory, &wide, options, &c->inputs));
     DR_TRY(dr_bench_take(&c->memory, (size_t)outputs_of(&wide) * output, &c->o));
-    if (!forward_only) DR_TRY(prepare_backward(c, &wide, seed));
+    if (!forward_only) DR_TRY(prepare_backward(c, &wide, options->seed));
     return dr_bench_take(&c->memory, forward_only ? c->bytes.forward : workspace_of_both(&c->bytes), &c->workspace);
 }
 
@@ -107,7 +107,7 @@ static dr_status prepare(const dr_bench_options *options, int threads, bool forw
     DR_TRY(dr_bench_open(options, threads, &c->memory.backend));
     c->first = dr_clock_now() - start;
     DR_TRY(dr_recurrence_plan(c->memory.backend, c->recurrence, &c->bytes));
-    DR_TRY(prepare_tensors(forward_only, options->seed, options->log_decay, c));
+    DR_TRY(prepare_tensors(options, forward_only, c));
     DR_TRY(dr_backend_wait(c->memory.backend));
     start = dr_clock_now();
     DR_TRY(forward_only ? run_forward(c) : run_both(c));

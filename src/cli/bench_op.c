@@ -89,6 +89,7 @@ enum {
     OP_CHUNK,
     OP_FORWARD_ONLY,
     OP_LOG_DECAY,
+    OP_WEAK_HEADS,
     OP_SHAPE,
     OP_WHERE = OP_SHAPE + SHAPE_FLAGS,
     OP_BENCH = OP_WHERE + CLI_BENCH_WHERE_FLAGS,
@@ -144,6 +145,7 @@ static int run_op(int argc, char **argv) {
         [OP_CHUNK] = CLI_INTEGER("chunk", "0", 0, 1e6, "tokens a chunk; 0: as planned"),
         [OP_FORWARD_ONLY] = CLI_SWITCH("forward_only", "no backward"),
         [OP_LOG_DECAY] = CLI_REAL("log_decay", "0", -1e3, 0, "of every token; 0: random ones, of a layer's first step"),
+        [OP_WEAK_HEADS] = CLI_INTEGER("weak_heads", "0", 0, 1e6, "value heads whose log decays are -0.0001, the first ones"),
     };
     memcpy(flags + OP_SHAPE, shape_flags, sizeof shape_flags);
     memcpy(flags + OP_WHERE, cli_bench_where_flags, sizeof cli_bench_where_flags);
@@ -156,9 +158,13 @@ static int run_op(int argc, char **argv) {
     if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
     cli_bench_where(flags + OP_WHERE, &options);
     options.log_decay = cli_flag_real(&flags[OP_LOG_DECAY]);
+    options.weak_heads = cli_flag_integer(&flags[OP_WEAK_HEADS]);
     int count =
         read_recurrences(&cli_bench_op, &flags[OP_RULE], flags + OP_BENCH, flags + OP_SHAPE, rules, recurrences, &exit_status);
     if (count < 1) return exit_status;
+    if (options.weak_heads > recurrences[0].value_heads)
+        return cli_usage(&cli_bench_op, "--weak-heads %" PRId64 " are more than the %" PRId64 " value heads",
+                         options.weak_heads, recurrences[0].value_heads);
     int64_t sequences = cli_flag_integer(&flags[OP_SEQUENCES]), tokens = cli_flag_integer(&flags[OP_TOKENS]);
     const bool packed = cli_flag_boolean(&flags[OP_PACKED]);
     int64_t *begins = packed ? packed_begins(sequences, tokens) : NULL; /* NULL: all have that many tokens */

@@ -58,6 +58,8 @@ memory='first_seconds workspace_forward'
     [ "$(value chunk 1)" = 1 ] || fail 'the recurrent engine has no chunk'
     [ "$(value sequences 1)" = 3 ] || fail 'not 3 sequences'
     bench 0 'chunk 16' op $small --chunk 16 --forward-only
+    bench 0 'forward' op $small --weak-heads 2 --forward-only
+    bench 2 'weak-heads 3 are more than the 2 value heads' op $small --weak-heads 3
     if grep -q backward stdout; then fail 'a backward that nobody wanted'; fi
     bench 0 '"sequences": 3' op $small --packed --sequences 3 --json
 

@@ -124,8 +124,8 @@ static void check_cut(setting *s) {
 }
 
 /* Sequences that are cut in three. Of the first one parts end late: two chunks, or of one head's second part as many as there
- * are, so that it begins with the gradient of the final state. The second one's are joined; of its states nothing comes through
- * a part, which is what the passages, zeros, say. */
+ * are, so that it begins with the gradient of the final state. Of the second one those of one head do, and the other one's are
+ * joined; of its states nothing comes through a part, which is what the passages, zeros, say. */
 static void check_late(const char *rule, int tokens) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
@@ -137,7 +137,7 @@ static void check_late(const char *rule, int tokens) {
         call.plan.early = {1, chunks, chunks}, call.plan.trims = false;
         lay_backward(&s, &call);
         int32_t *const early = call.chunk.early;
-        const int32_t counts[] = {2, 2, 2, chunks - 2 * length, -1, -1, -1, -1, 1, 0};
+        const int32_t counts[] = {2, 2, 2, chunks - 2 * length, -1, -1, 2, 2, 1, 1, 0, 1};
         call.chunk.early = NULL; /* as prepare is to make all */
         manner = {0, false, 0};
         check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");

@@ -229,7 +229,7 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
         }
         s.call.tensors.early = early;
         check(dr_launch_find_early<T>(s.call, true, NULL) == DR_OK, "to let nothing begin early fails");
-        for (int i = 0; i < SEQUENCES * HEADS + SEQUENCES; i++)
+        for (int i = 0; i < 2 * SEQUENCES * HEADS; i++)
             check(early[i] == (i < SEQUENCES * HEADS ? -1 : 0), "parts begin early that are not to");
         run_all(false, 0, false, BEFORE);
         result two;

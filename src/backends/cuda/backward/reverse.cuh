@@ -60,7 +60,7 @@ static __device__ inline void reverse_erased(dr_operand_a<T> &a, const float *er
 
 /* ---- parts ------------------------------------------------------------------------------------------------------------- */
 
-/* What a part makes. Where parts of a sequence begin early in the forward (early.cuh), here they end late: chunks of the next
+/* What a part makes. Where parts of a head begin early in the forward (early.cuh), here they end late: chunks of the next
  * parts come first, and nothing of them is stored; a summary but puts the gradient of the final state where parts take it. */
 typedef struct {
     dr_scan_place place; /* end: behind all that it makes; place, parts: as dr_scan_enter is to have them */
@@ -79,7 +79,7 @@ static __device__ inline reverse_part reverse_find(const reverse_call &call, uns
     part.idle = place.part >= place.parts || (call.summary && place.part == 0);
     const int trim = call.summary && !part.idle ? dr_trim_of(tensors, place.place).first : -1;
     if (trim >= 0) place.end = place.begin + trim;
-    if (place.parts == 1 || !dr_begins_early(plan, tensors, place.sequence)) return part;
+    if (place.parts == 1 || !dr_begins_early(plan, tensors, place.sequence, place.head)) return part;
     const bool given = call.scan.initial;
     if (call.summary) {
         part.idle = part.idle || !part.edge || !given;

@@ -126,8 +126,8 @@ typedef struct {
                           * NULL: all are */
     int32_t *early; /* [sequences][HV][dr_cuda_early_count] chunks that each of plan.early's parts but the first begins early
                      * and, back, each of `parts` but the last ends late; -1: more than early.most. Behind them
-                     * [sequences] whether all parts do, and how many thread blocks of the kernel that makes these parts have
-                     * ended. NULL: none is to */
+                     * [sequences][HV] whether a head's parts do, and how many thread blocks of the kernel that makes these
+                     * parts have ended. NULL: none is to */
 } dr_cuda_chunk_tensors;
 
 /* Boundaries between parts of either kind, of a value head. */

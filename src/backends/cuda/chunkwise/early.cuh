@@ -8,9 +8,9 @@
  *
  * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to 2^-20
  * (DR_FORGOTTEN). Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
- * give the most that sigma can be; A has to be forgotten, too. If one part of a sequence would need more chunks than
- * plan.early.most, all of its parts are joined by what they do to a state, and what is here did nothing. So it depends on the
- * data, and on nothing else. */
+ * give the most that sigma can be; A has to be forgotten, too. If one part of a head would need more chunks than
+ * plan.early.most, all of its parts are joined by what they do to a state, beside the kernel that makes other heads' parts;
+ * where a sequence is not cut else, this is so of all its heads. So it depends on the data, and on nothing else. */
 #ifndef DR_CUDA_EARLY_CUH
 #define DR_CUDA_EARLY_CUH
 
@@ -22,8 +22,8 @@
 enum {
     EARLY_WARPS = 16,
     EARLY_THREADS = EARLY_WARPS * 32,
-    EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS,           /* of a warp, of each chunk */
-    EARLY_HALVES = 2 * DR_CUDA_EARLY_MOST,                   /* of chunks, whose decays a warp adds up */
+    EARLY_ROWS = DR_CUDA_CHUNK_ROWS / EARLY_WARPS, /* of a warp, of each chunk */
+    EARLY_HALVES = 2 * DR_CUDA_EARLY_MOST,         /* of chunks, whose decays a warp adds up */
     EARLY_WARP_HALVES = EARLY_HALVES / EARLY_WARPS
 };
 
@@ -108,11 +108,10 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const int key_head = head / rows.group, channel = dr_lane_first<4>(), own = lane / (32 / EARLY_ROWS);
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
     const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
-    const bool gained = rows.row[0].gain != DR_GAIN_ONE,
-               scanned = !sums && plan.scan_inside && behind < 0;
+    const bool gained = rows.row[0].gain != DR_GAIN_ONE, scanned = !sums && plan.scan_inside && behind < 0;
     if (blockIdx.x == 0 && threadIdx.x == 0) *dr_early_ended(plan, call.early) = call.never ? dr_early_blocks(plan) : 0;
     if (call.never) { /* vectors may lie anywhere */
-        if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence) = 0;
+        if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence, head) = 0;
         dr_fence_device();
         return;
     }

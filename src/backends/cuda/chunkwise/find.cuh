@@ -67,28 +67,29 @@ static __device__ inline dr_chunk_place dr_block_chunk(const dr_cuda_chunk_plan 
     return place;
 }
 
-/* The sum of log decays at which a state is forgotten by vectors of 16 bits: what is left of it, 2^-20, is a 2048th of what they
- * round, so that it is not missed where what follows is a thousand times smaller. */
+/* The sum of log decays at which a state is forgotten by vectors of 16 bits: what is left of it, 2^-20, is a 2048th of what
+ * they round, so that it is not missed where what follows is a thousand times smaller. */
 constexpr float DR_FORGOTTEN = -20 * 0.693147181f;
 
-/* Of each sequence behind the counts of all (tensors.early): whether its parts begin early, which one_pass says. */
-static __device__ inline int32_t *dr_early_flag(const dr_cuda_chunk_plan &plan, int32_t *early, int64_t sequence) {
-    return early + plan.sequences * plan.value_heads * dr_cuda_early_count(&plan) + sequence;
+/* Of each value head of each sequence behind the counts of all (tensors.early): whether its parts begin early, which one_pass
+ * says. */
+static __device__ inline int32_t *dr_early_flag(const dr_cuda_chunk_plan &plan, int32_t *early, int64_t sequence, int head) {
+    return early + plan.sequences * plan.value_heads * dr_cuda_early_count(&plan) + sequence * plan.value_heads + head;
 }
 
 /* Behind those: how many blocks of that kernel have ended, and how many there are. */
 static __device__ inline unsigned *dr_early_ended(const dr_cuda_chunk_plan &plan, int32_t *early) {
-    return (unsigned *)dr_early_flag(plan, early, plan.sequences);
+    return (unsigned *)dr_early_flag(plan, early, plan.sequences, 0);
 }
 
 static __device__ inline unsigned dr_early_blocks(const dr_cuda_chunk_plan &plan) {
     return (unsigned)(plan.sequences * plan.value_heads * plan.early.parts);
 }
 
-/* Whether one kernel makes all of a sequence's forward, in parts that begin early; by kernels that may begin before it ends. */
+/* Whether one kernel makes all of a head's forward, in parts that begin early; by kernels that may begin before it ends. */
 static __device__ inline bool dr_begins_early(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors,
-                                              int64_t sequence) {
-    return tensors.early && __ldcg(dr_early_flag(plan, tensors.early, sequence));
+                                              int64_t sequence, int head) {
+    return tensors.early && __ldcg(dr_early_flag(plan, tensors.early, sequence, head));
 }
 
 /* What chunks of a part do for the first passes (trim_parts.cuh); place: of the part and its head. */

@@ -205,14 +205,19 @@ static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan
     return blockIdx.x % chains / (unsigned)plan.value_heads;
 }
 
-/* All threads of a warp: whether all parts of the block's sequence can begin early, which is then told. */
+/* All threads of a warp: whether all parts of the block's head can begin early, which is then told; of all heads of its
+ * sequence, where that is not cut else. */
 static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
-    const int count = dr_cuda_early_count(&plan) * plan.value_heads, sequence = (int)dr_one_sequence(plan);
+    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), chain = blockIdx.x % chains;
+    const unsigned sequence = dr_one_sequence(plan);
+    const int heads = plan.parts > 1 ? 1 : plan.value_heads, count = heads * dr_cuda_early_count(&plan);
+    const int32_t *const early =
+        tensors.early + (int)(plan.parts > 1 ? chain : sequence * (unsigned)plan.value_heads) * dr_cuda_early_count(&plan);
     bool may = true;
-    for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && tensors.early[sequence * count + i] >= 0;
+    for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && early[i] >= 0;
     may = __all_sync(0xffffffffu, may);
-    if (blockIdx.x % (unsigned)plan.value_heads == 0 && threadIdx.x == 0) {
-        *dr_early_flag(plan, tensors.early, sequence) = may;
+    if (blockIdx.x < chains && threadIdx.x == 0) {
+        *dr_early_flag(plan, tensors.early, 0, (int)chain) = may;
         dr_fence_device();
     }
     return may;

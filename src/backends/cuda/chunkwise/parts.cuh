@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
               contracted = share * shape::tiles * 32;
     const int64_t chain = blockIdx.x / groups, sequence = chain / plan.value_heads;
     const int head = (int)(chain % plan.value_heads), first = (int)(blockIdx.x % groups) * DR_JOIN_COLUMNS;
-    if (dr_begins_early(plan, tensors, sequence)) return;
+    if (dr_begins_early(plan, tensors, sequence, head)) return;
     if (tensors.early) dr_beside_close();
     const int64_t slot = dr_sequence_slot(plan, tensors.cu, sequence);
     int32_t length;

@@ -222,8 +222,9 @@ void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *
     if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
     if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
     if (plan->early.parts)
-        tensors->early = dr_arena_take(
-            arena, ((size_t)plan->sequences * (size_t)(plan->value_heads * dr_cuda_early_count(plan) + 1) + 1) * sizeof(int32_t));
+        tensors->early =
+            dr_arena_take(arena, ((size_t)(plan->sequences * plan->value_heads) * (size_t)(dr_cuda_early_count(plan) + 1) + 1) *
+                                     sizeof(int32_t));
     if (plan->parts == 1) return;
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
     tensors->local = dr_arena_take(arena, states);

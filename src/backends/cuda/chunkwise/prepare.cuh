@@ -527,7 +527,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
     extern __shared__ __align__(1024) char shared[];
     constexpr bool scans = dr_prepare_scans(form);
     const dr_prepare_block x = dr_prepare_find(call, blockIdx.x, scans && call.plan.length);
-    if (x.place.tokens > 0 && !dr_begins_early(call.plan, call.tensors, x.place.sequence))
+    if (x.place.tokens > 0 && !dr_begins_early(call.plan, call.tensors, x.place.sequence, x.head))
         dr_prepare_chunk<T, 1, form>(call, x, shared, [] {});
     else if (scans && !call.tensors.early)
         dr_beside_close();

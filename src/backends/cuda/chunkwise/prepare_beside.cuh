@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(groups *PREPARE_THREADS, 1)
     const dr_cuda_beside &beside = call.plan.beside;
     const unsigned blocks = (unsigned)call.plan.blocks, group = threadIdx.x / PREPARE_THREADS;
     const bool first = dr_copy_thread() == 0;
-    if (dr_begins_early(call.plan, call.tensors, 0)) return; /* of one sequence then (plan.c) */
+    if (dr_begins_early(call.plan, call.tensors, 0, 0)) return; /* all heads of one sequence then (plan.c) */
     unsigned index;
     if constexpr (scans) {
         dr_beside_close(); /* tickets and flags are there */

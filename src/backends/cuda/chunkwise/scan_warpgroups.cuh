@@ -294,7 +294,8 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
 /* Whether parts that begin early leave nothing to do; else what is before the scan has ended, unless it runs beside. */
 static __device__ inline bool dr_scan_is_made(const dr_scan_call &call, unsigned first, unsigned rest) {
     const dr_cuda_chunk_tensors &tensors = call.tensors;
-    if (dr_begins_early(call.plan, tensors, dr_scan_find(call, first, rest).sequence)) return true;
+    const dr_scan_place place = dr_scan_find(call, first, rest);
+    if (dr_begins_early(call.plan, tensors, place.sequence, place.head)) return true;
     if (tensors.early && !tensors.made) dr_beside_close();
     return false;
 }
