@@ -193,6 +193,10 @@ static inline unsigned atomicAdd(unsigned *to, unsigned x) {
     return before;
 }
 
+static inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
+
 static inline int __ffs(int x) {
     return __builtin_ffs(x);
 }

@@ -110,8 +110,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
+    const bool never = !boxed || !apart;
     DR_TRY(dr_cuda_chunk_begin_early(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
-                                     !boxed || !apart, gpu->stream));
+                                     never, gpu->stream));
+    if (never) e.call.chunk.early = NULL;
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                               gpu->stream);
