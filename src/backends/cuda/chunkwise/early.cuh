@@ -76,8 +76,8 @@ static __device__ inline float dr_early_grows(const dr_cuda_chunk_plan &plan, co
     return dr_warp_sum(grown) * (1.0f * EARLY_ROWS / 32); /* a row's number is that of 32 / EARLY_ROWS lanes */
 }
 
-/* Log decays of a lane's row of `count` halves of chunks. token, of a sequence that begins at `first`: the row of the first
- * half; apart: rows from there to the next one's. */
+/* A lane's log decays of `count` halves of chunks, a row of each; 0 behind them. token, of a sequence that begins at `first`:
+ * the row of the first half; apart: rows from there to the next one's. */
 static __device__ inline void dr_early_decays(const dr_cuda_input &input, int head, int first, int length, int token, int apart,
                                               int count, float (&to)[EARLY_WARP_HALVES]) {
     const float *from = (const float *)input.at + dr_input_index(input, first + token, 0, head);
@@ -109,13 +109,12 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
     const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
     const bool gained = rows.row[0].gain != DR_GAIN_ONE, scanned = !sums && plan.scan_inside && behind < 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *dr_early_ended(plan, call.early) = call.never ? dr_early_blocks(plan) : 0;
     if (call.never) { /* vectors may lie anywhere */
         if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence, head) = 0;
-        dr_fence_device();
         return;
     }
     dr_beside_admit();
+    if (blockIdx.x == 0 && threadIdx.x == 0) *dr_early_ended(plan, call.early) = 0;
     float fade[EARLY_WARP_HALVES], forget[EARLY_WARP_HALVES];
     {
         const int token = chunk_of(warp / 2) * DR_CUDA_CHUNK_ROWS + warp % 2 * 32 + lane;
@@ -150,7 +149,6 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             x[c].lambda = sums && own < left ? dr_input_scalar(rows, DR_INPUT_LAMBDA, first + row + own, 0, head) : 0;
         }
         if (count == 0) {
-            /* lane l then has the sum over the l / 4th half */
             const auto put = [&](float(&of)[EARLY_WARP_HALVES], float2 *to) {
                 dr_warp_sums(of);
                 if (lane % (32 / EARLY_WARP_HALVES) == 0)

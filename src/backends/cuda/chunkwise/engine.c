@@ -113,7 +113,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
     const bool never = !boxed || !apart;
     DR_TRY(dr_cuda_chunk_begin_early(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                                      never, gpu->stream));
-    if (never) e.call.chunk.early = NULL;
+    if (never) e.call.chunk.early = NULL; /* a backward has what it says */
     if (e.call.plan.blocks > 0) DR_TRY(dr_cuda_chunk_prepare(&e.call.plan, &e.call.chunk, gpu->stream));
     return dr_cuda_chunk_scan(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                               gpu->stream);
