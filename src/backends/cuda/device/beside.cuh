@@ -10,6 +10,11 @@
  * flags are raised. A block that closes ends no sooner than the maker does: so what follows the taker in the stream follows
  * both.
  *
+ * Kernels in a row that may find that there is nothing to do are launched so, too: each begins when all blocks of the one
+ * before it have opened or ended, and a block that has something to do closes before it takes what that one makes. The first
+ * block of the last one ends behind a count to which all blocks of the first one add (dr_count_add): what follows in the stream
+ * follows them all, and none of those between has to wait.
+ *
  * What is made is written by ordinary stores of threads that then meet at a barrier; one of them raises the flag (a release of
  * what they wrote, on the whole GPU). A lane of every warp that loads it has seen the flag itself (an acquire), and it is
  * loaded past the first-level cache. A warp looks at many flags at once: a trip to the second-level cache before each chunk is
@@ -62,7 +67,8 @@ static __device__ inline unsigned dr_counts_await(const unsigned *counts, int ma
     return least;
 }
 
-/* All threads of a block, which opens so; of what it wrote the taker's blocks see what is behind dr_fence_device. */
+/* All threads of a block, which opens so: of what it wrote the taker's blocks see what a thread has fenced (dr_fence_device).
+ */
 static __device__ inline void dr_beside_admit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
