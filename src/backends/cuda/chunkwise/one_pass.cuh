@@ -450,11 +450,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     }
     __syncthreads();
     if (tensors.early) dr_beside_admit(); /* the kernels behind, which find that there is nothing to do while this one runs */
-    if (!may) {
-        if (threadIdx.x == 0) atomicAdd(dr_early_ended(plan, tensors.early), 1u);
-        return;
-    }
-    dr_one_run<T, kind, boxed, saves>(one, shared);
+    if (may) dr_one_run<T, kind, boxed, saves>(one, shared);
     if (tensors.early) {
         dr_bulk_wait();
         __syncthreads();

@@ -209,12 +209,10 @@ static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan
  * sequence, where that is not cut else. */
 static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
     const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), chain = blockIdx.x % chains;
-    const unsigned sequence = dr_one_sequence(plan);
-    const int heads = plan.parts > 1 ? 1 : plan.value_heads, count = heads * dr_cuda_early_count(&plan);
-    const int32_t *const early =
-        tensors.early + (int)(plan.parts > 1 ? chain : sequence * (unsigned)plan.value_heads) * dr_cuda_early_count(&plan);
+    const unsigned heads = plan.parts > 1 ? 1 : (unsigned)plan.value_heads, each = (unsigned)dr_cuda_early_count(&plan);
+    const int32_t *const early = tensors.early + chain / heads * heads * each;
     bool may = true;
-    for (int i = (int)(threadIdx.x % 32); i < count; i += 32) may = may && early[i] >= 0;
+    for (unsigned i = threadIdx.x % 32; i < heads * each; i += 32) may = may && early[i] >= 0;
     may = __all_sync(0xffffffffu, may);
     if (blockIdx.x < chains && threadIdx.x == 0) {
         *dr_early_flag(plan, tensors.early, 0, (int)chain) = may;
