@@ -50,7 +50,7 @@ static dr_status upload(dr_bench_memory *memory, dr_dtype dtype, float *values, 
     return DR_OK;
 }
 
-/* How many of count elements are drawn: a multiple of size, if they are not all. */
+/* How many of count elements are drawn: a multiple of size, if they are not all, so that what repeats them begins alike. */
 static int64_t drawn_of(int64_t count, int64_t size) {
     const int64_t most = size < MOST_DRAWN ? MOST_DRAWN / size * size : size;
     return count <= most ? count : most;

@@ -1,6 +1,6 @@
 /* Which chunk and head a thread block takes, by divisions that the launch has prepared (device/divide.cuh). Blocks are numbered
  * as in chunkwise.h, or chunks of equally long sequences come in turn, of all sequences and heads at once. And whether there is
- * anything left to do for a sequence. */
+ * anything left to do for a head. */
 #ifndef DR_CUDA_FIND_CUH
 #define DR_CUDA_FIND_CUH
 

@@ -67,7 +67,7 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
-    /* beside what comes before the diagonal scan, or one_pass, which tells of sequences that it makes */
+    /* beside what comes before the diagonal scan, or one_pass, which tells of heads that it makes */
     const bool soon = plan->scan_inside || tensors->early;
     const dr_prepare_kernel kernel = dr_choose_prepare<T>(*plan, form, beside);
     if (beside) {

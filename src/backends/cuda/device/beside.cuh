@@ -67,8 +67,7 @@ static __device__ inline unsigned dr_counts_await(const unsigned *counts, int ma
     return least;
 }
 
-/* All threads of a block, which opens so: of what it wrote the taker's blocks see what a thread has fenced (dr_fence_device).
- */
+/* All threads of a block, which opens so: of what it wrote the taker's blocks see what dr_fence_device has fenced. */
 static __device__ inline void dr_beside_admit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
