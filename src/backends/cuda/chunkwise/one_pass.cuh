@@ -8,7 +8,7 @@
  *
  * Where write keys are B * key of the diagonal scan (plan.scan_inside), solve makes what they are made of before it inverts the
  * chunk before, and each group of columns 64 channels of them at the end of its chunk. They lie where X will be, which takes
- * their place box by box.
+ * their place box by box, and has three tiles, so that none of them waits for the other group to have read X. Queries have two.
  *
  * Where rows read key + lambda query, solve makes these sums, rounded, as an operand of its own and lays them in a tile for the
  * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
@@ -44,16 +44,16 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
     constexpr bool scans = kind == DR_ONE_SCANS, sums = kind == DR_ONE_SUMS;
     if constexpr (sums)
         for (int chunk = 0; chunk < ONE_PASS_PLACES && chunk < chunks; chunk++)
-            dr_one_fill<T, true, true, false>(one, shared, {chunk, chunk, 0});
+            dr_one_fill<T, kind, true, true>(one, shared, {chunk, chunk, 0});
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
-        const unsigned stage = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
-        const unsigned writers = scans ? made : dr_one_keys<kind>(base, at), halves = scans ? base + ONE_PASS_HALVES : made;
-        char *place = dr_one_place_in(shared, at);
+        const unsigned made = base + (unsigned)dr_one_exit<kind>(at), writers = scans ? made : dr_one_keys<kind>(base, at);
+        const unsigned halves = scans ? base + ONE_PASS_HALVES : made;
+        char *place = dr_one_place_in(shared, at), *exits = shared + dr_one_exit<kind>(at);
         const dr_one_rows &numbers = dr_one_rows_of(shared, at.stage);
         dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place */
         float p[8][4];
-        dr_one_await_stage(base, ONE_PASS_FILLED, at);
-        if (sums) dr_one_await_place(base, ONE_PASS_KEYED, at);
+        if (!scans) dr_one_await_stage(base, ONE_PASS_FILLED, at);
+        if (kind != DR_ONE_TIED) dr_one_await_place(base, ONE_PASS_BROUGHT, at);
         if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
         const bool stores = saves && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk);
         if (scans && stores) {
@@ -64,14 +64,14 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         }
         dr_group_anew(p);
         dr_group_begin();
-        dr_one_scores<T>(p, stage + ONE_PASS_QUERY, writers);
+        dr_one_scores<T>(p, dr_one_queries<kind>(base, at), writers);
         dr_group_commit();
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         const dr_prepare_near near = dr_one_near(numbers);
         dr_group_wait<0>();
         dr_prepare_mask_queries(rows, numbers.small, near, p);
         dr_one_await_place(base, ONE_PASS_SOLVED, at);
-        dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), scans ? shared + ONE_PASS_HALVES : place);
+        dr_halves_put<T>((const float *)(place + ONE_PASS_MATRIX), scans ? shared + ONE_PASS_HALVES : exits);
         dr_shared_fence();
         dr_meet<ONE_PASS_GROUPS>();
         if (stores)
@@ -93,14 +93,14 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
             float exit[8][4];
             dr_halves_exit_box<T>(high, low, writers + (unsigned)box * 8192, exit);
             if (scans) dr_meet<ONE_PASS_GROUPS>(); /* those write keys are read */
-            dr_group_lay_rows<T>(place + box * 8192, exit);
+            dr_group_lay_rows<T>(exits + box * 8192, exit);
         }
         dr_shared_fence();
         dr_one_tell_place(base, ONE_PASS_LAID, at);
         if constexpr (sums) {
             const dr_one_turn later = dr_one_after(dr_one_after(at));
             dr_one_await_place(base, ONE_PASS_LAID, at); /* all of the group have read the keys */
-            if (later.chunk < chunks) dr_one_fill<T, true, true, false>(one, shared, later);
+            if (later.chunk < chunks) dr_one_fill<T, kind, true, true>(one, shared, later);
         }
     }
 }
@@ -149,7 +149,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
     const dr_cuda_rows &rows = call.plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int chunks = dr_one_chunks(shared);
-    dr_one_fill<T, boxed, !sums, true>(one, shared, {0, 0, 0});
+    dr_one_fill<T, kind, boxed, false>(one, shared, {0, 0, 0});
     dr_one_asked &asked = ((dr_one_asked *)(shared + ONE_PASS_ASKED))[2];
     float a = 0; /* of the diagonal scan before the next chunk, a channel a thread */
     const auto scan = [&](const dr_one_turn &which) {
@@ -172,19 +172,20 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
         float l[8][4];
         const auto fill = [&] {
             dr_one_await_stage(base, ONE_PASS_FREE, had);
-            if (next.chunk < chunks) dr_one_fill<T, boxed, !sums, true>(one, shared, next);
+            if (next.chunk < chunks) dr_one_fill<T, kind, boxed, false>(one, shared, next);
+            if (scans) dr_one_fill<T, kind, boxed, true>(one, shared, at);
         };
         if (scans) fill(); /* the diagonal scan wants them before the inverse */
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         if constexpr (sums) {
-            dr_one_await_place(base, ONE_PASS_KEYED, at);
+            dr_one_await_place(base, ONE_PASS_BROUGHT, at);
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
             dr_one_await_place(base, ONE_PASS_READ, had); /* the place of R */
             dr_one_sum<T>(base, at, numbers.small.lambda, l);
         } else {
             if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
             dr_group_begin();
-            dr_one_scores<T>(l, stage, scans ? dr_one_place(base, dr_one_place_of(at)) : stage);
+            dr_one_scores<T>(l, stage, scans ? base + (unsigned)dr_one_exit<kind>(at) : stage);
             dr_group_commit();
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         }
@@ -292,7 +293,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     const dr_scan_place place = dr_one_columns(plan, shared, group, dr_one_chain_of(shared).begins);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < dr_one_chain_of(shared).tokens; dr_one_next(at)) {
-        const unsigned tile = dr_one_stage(base, at.stage), made = dr_one_place(base, dr_one_place_of(at));
+        const unsigned queries = dr_one_queries<kind>(base, at), made = base + (unsigned)dr_one_exit<kind>(at);
+        const unsigned scores = dr_one_place(base, dr_one_place_of(at)) + ONE_PASS_SCORE;
         const unsigned value = value_in(dr_one_place(base, at.chunk % places)), valued = valued_of(at.chunk % places);
         const dr_one_rows &rows = dr_one_rows_of(shared, at.stage);
         unsigned a[8][4], y[4][4];
@@ -326,9 +328,10 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         float o[tiles][4];
         const auto ask_output = [&](int half) {
             dr_group_begin();
-            dr_group_chain<T, true>(o, a, tile + ONE_PASS_QUERY + (unsigned)half * 4096, 8192, false);
+            dr_group_chain<T, true>(o, a, queries + (unsigned)half * 4096, 8192, false);
             dr_group_commit();
         };
+        if (scans) dr_one_await_place(base, ONE_PASS_BROUGHT, at);
         ask_output(0);
         if (decays) {
             dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(at));
@@ -343,7 +346,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         if (stores) {
             const int row = (int)dr_one_block(plan, shared, at.chunk).block * 64;
             dr_boxes_store(one.exit, made + group * 8192, group * 64, 0, row, 0);
-            if (group == 0) dr_boxes_store(one.score, made + ONE_PASS_SCORE, 0, 0, row, 0);
+            if (group == 0) dr_boxes_store(one.score, scores, 0, 0, row, 0);
         }
 #pragma unroll
         for (int half = 0; half < halves; half++) {
@@ -354,7 +357,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             }
             dr_group_begin();
             if (half == 0) dr_group_chain<T, false>(s, y, made, 8192, true);
-            dr_group_chain<T, true>(o, y, made + ONE_PASS_SCORE + (unsigned)half * 4096, 0, true);
+            dr_group_chain<T, true>(o, y, scores + (unsigned)half * 4096, 0, true);
             dr_group_commit();
             dr_group_wait<0>();
             if (half == halves - 1) {
@@ -378,10 +381,12 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             dr_boxes_store(one.o, value, group * 64, chain.head, chain.row + at.chunk * 64, chain.sequence);
         }
         if constexpr (scans) {
-            dr_one_await_stage(base, ONE_PASS_FREE, at); /* X is read, where write keys will be */
             ask_values(at.chunk + 1);
             const dr_one_turn later = dr_one_after(dr_one_after(at));
-            if (later.chunk * 64 < dr_one_chain_of(shared).tokens) dr_one_write_keys<T>(plan.rows, shared, later, group);
+            if (later.chunk * 64 < dr_one_chain_of(shared).tokens) {
+                dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(at)); /* X is read where these go */
+                dr_one_write_keys<T>(plan.rows, shared, later, group);
+            }
         }
     }
     if (boxed) dr_boxes_wait_read();
@@ -426,11 +431,12 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
             dr_gate_open(base + ONE_PASS_SOLVED + i, 128);
             dr_gate_open(base + ONE_PASS_TURNED + i, 128);
             dr_gate_open(base + ONE_PASS_LAID + i, 128);
+            dr_gate_open(base + ONE_PASS_BROUGHT + i, copying);
             if (kind == DR_ONE_SCANS)
                 dr_gate_open(base + ONE_PASS_WRITTEN + i, 256), dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
             if (kind == DR_ONE_SUMS) {
                 dr_gate_open(base + ONE_PASS_WRITTEN + i, 128);
-                dr_gate_open(base + ONE_PASS_KEYED + i, copying), dr_gate_open(base + ONE_PASS_READ + i, 256);
+                dr_gate_open(base + ONE_PASS_READ + i, 256);
             }
             dr_gate_open(base + ONE_PASS_VALUED + i * 2, copying), dr_gate_open(base + ONE_PASS_VALUED + i * 2 + 8, copying);
         }

@@ -61,8 +61,8 @@ enum {
     ONE_PASS_VALUED = ONE_PASS_LAID + ONE_PASS_PLACES * 8,                        /* and groups: values have come */
     ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8, /* places: write keys of the scan, or sums, are there */
     ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,    /* what those write keys are made of is there */
-    ONE_PASS_KEYED = ONE_PASS_SCANNED + ONE_PASS_PLACES * 8,      /* keys of such sums have come */
-    ONE_PASS_READ = ONE_PASS_KEYED + ONE_PASS_PLACES * 8,         /* the columns have read the sums */
+    ONE_PASS_BROUGHT = ONE_PASS_SCANNED + ONE_PASS_PLACES * 8,    /* what is not in stages of keys and queries has come */
+    ONE_PASS_READ = ONE_PASS_BROUGHT + ONE_PASS_PLACES * 8,       /* the columns have read the sums */
     ONE_PASS_CHAIN = (ONE_PASS_READ + ONE_PASS_PLACES * 8 + 15) / 16 * 16, /* dr_one_chain */
     ONE_PASS_ASKED = ONE_PASS_CHAIN + (int)sizeof(dr_one_chain), /* dr_one_asked, by group of columns, and by `solve` */
     ONE_PASS_BYTES = ONE_PASS_ASKED + 3 * (int)sizeof(dr_one_asked),
@@ -146,9 +146,22 @@ static __device__ inline unsigned dr_one_place(unsigned base, int place) {
     return (unsigned)dr_same_in_warp((int)base + ONE_PASS_PLACES_BEGIN + place * ONE_PASS_PLACE);
 }
 
-/* Keys of a chunk as they come: with its queries, or to two tiles that are the keys' of two stages else. */
+/* Keys of a chunk as they come: to its stage; those of a sum to two tiles that are the keys' of two stages else. */
 template <dr_one_kind kind> static __device__ inline unsigned dr_one_keys(unsigned base, const dr_one_turn &at) {
     return dr_one_stage(base, kind == DR_ONE_SUMS ? dr_one_place_of(at) : at.stage);
+}
+
+/* Queries likewise: to two tiles with the diagonal scan. */
+template <dr_one_kind kind> static __device__ inline unsigned dr_one_queries(unsigned base, const dr_one_turn &at) {
+    return dr_one_stage(base, kind == DR_ONE_SCANS ? dr_one_place_of(at) : at.stage) + ONE_PASS_QUERY;
+}
+
+/* Where X of a chunk lies, in bytes of shared memory: in its place; with the diagonal scan, whose write keys are there before,
+ * in threes, of which the third is the tile that the third stage's queries do not need. */
+template <dr_one_kind kind> static __device__ inline int dr_one_exit(const dr_one_turn &at) {
+    const int which = kind == DR_ONE_SCANS ? at.stage : dr_one_place_of(at);
+    const int third = (ONE_PASS_STAGES - 1) * ONE_PASS_STAGE + ONE_PASS_QUERY;
+    return dr_same_in_warp(which < ONE_PASS_PLACES ? ONE_PASS_PLACES_BEGIN + which * ONE_PASS_PLACE : third);
 }
 
 /* What rows of a chunk read: its keys; or sums, for which there are the third stage's tile of keys and, since values have but
@@ -323,37 +336,40 @@ static __device__ inline void dr_one_loaded(unsigned gate) {
     dr_gate_arrive(gate);
 }
 
-/* Keys and queries of a chunk of a sequence to its stage; where rows read key + lambda query the keys alone to the tile that
- * its place has, and the queries alone. */
-template <typename T, bool boxed, bool keys, bool queries>
-static __device__ inline void dr_one_fill(const dr_one_pass_call &one, char *shared, const dr_one_turn &at) {
-    static_assert(boxed || (keys && queries), "threads copy keys and queries together");
+/* Keys and queries of a chunk to its stage; apart: what goes to one of two tiles instead, when that is free, keys of a sum or
+ * with the diagonal scan queries. */
+template <typename T, dr_one_kind kind, bool boxed, bool apart>
+static __device__ inline void dr_one_fill(const dr_one_pass_call &one, const char *shared, const dr_one_turn &at) {
+    constexpr bool keys = kind == DR_ONE_TIED || (kind == DR_ONE_SUMS) == apart;
+    constexpr bool queries = kind == DR_ONE_TIED || (kind == DR_ONE_SCANS) == apart;
     const dr_cuda_rows &rows = one.scan.plan.rows;
-    const int key = (queries ? at.stage : dr_one_place_of(at)) * ONE_PASS_STAGE,
-              query = at.stage * ONE_PASS_STAGE + ONE_PASS_QUERY;
     const unsigned base = dr_shared_address(shared);
-    const unsigned filled =
-        base + (unsigned)(queries ? ONE_PASS_FILLED + at.stage * 8 : ONE_PASS_KEYED + dr_one_place_of(at) * 8);
+    const unsigned key = dr_one_keys<kind>(base, at), query = dr_one_queries<kind>(base, at);
+    const unsigned come =
+        base + (unsigned)(apart ? ONE_PASS_BROUGHT + dr_one_place_of(at) * 8 : ONE_PASS_FILLED + at.stage * 8);
     if constexpr (boxed) {
         if (dr_copy_thread() > 0) return;
         const dr_one_chain chain = dr_one_chain_of(shared);
-        const auto load = [&](const dr_boxes &boxes, int tile, int box) {
-            dr_boxes_load(boxes, base + (unsigned)(tile + box * 8192), filled, box * 64, chain.key_head,
-                          chain.row + at.chunk * 64, chain.sequence);
+        const auto load = [&](const dr_boxes &boxes, unsigned tile, int box) {
+            dr_boxes_load(boxes, tile + (unsigned)box * 8192, come, box * 64, chain.key_head, chain.row + at.chunk * 64,
+                          chain.sequence);
         };
 #pragma unroll
         for (int box = 0; box < 2; box++) {
             if (keys) load(one.key, key, box);
             if (queries) load(one.query, query, box);
         }
-        dr_mbarrier_promise(filled, (keys + queries) * ONE_PASS_TILE);
+        dr_mbarrier_promise(come, (keys + queries) * ONE_PASS_TILE);
         return;
     }
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);
-    dr_load_tokens<T>(shared + key, dr_reader_source(rows), x.place, x.key_head, 0, rows.key_size, 2, rows.aligned);
-    dr_load_tokens<T>(shared + query, dr_source_of(rows.input[DR_INPUT_QUERY]), x.place, x.key_head, 0, rows.key_size, 2,
-                      rows.aligned);
-    dr_one_loaded(filled);
+    const auto load = [&](const dr_source &source, unsigned tile) {
+        dr_load_tokens<T>((char *)__cvta_shared_to_generic(tile), source, x.place, x.key_head, 0, rows.key_size, 2,
+                          rows.aligned);
+    };
+    if (keys) load(dr_reader_source(rows), key);
+    if (queries) load(dr_source_of(rows.input[DR_INPUT_QUERY]), query);
+    dr_one_loaded(come);
 }
 
 /* Products of rows of a tile of 128 channels with rows of another one. */
@@ -419,7 +435,7 @@ static __device__ inline void dr_one_scan_rows(const dr_scan_call &call, char *s
 template <typename T>
 static __device__ inline void dr_one_write_keys(const dr_cuda_rows &rows, char *shared, const dr_one_turn &at, int group) {
     const unsigned base = dr_shared_address(shared);
-    char *const writes = dr_one_place_in(shared, at) + group * 8192;
+    char *const writes = shared + dr_one_exit<DR_ONE_SCANS>(at) + group * 8192;
     const char *const keys = shared + at.stage * ONE_PASS_STAGE + group * 8192;
     const dr_inside_room &room = dr_one_room(shared, at);
     const float centre = dr_one_chain_of(shared).centre;
