@@ -52,7 +52,7 @@ static bool is_same(gpu *g, const problem *p, const char *of, const double *got,
     return fault_is(what, "%s in parts: %s has other bits", p->rule.name, of);
 }
 
-/* o of heads that go as if nothing began early: those whose decays are weak, where each goes its own way. */
+/* o of heads that go as if nothing began early; where packed sequences are cut, and trimmed, of those whose decays are weak. */
 static bool are_joined(gpu *g, const problem *p, const shape *s, const double *got, const double *want, fault *what) {
     const int64_t heads = s->cut ? s->weak : s->heads, size = heads * s->size;
     bool holds = true;

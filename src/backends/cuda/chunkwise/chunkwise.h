@@ -46,8 +46,8 @@ typedef struct {
 } dr_cuda_beside;
 
 /* Parts that begin some chunks early, from zero, where decays leave nothing of what was before: one kernel makes all of a
- * forward of a head whose every part may (early.cuh), and other heads' parts are joined. Where nothing is cut else, the heads
- * of a sequence go together. */
+ * forward of a head whose every part may (early.cuh), and other heads' parts are joined. Where heads do not go by themselves
+ * (dr_cuda_early_prepares), those of a sequence go together. */
 typedef struct {
     int32_t parts;  /* of every sequence; 0: there are none */
     int32_t chunks; /* of each but the last */
@@ -179,8 +179,8 @@ size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 
-/* Whether of heads that do not begin early prepare's chunks are made before the kernel that makes the others' parts takes the
- * multiprocessors: where parts are joined, and no chunk waits for another one. */
+/* Whether heads go each by itself, so that of those that do not begin early prepare's chunks are made before the kernel that
+ * makes the others' parts takes the multiprocessors: where parts are joined, and no chunk waits for another one. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif
