@@ -14,10 +14,11 @@
  * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
  * for.
  *
- * So three chunks are under way, in three stages of keys and queries; what lies between the groups has two places. All wait for
- * one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What holds all of it is what passes through
- * shared memory: so keys, queries, values and outputs are moved as boxes (device/boxes.cuh) wherever they lie as boxes can. No
- * group has the registers that it would like, and so outputs are made by halves of the rows.
+ * So three chunks are under way, in three stages of what comes from memory; what lies between the groups has two places. All
+ * wait for one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What a chunk takes is what all
+ * groups have to do, on a multiprocessor whose instructions and shared memory they share: so keys, queries, values and outputs
+ * are moved as boxes (device/boxes.cuh) wherever they lie as boxes can. No group has the registers that it would like, and so
+ * outputs are made by halves of the rows.
  *
  * Where a backward follows (saves), X, P' and A go to memory as well, by copies from where they lie in shared memory, and with
  * them states, decays, factors and what the diagonal scan made: whoever has made a thing stores it.
@@ -141,7 +142,8 @@ static __device__ inline void dr_one_sum(unsigned base, const dr_one_turn &at, c
     dr_group_wait<0>();
 }
 
-/* Asks for keys and queries, a chunk ahead (of key + lambda query but for queries); A of each chunk, in the matrix. */
+/* Asks for keys and queries, a chunk ahead (of key + lambda query but for queries, with the diagonal scan for queries as late
+ * as they are wanted); A of each chunk, in the matrix. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
     const dr_scan_call &call = one.scan;
