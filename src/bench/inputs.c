@@ -121,10 +121,10 @@ static void normalise(float *values, int64_t count, int64_t size, double length)
     }
 }
 
-/* Of log decays, each of `size` channels. */
-static void weaken(float *values, int64_t count, int64_t size, int64_t heads, int64_t weak) {
-    for (int64_t i = 0; i < count; i++)
-        if (i / size % heads < weak) values[i] = -1e-4f;
+/* The first `weak` log decays of each token, which has `token` of them. */
+static void weaken(float *values, int64_t count, int64_t token, int64_t weak) {
+    for (int64_t first = 0; first < count; first += token)
+        for (int64_t i = 0; i < weak && i < token; i++) values[first + i] = -1e-4f;
 }
 
 /* free_read and free_write are drawn alike, with opposite signs: then a token erases a part of what it reads, and the state
@@ -141,7 +141,7 @@ static dr_status draw_input(dr_bench_memory *memory, const dr_recurrence *recurr
     uint64_t stream = is_write ? DR_INPUT_FREE_READ : input;
     dr_random random = dr_random_start(options->seed, STREAM_INPUTS + stream);
     for (int64_t i = 0; i < drawn; i++) values[i] = (float)draw(&random, input, options->log_decay);
-    if (input == DR_INPUT_LOG_DECAY) weaken(values, drawn, channels, recurrence->value_heads, options->weak_heads);
+    if (input == DR_INPUT_LOG_DECAY) weaken(values, drawn, channels * recurrence->value_heads, channels * options->weak_heads);
     if (is_key(input)) normalise(values, drawn, recurrence->key_size, is_write ? -0.5 : 1);
     dr_status status = upload(memory, dr_recurrence_input_dtype(memory->backend, input), values, drawn, count, block);
     dr_release(host);
