@@ -10,7 +10,7 @@
 typedef struct {
     int64_t sequences, tokens, heads, group, size; /* group: value heads a key head; size: K and V */
     int64_t weak;                                  /* heads whose decays are weak, where a case wants some */
-    bool cut; /* where parts do not begin early they are joined, each head's on their own; else all heads' are one */
+    bool cut; /* where parts do not begin early they are joined; else a sequence is whole then */
 } shape;
 
 static problem *create(const dr_rule *rule, const shape *s, int64_t *cu_seqlens, uint64_t seed) {

@@ -47,7 +47,7 @@ typedef struct {
 
 /* Parts that begin some chunks early, from zero, where decays leave nothing of what was before: one kernel makes all of a
  * forward of a head whose every part may (early.cuh), and other heads' parts are joined. Where heads do not go by themselves
- * (dr_cuda_early_prepares), those of a sequence go together. */
+ * (dr_cuda_early_apart), those of a sequence go together. */
 typedef struct {
     int32_t parts;  /* of every sequence; 0: there are none */
     int32_t chunks; /* of each but the last */
@@ -185,7 +185,7 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 __host__ __device__
 #endif
     static inline bool
-    dr_cuda_early_prepares(const dr_cuda_chunk_plan *plan) {
+    dr_cuda_early_apart(const dr_cuda_chunk_plan *plan) {
     return plan->early.parts && plan->parts > 1 && !plan->scan_inside &&
            plan->sequences * plan->value_heads <= DR_CUDA_EARLY_CHAINS;
 }

@@ -433,13 +433,12 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
             dr_gate_open(base + ONE_PASS_SOLVED + i, 128);
             dr_gate_open(base + ONE_PASS_TURNED + i, 128);
             dr_gate_open(base + ONE_PASS_LAID + i, 128);
-            dr_gate_open(base + ONE_PASS_BROUGHT + i, copying);
-            if (kind == DR_ONE_SCANS)
-                dr_gate_open(base + ONE_PASS_WRITTEN + i, 256), dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
-            if (kind == DR_ONE_SUMS) {
-                dr_gate_open(base + ONE_PASS_WRITTEN + i, 128);
-                dr_gate_open(base + ONE_PASS_READ + i, 256);
+            if (kind != DR_ONE_TIED) {
+                dr_gate_open(base + ONE_PASS_WRITTEN + i, kind == DR_ONE_SCANS ? 256 : 128);
+                dr_gate_open(base + ONE_PASS_BROUGHT + i, copying);
             }
+            if (kind == DR_ONE_SCANS) dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
+            if (kind == DR_ONE_SUMS) dr_gate_open(base + ONE_PASS_READ + i, 256);
             dr_gate_open(base + ONE_PASS_VALUED + i * 2, copying), dr_gate_open(base + ONE_PASS_VALUED + i * 2 + 8, copying);
         }
         dr_shared_fence(); /* copies see the barriers */

@@ -222,7 +222,7 @@ static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan
  * sequence, where these go together. */
 static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
     const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), chain = blockIdx.x % chains;
-    const unsigned heads = dr_cuda_early_prepares(&plan) ? 1 : (unsigned)plan.value_heads,
+    const unsigned heads = dr_cuda_early_apart(&plan) ? 1 : (unsigned)plan.value_heads,
                    each = (unsigned)dr_cuda_early_count(&plan);
     const int32_t *const early = tensors.early + chain / heads * heads * each;
     bool may = true;

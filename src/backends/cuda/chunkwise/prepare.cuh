@@ -533,7 +533,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
         dr_beside_close();
 }
 
-/* All chunks of heads that do not begin early (dr_cuda_early_prepares). Where there are none, all thread blocks end at once. */
+/* All chunks of heads that do not begin early (dr_cuda_early_apart). Where there are none, all thread blocks end at once. */
 template <typename T, dr_prepare_form form>
 static __global__ void __launch_bounds__(PREPARE_THREADS, 4) prepare_rest(const __grid_constant__ dr_prepare_call call) {
     extern __shared__ __align__(1024) char shared[];

@@ -298,7 +298,7 @@ template <bool summary> static __device__ inline bool dr_scan_is_made(const dr_s
     const dr_scan_place place = dr_scan_find(call, first, rest);
     if (dr_begins_early(call.plan, tensors, place.sequence, place.head)) return true;
     if (!tensors.early || tensors.made) return false;
-    if (summary && dr_cuda_early_prepares(&call.plan))
+    if (summary && dr_cuda_early_apart(&call.plan))
         dr_fence_device();
     else
         dr_beside_close();
