@@ -4,7 +4,7 @@
  *
  * Usage: layer ROWS [THREADS [REPEATS [ISA]]]      vectors of 1024 elements, eight heads where an operation has heads */
 #include "base/clock.h"
-#include "bench/limit.h"
+#include "check/bench/limit.h"
 #include "ops/operations.h"
 
 #include <deltarule/backend.h>

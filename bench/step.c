@@ -3,7 +3,7 @@
  *
  * Usage: step [RULE [HIDDEN [SEQUENCES [THREADS [STEPS]]]]]      two layers, heads of 128, a vocabulary of bytes */
 #include "base/clock.h"
-#include "bench/limit.h"
+#include "check/bench/limit.h"
 #include "ops/operations.h"
 
 #include <deltarule/backend.h>

@@ -1,10 +1,10 @@
 /* Benchmarks: how work is counted, how measurements become figures, that everything is measured in turn and with the threads
  * asked for, and that inputs are such that every rule stays finite. Times themselves are not tested. */
 #include "allocation.h"
-#include "bench/count.h"
-#include "bench/grid.h"
-#include "bench/inputs.h"
-#include "bench/limit.h"
+#include "check/bench/count.h"
+#include "check/bench/grid.h"
+#include "check/bench/inputs.h"
+#include "check/bench/limit.h"
 
 #include <math.h>
 #include <time.h>

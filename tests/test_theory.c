@@ -2,7 +2,7 @@
  * that computes anything else, and a lack of memory show. The linker puts the engine's functions below before the library's, so
  * that nothing in the library knows of being tested. */
 #include "allocation.h"
-#include "verify/theory.h"
+#include "check/theory/theory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,149 @@
+/* Optimizer steps of a language model on random tokens: the gradient of the mean loss over a batch, clipping, AdamW. What a run
+ * does beside its steps (reading text, evaluations, checkpoints) is not measured. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "check/bench/count.h"
+#include "check/bench/limit.h"
+#include "data/corpus.h"
+#include "train/optimizer.h"
+#include "train/settings.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { STREAM_TOKENS = 3, OPERATIONS_A_PARAMETER = 6 };
+
+/* Small, so that the model stays near its start however many steps are measured. */
+static const double LEARNING_RATE = 1e-5;
+
+/* A model with a number of threads, and its batch. */
+typedef struct {
+    const dr_train_options *settings;
+    dr_backend *backend;
+    dr_model *model;
+    dr_optimizer *optimizer;
+    dr_batch batch;
+    int32_t *ids; /* [rows], then the labels [rows] */
+    double loss;  /* of the last step, mean */
+    dr_bench_sgemm sgemm;
+} train_case;
+
+static dr_status run_step(void *context) {
+    train_case *c = context;
+    double norm;
+    bool skipped;
+    size_t bytes = (size_t)dr_model_block_count(c->model) * dr_dtype_size(dr_backend_dtype(c->backend));
+    dr_backend_zero(c->backend, dr_model_gradient_block(c->model), bytes);
+    DR_TRY(dr_model_gradient(c->model, &c->batch, 1.0 / (double)c->batch.targets, &c->loss, NULL));
+    DR_TRY(dr_optimizer_step(c->optimizer, LEARNING_RATE, &norm, &skipped));
+    if (skipped) return dr_fail(DR_ERROR_NUMERIC, "the gradient is not finite: its norm is %g", norm);
+    return DR_OK;
+}
+
+static dr_status draw_batch(const dr_bench_options *options, train_case *c) {
+    int64_t sequences = dr_setting_integer(c->settings, DR_SET_BATCH);
+    int64_t sizes[2] = {sequences, dr_setting_integer(c->settings, DR_SET_SEQ_LEN)}, rows = 0;
+    void *memory = NULL;
+    if (!dr_product(sizes, 2, &rows)) return dr_fail(DR_ERROR_ARGUMENT, "batch and seq_len are too large together");
+    DR_TRY(dr_allocate((size_t)rows * 2 * sizeof(int32_t), "tokens", &memory));
+    c->ids = memory;
+    dr_random random = dr_random_start(options->seed, STREAM_TOKENS);
+    for (int64_t i = 0; i < 2 * rows; i++) c->ids[i] = (int32_t)dr_random_below(&random, DR_BYTE_VOCABULARY);
+    c->batch =
+        (dr_batch){.layout = {.sequences = sequences, .rows = rows}, .ids = c->ids, .targets = rows, .labels = c->ids + rows};
+    return DR_OK;
+}
+
+static dr_status prepare(const dr_bench_options *options, int threads, train_case *c) {
+    dr_backend_options backend = {.threads = threads, .isa = options->isa};
+    dr_model_config config;
+    dr_optimizer_settings optimizer = {.beta1 = dr_setting_real(c->settings, DR_SET_BETA1),
+                                       .beta2 = dr_setting_real(c->settings, DR_SET_BETA2),
+                                       .eps = dr_setting_real(c->settings, DR_SET_EPS),
+                                       .weight_decay = dr_setting_real(c->settings, DR_SET_WEIGHT_DECAY),
+                                       .clip = dr_setting_real(c->settings, DR_SET_CLIP)};
+    DR_TRY(dr_train_model_config(c->settings, DR_BYTE_VOCABULARY, &config));
+    DR_TRY(dr_backend_open("cpu", &backend, &c->backend));
+    DR_TRY(dr_model_create(c->backend, &config, options->seed, &c->model));
+    if (!dr_model_gradient_block(c->model)) return DR_ERROR_MEMORY;
+    DR_TRY(dr_optimizer_create(c->model, &optimizer, &c->optimizer));
+    DR_TRY(draw_batch(options, c));
+    return dr_bench_sgemm_create(threads, options->seed, &c->sgemm);
+}
+
+static void destroy(train_case *c) {
+    dr_bench_sgemm_destroy(&c->sgemm);
+    dr_release(c->ids);
+    dr_optimizer_destroy(c->optimizer);
+    dr_model_destroy(c->model);
+    dr_backend_close(c->backend);
+}
+
+/* Operations of the recurrences of all layers in a step, forward and backward. */
+static double recurrence_of(const train_case *c) {
+    const dr_model_config *config = dr_model_get_config(c->model);
+    dr_recurrence recurrence = {.rule = &config->rule,
+                                .layout = c->batch.layout,
+                                .key_heads = config->heads,
+                                .value_heads = config->value_heads,
+                                .key_size = config->key_size,
+                                .value_size = config->value_size};
+    return 3 * dr_bench_counted(&recurrence) * (double)config->layers;
+}
+
+static double amount_of(const train_case *c) {
+    const dr_model_config *config = dr_model_get_config(c->model);
+    int64_t looked_up = config->tied ? 0 : config->vocabulary * config->hidden;
+    double multiplied = (double)(dr_model_parameter_count(c->model) - looked_up);
+    return OPERATIONS_A_PARAMETER * multiplied * (double)c->batch.layout.rows + recurrence_of(c);
+}
+
+static void describe(const train_case *c, int threads, dr_bench_train_result *result) {
+    const char *name = dr_model_get_config(c->model)->rule.name;
+    *result = (dr_bench_train_result){.threads = threads,
+                                      .parameters = dr_model_parameter_count(c->model),
+                                      .tokens = c->batch.layout.rows,
+                                      .recurrence = recurrence_of(c)};
+    snprintf(result->rule, sizeof result->rule, "%s", name ? name : "composition");
+}
+
+/* cases: [thread_counts, count] */
+static dr_status measure(const dr_bench_options *options, int count, const dr_train_options *const *settings, train_case *cases,
+                         dr_bench_grid *grid, dr_bench_train_result *results) {
+    int all = options->thread_counts * count;
+    for (int i = 0; i < all; i++) {
+        train_case *c = &cases[i];
+        c->settings = settings[i % count];
+        DR_TRY(prepare(options, options->threads[i / count], c));
+        dr_bench_pair *pair = dr_bench_grid_at(grid, i / count, i % count, 0);
+        dr_bench_sgemm_item(&c->sgemm, &pair->limit);
+        pair->work.run = run_step;
+        pair->work.context = c;
+        pair->work.amount = amount_of(c);
+    }
+    DR_TRY(dr_bench_grid_measure(grid));
+    for (int i = 0; i < all; i++) {
+        if (!isfinite(cases[i].loss)) return dr_fail(DR_ERROR_NUMERIC, "the loss is %g", cases[i].loss);
+        describe(&cases[i], options->threads[i / count], &results[i]);
+        results[i].step = dr_bench_grid_work(grid, i / count, i % count, 0);
+    }
+    return DR_OK;
+}
+
+dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_train_options *const *settings,
+                         dr_bench_train_result *results) {
+    DR_TRY(dr_bench_check(options, count));
+    int all = options->thread_counts * count;
+    dr_bench_grid grid = {0};
+    void *cases = NULL;
+    dr_status status;
+    DR_GO(dr_bench_grid_create(options, count, 1, &grid));
+    DR_GO(dr_allocate_zero((size_t)all * sizeof(train_case), "cases", &cases));
+    DR_GO(measure(options, count, settings, cases, &grid, results));
+done:
+    for (int i = 0; cases && i < all; i++) destroy((train_case *)cases + i);
+    dr_release(cases);
+    dr_bench_grid_destroy(&grid);
+    return status;
+}
