@@ -70,7 +70,7 @@ class Ours:
     """A rule of the library on copies of tensors [B, T, H, size] in the library's memory."""
 
     def __init__(self, library, torch, rule, threads, tensors, states=None):
-        self.library, self.torch = library, torch
+        self.deltarule, self.torch = library, torch
         self.backend, self.blocks = c_void_p(), []
         self.check(library.dr_backend_open(b"cpu", byref(Options(threads, None)), byref(self.backend)))
         batch, tokens, heads, size = tensors[KEY].shape
@@ -92,12 +92,12 @@ class Ours:
 
     def check(self, status):
         if status:
-            sys.exit(self.library.dr_last_error().decode())
+            sys.exit(self.deltarule.dr_last_error().decode())
 
     def allocate(self, size):
         block = c_void_p()
-        self.check(self.library.dr_backend_allocate(self.backend, c_size_t(size), byref(block)))
-        self.library.dr_backend_zero(self.backend, block, c_size_t(size))
+        self.check(self.deltarule.dr_backend_allocate(self.backend, c_size_t(size), byref(block)))
+        self.deltarule.dr_backend_zero(self.backend, block, c_size_t(size))
         self.blocks.append(block)
         return block
 
@@ -107,23 +107,23 @@ class Ours:
         return result.view(tensor.shape).copy_(tensor)
 
     def forward(self, saved=None):
-        self.check(self.library.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
+        self.check(self.deltarule.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
                                                       c_void_p(self.o.data_ptr()), None, saved, self.workspace))
 
     def both(self, d_o):
         self.forward(self.saved)
-        self.check(self.library.dr_recurrence_backward(self.backend, byref(self.recurrence), byref(self.inputs), None,
+        self.check(self.deltarule.dr_recurrence_backward(self.backend, byref(self.recurrence), byref(self.inputs), None,
                                                        self.saved, c_void_p(d_o.data_ptr()), None, byref(self.gradients), None,
                                                        self.workspace))
 
     def decode(self):
-        self.check(self.library.dr_recurrence_decode(self.backend, byref(self.recurrence), byref(self.inputs),
+        self.check(self.deltarule.dr_recurrence_decode(self.backend, byref(self.recurrence), byref(self.inputs),
                                                      byref(self.states), c_void_p(self.o.data_ptr()), self.workspace))
 
     def close(self):
         for block in self.blocks:
-            self.library.dr_backend_free(self.backend, block)
-        self.library.dr_backend_close(self.backend)
+            self.deltarule.dr_backend_free(self.backend, block)
+        self.deltarule.dr_backend_close(self.backend)
 
 
 def inputs_of(torch, batch, tokens, heads, size, channel):
@@ -274,7 +274,7 @@ def numbers(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parser.add_argument("--library", default=os.path.join(here, "build/release/libdeltarule.so"))
+    parser.add_argument("--library", dest="file", default=os.path.join(here, "build/release/libdeltarule.so"))
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--tokens", type=numbers, default=[512, 4096])
     parser.add_argument("--repeats", type=int, default=5)
@@ -286,7 +286,7 @@ def main():
     except ImportError as error:
         print(f"skipped: {error}; bench/install-peers makes an environment that has it")
         return
-    library = open_library(arguments.library)
+    library = open_library(arguments.file)
     versions = [f"deltarule {library.dr_version().decode()}", f"torch {torch.__version__}"]
     for name in ("transformers", "fla"):
         try:

@@ -146,7 +146,7 @@ class Case:
     """One rule and shape of deltarule: its tensors, and running it."""
 
     def __init__(self, library, backend, rule, shape, size):
-        self.library, self.backend = library, backend
+        self.deltarule, self.backend = library, backend
         sequences, tokens, heads = shape
         address = library.dr_rule_find(rule.encode())
         if not address:
@@ -182,12 +182,12 @@ class Case:
         self.operations = work, 3 * work
 
     def forward(self, saved=None):
-        check(self.library, self.library.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
+        check(self.deltarule, self.deltarule.dr_recurrence_forward(self.backend, byref(self.recurrence), byref(self.inputs), None,
                                                                self.o.data_ptr(), None, saved, self.block["forward"].data_ptr()))
 
     def both(self):
         self.forward(self.block["saved"].data_ptr())
-        check(self.library, self.library.dr_recurrence_backward(
+        check(self.deltarule, self.deltarule.dr_recurrence_backward(
             self.backend, byref(self.recurrence), byref(self.inputs), None, self.block["saved"].data_ptr(), self.d_o.data_ptr(), None,
             byref(self.input_gradients), None, self.block["backward"].data_ptr()))
 
@@ -343,7 +343,7 @@ def recorded(wanted):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--library", default=os.path.join(here, "..", "build", "cuda", "libdeltarule.so"))
+    parser.add_argument("--library", dest="file", default=os.path.join(here, "..", "build", "cuda", "libdeltarule.so"))
     parser.add_argument("--deltarule", default=os.path.join(here, "..", "build", "cuda", "deltarule"), help="with --recorded")
     parser.add_argument("--rules", default="gdn,kda,delta_net,gla,mamba2,gdn2,qdelta,pgdn,pkda,eda,dplr")
     parser.add_argument("--shapes", default="1x32768x8,16x2048x8,1x8192x32,1x131072x8", help="sequences x tokens x heads")
@@ -356,7 +356,7 @@ def arguments():
 
 
 def beside(wanted):
-    library = open_library(wanted.library)
+    library = open_library(wanted.file)
     backend = c_void_p()
     options = Options(dtype={"bf16": BF16, "fp16": F16, "float32": F32}[wanted.dtype], device=torch.cuda.current_device(),
                       stream=torch.cuda.current_stream().cuda_stream)
