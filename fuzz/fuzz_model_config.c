@@ -13,7 +13,7 @@ static void check(const json_t *object) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *object = NULL;
-    if (dr_json_parse((const char *)data, size, "config.json", &object) == DR_OK) check(object);
+    if (dr_json_parse_lenient((const char *)data, size, "config.json", &object) == DR_OK) check(object);
     json_decref(object);
     return 0;
 }

@@ -383,6 +383,45 @@ static void test_json_syntax(void **state) {
     assert_says("none.json: cannot open: No such file");
 }
 
+/* A byte order mark, and the numbers that are not finite as Python writes them: everywhere but in strings. */
+static void test_json_of_other_programs(void **state) {
+    (void)state;
+    static const char text[] = "\xef\xbb\xbf{\"a\": NaN, \"b\": [0.0, Infinity,-Infinity], \"c\": \"NaN \\\" Infinity\", "
+                               "\"NaN\":NaN,\"d\\\\\": Infinity}";
+    json_t *object = NULL;
+    double number = 3;
+    assert_int_equal(dr_json_parse(text, strlen(text), "c.json", &object), DR_ERROR_FORMAT);
+    scratch_write_at(scratch_path("python.json"), text, strlen(text));
+    assert_int_equal(dr_json_read(scratch_path("python.json"), &object), DR_OK);
+    assert_int_equal(dr_json_real(object, "a", -1, 1, &number), DR_ERROR_FORMAT);
+    assert_says("\"a\" is nan: it must be from -1 to 1");
+    assert_int_equal(dr_json_real(object, "d\\", 0, INFINITY, &number), DR_OK);
+    assert_true(number == INFINITY);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(object, "b"), 2)), "-Infinity");
+    assert_string_equal(json_string_value(json_object_get(object, "c")), "NaN \" Infinity");
+    assert_non_null(json_object_get(object, "NaN"));
+    json_decref(object);
+    assert_survives_failed_allocations(read_json, (void *)scratch_path("python.json"));
+    static const char *const wrong[] = {"{\"a\": NaNs}",
+                                        "{\"a\": -NaN}",
+                                        "{\"a\": +Infinity}",
+                                        "{\"a\": Infinity1}",
+                                        "{\"a\": nan}",
+                                        "{\"a\": inf}",
+                                        "{\"a\": 1Infinity}",
+                                        "{NaN: 1}x",
+                                        "{\"a\": \"Infinity",
+                                        "\xef\xbb\xbf",
+                                        "\xef\xbb{}",
+                                        "{\"a\": \"\\",
+                                        "{\"a\": 1}\xef\xbb\xbf",
+                                        "\xff\xfe{\"a\": 1}",
+                                        "NaN",
+                                        ""};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (dr_json_parse_lenient(wrong[i], strlen(wrong[i]), "c.json", &object) != DR_ERROR_FORMAT) fail_msg("%s", wrong[i]);
+}
+
 static void test_json_values(void **state) {
     (void)state;
     const char text[] = "{\"n\": 5, \"r\": 2.5, \"t\": true, \"s\": \"text\", \"z\": null, \"o\": {}}";
@@ -470,6 +509,7 @@ int main(void) {
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_failed_allocations),
         cmocka_unit_test(test_json_syntax),
+        cmocka_unit_test(test_json_of_other_programs),
         cmocka_unit_test(test_json_values),
         cmocka_unit_test(test_json_round_trip),
     };

@@ -500,6 +500,103 @@ static void test_other_weights(void **state) {
     dr_model_destroy(of.model);
 }
 
+/* What other programs store beside the weights: tables that are no weights, and a tied model's head. */
+static void test_stored_beside_weights(void **state) {
+    (void)state;
+    weights of = begin_weights();
+    double table[6] = {1, 2, 3, 4, 5, 6};
+    const dr_tensor buffer = {.dtype = DR_F64, .rank = 1, .shape = {6}, .data = table};
+    weights changed = of;
+    changed.names[changed.count] = "model.layers.0.attn.rotary.inv_freq";
+    changed.tensors[changed.count++] = buffer;
+    changed.names[changed.count] = "position_ids";
+    changed.tensors[changed.count++] = buffer;
+    write_weights(&changed);
+    assert_loads_same(&of);
+    dr_model *loaded = NULL;
+    ASSERT_OK(dr_model_load(backends[0], scratch_path("weights"), &loaded));
+    assert_int_equal(dr_model_ignored_count(loaded), 2);
+    assert_string_equal(dr_model_ignored_name(loaded, 0), "model.layers.0.attn.rotary.inv_freq");
+    assert_string_equal(dr_model_ignored_name(loaded, 1), "position_ids");
+    assert_null(dr_model_ignored_name(loaded, 2));
+    assert_null(dr_model_ignored_name(loaded, -1));
+    dr_model_destroy(loaded);
+    static const char *const weighty[] = {"model.layers.0.attn.bias", "inv_freq.weight", "model.layers.0.attn.rotary.scale"};
+    for (int i = 0; i < 3; i++) {
+        changed = of;
+        changed.names[changed.count] = weighty[i];
+        changed.tensors[changed.count++] = buffer;
+        refuse_weights(&changed, "has no place in the model");
+    }
+    dr_model_destroy(of.model);
+}
+
+static dr_status load_and_destroy(void *context) {
+    dr_model *loaded = NULL;
+    dr_status status = dr_model_load(context, scratch_path("weights"), &loaded);
+    dr_model_destroy(loaded);
+    return status;
+}
+
+static void test_tied_model_with_a_head(void **state) {
+    (void)state;
+    weights of = begin_weights();
+    dr_model_destroy(of.model);
+    dr_model_config config = tiny(dr_rule_find("gdn"));
+    config.tied = true;
+    const dr_parameter *list;
+    ASSERT_OK(dr_model_create(backends[0], &config, 3, &of.model));
+    ASSERT_OK(dr_model_save(of.model, scratch_path("weights")));
+    int64_t count = dr_model_parameters(of.model, &list);
+    for (int64_t i = 0; i < count; i++) of.names[i] = list[i].name;
+    for (int64_t i = 0; i < count; i++) of.tensors[i].data = (double *)dr_model_parameter_block(of.model) + list[i].offset;
+    of.count = count;
+    double head[11 * 12];
+    memcpy(head, of.tensors[0].data, sizeof head);
+    weights changed = of;
+    changed.names[count] = "lm_head.weight";
+    changed.tensors[count] = of.tensors[0];
+    changed.tensors[count].data = head;
+    changed.count++;
+    write_weights(&changed);
+    assert_loads_same(&of);
+    assert_survives_failed_allocations(load_and_destroy, backends[0]);
+    dr_model *loaded = NULL;
+    ASSERT_OK(dr_model_load(backends[0], scratch_path("weights"), &loaded));
+    assert_string_equal(dr_model_ignored_name(loaded, 0), "lm_head.weight");
+    dr_model_destroy(loaded);
+
+    head[131] += 1e-9;
+    refuse_weights(&changed, "lm_head.weight is stored and differs from model.embeddings.weight");
+    head[131] -= 1e-9;
+    changed.tensors[count].shape[0] = 12;
+    changed.tensors[count].shape[1] = 11;
+    refuse_weights(&changed, "lm_head.weight is stored and differs");
+
+    changed = of; /* one matrix under the other of its two names */
+    changed.names[0] = "lm_head.weight";
+    write_weights(&changed);
+    assert_loads_same(&of);
+    changed.names[0] = "lm_head.bias";
+    refuse_weights(&changed, "the tensor model.embeddings.weight of shape [11, 12] is missing");
+    dr_model_destroy(of.model);
+}
+
+static void test_config_of_other_programs(void **state) {
+    (void)state;
+    weights of = begin_weights();
+    size_t bytes = 0;
+    char *text = scratch_read_at(scratch_path("weights/config.json"), &bytes), changed[4096];
+    int length = snprintf(changed, sizeof changed, "\xef\xbb\xbf%.*s, \"time_step_limit\": [0.0, Infinity], \"loss\": NaN}",
+                          (int)(strrchr(text, '}') - text), text);
+    scratch_write("weights/config.json", changed, (size_t)length);
+    assert_loads_same(&of);
+    free(text);
+    refuse_key(published, "\"norm_eps\": Infinity", DR_ERROR_FORMAT, "\"norm_eps\" is inf: it must be from");
+    refuse_key(published, "\"hidden_act\": NaN", DR_ERROR_UNSUPPORTED, "\"hidden_act\" is");
+    dr_model_destroy(of.model);
+}
+
 static dr_status save_and_load(void *context) {
     const dr_model *model = context;
     dr_model *loaded = NULL;
@@ -520,10 +617,17 @@ static void test_failed_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rules),        cmocka_unit_test(test_variants),
-        cmocka_unit_test(test_composition),        cmocka_unit_test(test_recorded_checkpoints),
-        cmocka_unit_test(test_refused_configs),    cmocka_unit_test(test_refused_own_configs),
-        cmocka_unit_test(test_refused_weights),    cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_named_rules),
+        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_composition),
+        cmocka_unit_test(test_recorded_checkpoints),
+        cmocka_unit_test(test_refused_configs),
+        cmocka_unit_test(test_refused_own_configs),
+        cmocka_unit_test(test_refused_weights),
+        cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_stored_beside_weights),
+        cmocka_unit_test(test_tied_model_with_a_head),
+        cmocka_unit_test(test_config_of_other_programs),
         cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -5,9 +5,12 @@
 #include "base/json.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/near.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +30,77 @@ dr_status dr_json_parse(const char *text, size_t length, const char *source, jso
     *object = root;
     return DR_OK;
 }
+
+/* ---- what Python's json module and some editors write, and JSON does not have ---------------------------------------- */
+
+enum { MARK_BYTES = 3 };
+static const char BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
+
+static const struct {
+    const char *word;
+    double number;
+} not_finite[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
+enum { NOT_FINITE = sizeof not_finite / sizeof not_finite[0] };
+
+static bool in_word(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '-' || c == '+' || c == '.';
+}
+
+/* How many bytes the word for a number that is not finite has which stands whole at `at`, or 0. */
+static size_t word_at(const char *at, const char *end) {
+    for (int i = 0; i < NOT_FINITE; i++) {
+        size_t length = strlen(not_finite[i].word);
+        if ((size_t)(end - at) < length || memcmp(at, not_finite[i].word, length) != 0) continue;
+        if (at + length == end || !in_word(at[length])) return length;
+    }
+    return 0;
+}
+
+/* The text with quotes around each such word that stands outside of a string, into `quoted`, or counted only where that is
+ * NULL. Returns how many bytes that takes. */
+static size_t quote_words(const char *text, size_t length, char *quoted) {
+    const char *end = text + length;
+    size_t used = 0;
+    bool in_string = false;
+    for (const char *at = text; at < end;) {
+        size_t word = in_string || (at > text && in_word(at[-1])) ? 0 : word_at(at, end), taken = word ? word : 1;
+        if (in_string && *at == '\\' && end - at > 1) taken = 2; /* what is escaped ends no string */
+        if (taken == 1 && *at == '"') in_string = !in_string;
+        if (quoted) {
+            if (word) quoted[used] = quoted[used + word + 1] = '"';
+            memcpy(quoted + used + (word > 0), at, taken);
+        }
+        used += taken + (word ? 2 : 0);
+        at += taken;
+    }
+    return used;
+}
+
+dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object) {
+    if (length >= MARK_BYTES && memcmp(text, BYTE_ORDER_MARK, MARK_BYTES) == 0) text += MARK_BYTES, length -= MARK_BYTES;
+    size_t quoted_length = quote_words(text, length, NULL);
+    if (quoted_length == length) return dr_json_parse(text, length, source, object);
+    void *quoted;
+    DR_TRY(dr_allocate(quoted_length, "a JSON text", &quoted));
+    quote_words(text, length, quoted);
+    dr_status status = dr_json_parse(quoted, quoted_length, source, object);
+    dr_release(quoted);
+    return status;
+}
+
+/* Whether it is a number, or the word for one that is not finite. */
+static bool as_number(const json_t *value, double *number) {
+    const char *text = json_string_value(value);
+    for (int i = 0; text && i < NOT_FINITE; i++)
+        if (strcmp(text, not_finite[i].word) == 0) {
+            *number = not_finite[i].number;
+            return true;
+        }
+    *number = json_number_value(value);
+    return json_is_number(value);
+}
+
+/* ---- writing and describing ------------------------------------------------------------------------------------------ */
 
 /* 15 digits write 0.02 as 0.02, but do not tell every double from its neighbours; 17 do. */
 char *dr_json_format(const json_t *object, size_t flags) {
@@ -99,8 +173,8 @@ dr_status dr_json_integer(const json_t *object, const char *key, int64_t least, 
 dr_status dr_json_real(const json_t *object, const char *key, double least, double most, double *value) {
     const json_t *found = value_of(object, key);
     if (!found) return DR_OK;
-    if (!json_is_number(found)) return wrong_type(key, "a number", found);
-    double number = json_number_value(found);
+    double number;
+    if (!as_number(found, &number)) return wrong_type(key, "a number", found);
     if (!(number >= least && number <= most))
         return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %g: it must be from %g to %g", key, number, least, most);
     *value = number;

@@ -13,6 +13,11 @@
  * DR_ERROR_FORMAT. */
 dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object);
 
+/* The same of a text as other programs write it: a byte order mark before it is passed over, and NaN, Infinity and -Infinity
+ * outside of strings, which JSON does not have, become the strings of these words. dr_json_real takes those as numbers, so that
+ * a range decides whether they will do. */
+dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
+
 /* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
  * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
 char *dr_json_format(const json_t *object, size_t flags);

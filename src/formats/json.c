@@ -14,7 +14,7 @@ dr_status dr_json_read(const char *file, json_t **object) {
     char *text = NULL;
     size_t length = 0;
     DR_TRY(dr_file_read(file, MAX_FILE_BYTES, &text, &length));
-    dr_status status = dr_json_parse(text, length, file, object);
+    dr_status status = dr_json_parse_lenient(text, length, file, object);
     dr_release(text);
     return status;
 }

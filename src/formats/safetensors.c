@@ -62,12 +62,13 @@ static dr_status parse_dtype(const char *name, const json_t *value, dr_dtype *dt
     static const dr_dtype known[] = {DR_F32, DR_F64, DR_F16, DR_BF16, DR_I32, DR_I64, DR_U8};
     const char *text = json_string_value(value);
     if (!text) return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has no dtype", label_of(name).text);
+    if (strcmp(text, "BOOL") == 0) text = dr_dtype_name(DR_U8); /* a byte that is 0 or 1 */
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(text, dr_dtype_name(known[i])) == 0) {
             *dtype = known[i];
             return DR_OK;
         }
-    return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has dtype %s; known are F32, F64, F16, BF16, I32, I64 and U8",
+    return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has dtype %s; known are F32, F64, F16, BF16, I32, I64, U8 and BOOL",
                    label_of(name).text, label_of(text).text);
 }
 

@@ -146,10 +146,20 @@ void dr_model_destroy(dr_model *model) {
     dr_mixer_destroy(model->backend, &model->mixer);
     dr_release(model->parameters);
     dr_release(model->initials);
+    for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);
+    dr_release(model->ignored);
     dr_release(model);
 }
 
 /* ---- what it has ---------------------------------------------------------------------------------------------------- */
+
+int64_t dr_model_ignored_count(const dr_model *model) {
+    return model->ignored_count;
+}
+
+const char *dr_model_ignored_name(const dr_model *model, int64_t index) {
+    return index >= 0 && index < model->ignored_count ? model->ignored[index] : NULL;
+}
 
 const dr_model_config *dr_model_get_config(const dr_model *model) {
     return &model->config;

@@ -34,6 +34,8 @@ struct dr_model {
     int64_t first_layer, layer_stride, final_norm, head; /* offsets into the block; the embedding is at 0 */
     char *values, *gradients;
     dr_pass *pass;
+    char **ignored; /* [ignored_count] names of stored tensors that are not used */
+    int64_t ignored_count;
 };
 
 struct dr_model_state {

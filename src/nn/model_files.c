@@ -2,7 +2,8 @@
  *
  * A file is not trusted: the configuration is checked first, then the list of tensors against the parameters that it asks for,
  * and only then is memory taken for them. Weights are written in the backend's type, so a saved model is the same to the bit;
- * they are read from any floating type. */
+ * they are read from any floating type. Tensors that have no place in the model are refused, but for tables that are no weights
+ * and a tied head that equals the embedding: those are passed over and named. */
 #include "nn/model_files.h"
 #include "base/error.h"
 #include "formats/json.h"
@@ -78,11 +79,20 @@ static void write_shape(char *text, size_t size, int rank, const int64_t *shape)
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-static dr_status check_tensor(const dr_safetensors *weights, const dr_parameter *parameter) {
+static const char EMBEDDING[] = "model.embeddings.weight", HEAD[] = "lm_head.weight";
+
+/* The tensor of a parameter. A tied model may be stored by its head alone: the two names are of one matrix. */
+static bool find_tensor(const dr_model *model, const dr_safetensors *weights, const dr_parameter *parameter,
+                        dr_tensor *tensor) {
+    if (dr_safetensors_find(weights, parameter->name, tensor)) return true;
+    return model->config.tied && strcmp(parameter->name, EMBEDDING) == 0 && dr_safetensors_find(weights, HEAD, tensor);
+}
+
+static dr_status check_tensor(const dr_model *model, const dr_safetensors *weights, const dr_parameter *parameter) {
     dr_tensor tensor;
     char found[128], wanted[128];
     write_shape(wanted, sizeof wanted, parameter->rank, parameter->shape);
-    if (!dr_safetensors_find(weights, parameter->name, &tensor))
+    if (!find_tensor(model, weights, parameter, &tensor))
         return dr_fail(DR_ERROR_FORMAT, "the tensor %s of shape %s is missing", parameter->name, wanted);
     if (tensor.dtype != DR_F32 && tensor.dtype != DR_F64 && tensor.dtype != DR_F16 && tensor.dtype != DR_BF16)
         return dr_fail(DR_ERROR_FORMAT, "the tensor %s is of type %s; it must be F32, F64, F16 or BF16", parameter->name,
@@ -100,13 +110,62 @@ static bool is_listed(const dr_model *model, const char *name) {
     return false;
 }
 
-static dr_status check_weights(const dr_model *model, const dr_safetensors *weights) {
-    for (int64_t i = 0; i < model->listed; i++) DR_TRY(check_tensor(weights, &model->parameters[i]));
-    if (dr_safetensors_count(weights) == model->listed) return DR_OK;
-    for (int64_t i = 0; i < dr_safetensors_count(weights); i++)
-        if (!is_listed(model, dr_safetensors_name(weights, i)))
-            return dr_fail(DR_ERROR_FORMAT, "the tensor %.200s has no place in the model that %s tells",
-                           dr_safetensors_name(weights, i), CONFIG_FILE);
+/* Tables that modules of other programs compute from their settings and may store: positions, angles, masks. None is a weight,
+ * and no layer here reads one. Compared with the last part of a tensor's name. */
+static bool is_buffer(const char *name) {
+    static const char *const buffers[] = {"inv_freq",     "original_inv_freq", "cos_cached", "sin_cached",
+                                          "cos_k_cached", "sin_k_cached",      "freqs_cis",  "position_ids",
+                                          "masked_bias",  "attention_mask",    "causal_mask"};
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+        if (strcmp(last, buffers[i]) == 0) return true;
+    return false;
+}
+
+/* The head that a tied model's file stores beside the embedding must be the same matrix: else the file and the configuration
+ * say two things, and nobody knows which of them was trained. */
+static dr_status check_stored_head(const dr_safetensors *weights) {
+    dr_tensor head, embedding;
+    if (!dr_safetensors_find(weights, EMBEDDING, &embedding) || !dr_safetensors_find(weights, HEAD, &head)) return DR_OK;
+    bool same = head.rank == embedding.rank && memcmp(head.shape, embedding.shape, (size_t)head.rank * sizeof(int64_t)) == 0;
+    int64_t count = dr_tensor_count(&embedding);
+    if (same && head.dtype == embedding.dtype)
+        same = memcmp(head.data, embedding.data, (size_t)count * dr_dtype_size(head.dtype)) == 0;
+    else
+        for (int64_t i = 0; i < count && same; i++) same = dr_tensor_element(&head, i) == dr_tensor_element(&embedding, i);
+    if (same) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT,
+                   "%s is stored and differs from %s, though %s says that they are tied: set \"tie_word_embeddings\" "
+                   "(\"tied\") to false to use it, or take it out of the file",
+                   HEAD, EMBEDDING, CONFIG_FILE);
+}
+
+/* Remembers a tensor that is not used; there are at most so many as the file has. */
+static dr_status pass_over(dr_model *model, const dr_safetensors *weights, const char *name) {
+    if (!model->ignored) {
+        void *memory;
+        size_t bytes = (size_t)dr_safetensors_count(weights) * sizeof(char *);
+        DR_TRY(dr_allocate(bytes, "the names of tensors that are not used", &memory));
+        model->ignored = memory;
+    }
+    DR_TRY(dr_copy_string(name, &model->ignored[model->ignored_count]));
+    model->ignored_count++;
+    return DR_OK;
+}
+
+static dr_status check_weights(dr_model *model, const dr_safetensors *weights) {
+    for (int64_t i = 0; i < model->listed; i++) DR_TRY(check_tensor(model, weights, &model->parameters[i]));
+    if (dr_safetensors_count(weights) == model->listed && dr_safetensors_find(weights, EMBEDDING, &(dr_tensor){0}))
+        return DR_OK;
+    for (int64_t i = 0; i < dr_safetensors_count(weights); i++) {
+        const char *name = dr_safetensors_name(weights, i);
+        if (is_listed(model, name)) continue;
+        bool is_head = model->config.tied && strcmp(name, HEAD) == 0;
+        if (!is_head && !is_buffer(name))
+            return dr_fail(DR_ERROR_FORMAT, "the tensor %.200s has no place in the model that %s tells", name, CONFIG_FILE);
+        if (is_head) DR_TRY(check_stored_head(weights));
+        DR_TRY(pass_over(model, weights, name));
+    }
     return DR_OK;
 }
 
@@ -129,8 +188,7 @@ static dr_status read_weights(dr_model *model, const dr_safetensors *weights) {
     DR_TRY(dr_model_allocate(model));
     for (int64_t i = 0; i < model->listed; i++) {
         dr_tensor tensor;
-        if (dr_safetensors_find(weights, model->parameters[i].name, &tensor))
-            DR_TRY(upload(model, &model->parameters[i], &tensor));
+        if (find_tensor(model, weights, &model->parameters[i], &tensor)) DR_TRY(upload(model, &model->parameters[i], &tensor));
     }
     return DR_OK;
 }
