@@ -4,6 +4,8 @@
  * one. A message longer than the buffer loses its end. */
 #include "base/error.h"
 
+#include "base/number.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +18,7 @@ dr_status dr_fail(dr_status status, const char *format, ...) {
     char text[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    dr_format_list(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(message, text, sizeof text);
     return status;
@@ -26,7 +28,7 @@ dr_status dr_fail_in(dr_status status, const char *format, ...) {
     char prefix[MESSAGE_BYTES / 2], text[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(prefix, sizeof prefix, format, arguments);
+    dr_format_list(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
     int length = snprintf(text, sizeof text, "%s: ", prefix);
     size_t room = sizeof text - (size_t)length, old = strlen(message);
