@@ -97,7 +97,7 @@ static void beta_2(problem *p) {
     fill(p, DR_INPUT_ERASE_GAIN, 2, 1);
 }
 
-/* The normalized gain 1 / (key . key) has no value there unless something is added. */
+/* The normalized gain 1 / (key . key) jumps there unless something is added: test_zero_key_changes_nothing. */
 static void zero_keys(problem *p) {
     p->rule.gain_eps = 1;
     fill(p, DR_INPUT_KEY, 0, 1);
@@ -185,6 +185,40 @@ static void test_exponential_gain(void **state) {
     }
 }
 
+/* A zero key where the gain is a quotient by key . key: the token decays the state and does nothing else, and neither its key
+ * nor its value gets a gradient. */
+static void test_zero_key_changes_nothing(void **state) {
+    (void)state;
+    dr_rule rules[4];
+    dr_random random = dr_random_start(12, 0);
+    for (int i = 0; i < 4; i++) {
+        rules[i] = dr_rule_blank();
+        rules[i].rows = 1;
+        rules[i].row[0] = (dr_row){DR_READ_KEY, false, DR_WRITE_PRECONDITIONED, DR_GAIN_BETA, DR_VALUE_GAIN};
+        rules[i].decay = DR_DECAY_SCALAR;
+        rules[i].scan = DR_SCAN_DIAGONAL;
+    }
+    rules[0] = *dr_rule_find("nlms");
+    rules[1].normalizer = DR_NORMALIZER_INVERSE;
+    rules[2].normalizer = DR_NORMALIZER_DISCOUNTED;
+    rules[3].row[0].gain = DR_GAIN_NORMALIZED;
+    for (int i = 0; i < 4; i++) {
+        problem *p = problem_create(&rules[i], &(shape){1, 1, 3, 2, 1, {1}}, &random);
+        fill(p, DR_INPUT_KEY, 0, 1);
+        if (i == 2) fill(p, DR_INPUT_LOG_DECAY, -INFINITY, 1); /* alpha + beta m is 0 only there */
+        forward(p);
+        const double alpha = p->input[DR_INPUT_LOG_DECAY] ? exp(p->input[DR_INPUT_LOG_DECAY][0]) : 1;
+        for (int64_t j = 0; j < p->state_count[DR_STATE_S]; j++)
+            assert_true(p->final[DR_STATE_S][j] == alpha * p->initial[DR_STATE_S][j]);
+        backward(p);
+        for (int64_t j = 0; j < p->input_count[DR_INPUT_KEY]; j++) assert_true(p->gradient[DR_INPUT_KEY][j] == 0);
+        for (int64_t j = 0; j < p->input_count[DR_INPUT_VALUE]; j++) assert_true(p->gradient[DR_INPUT_VALUE][j] == 0);
+        for (int in = 0; in < DR_INPUTS; in++)
+            for (int64_t j = 0; j < p->input_count[in]; j++) assert_true(isfinite(p->gradient[in][j]));
+        problem_free(p);
+    }
+}
+
 /* ---- values by hand ------------------------------------------------------------------------------------------------- */
 
 /* Two tokens of gdn with K = V = 1, scale 1: S1 = S0/2 + 0.5 * 2 (3 - 2 S0/2) with S0 = 4 is 2 - 1 = 1; then
@@ -223,8 +257,9 @@ static void test_scale(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rules), cmocka_unit_test(test_compositions), cmocka_unit_test(test_exponential_gain),
-        cmocka_unit_test(test_gdn_by_hand), cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_named_rules),      cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_exponential_gain), cmocka_unit_test(test_zero_key_changes_nothing),
+        cmocka_unit_test(test_gdn_by_hand),      cmocka_unit_test(test_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

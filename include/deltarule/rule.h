@@ -46,7 +46,7 @@ typedef enum {
     DR_GAIN_BETA,        /* c = beta */
     DR_GAIN_GAMMA,       /* c = erase_gain */
     DR_GAIN_IMPLICIT,    /* c = beta / (1 + beta r . w) */
-    DR_GAIN_NORMALIZED,  /* c = 1 / (r . w + gain_eps) */
+    DR_GAIN_NORMALIZED,  /* c = 1 / (r . w + gain_eps), 0 where that is infinite: at a zero key without gain_eps */
     DR_GAIN_EXPONENTIAL, /* c = (1 - exp(-beta key . key)) / (key . key), beta at a zero key */
 } dr_gain;
 
@@ -90,7 +90,7 @@ typedef struct {
 } dr_squash;
 
 /* A factor on gain and value of each row with a preconditioned write key, m = key . (B_t * key): 1, 1/m, 1/(1 + m), or
- * 1/(alpha + beta m) where the gain is beta. */
+ * 1/(alpha + beta m) where the gain is beta. 0 where that is infinite: 1/m at a zero key. */
 typedef enum { DR_NORMALIZER_NONE, DR_NORMALIZER_INVERSE, DR_NORMALIZER_IMPLICIT, DR_NORMALIZER_DISCOUNTED } dr_normalizer;
 
 enum { DR_MAX_ROWS = 2 };

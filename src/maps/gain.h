@@ -2,7 +2,10 @@
  *
  *     base     1, beta, erase_gain, beta / (1 + beta s), 1 / (s + eps), (1 - exp(-beta s)) / s       s = r . w, or key . key
  *     factor   1, 1/m, 1/(1 + m), 1/(alpha + beta m)                                                   m = key . (B key)
- *     c        = base factor;   z = c v (gain_v), factor v (v), factor write_gate v (gated_v) */
+ *     c        = base factor;   z = c v (gain_v), factor v (v), factor write_gate v (gated_v)
+ *
+ * A zero key erases and writes nothing. So 1 / (s + eps), 1/m and 1/(alpha + beta m) are 0, and pass no gradient on, where the
+ * denominator is 0 or so small that float has no quotient. */
 #ifndef DR_MAPS_GAIN_H
 #define DR_MAPS_GAIN_H
 
@@ -34,6 +37,12 @@ DR_MAP float dr_map_decay_mean_slope(float x) {
     return ((x + 1) * expf(-x) - 1) / (x * x);
 }
 
+/* 1 / x, or 0 where that is infinite; NaN stays */
+DR_MAP float dr_map_reciprocal(float x) {
+    const float quotient = 1 / x;
+    return isinf(quotient) ? 0 : quotient;
+}
+
 DR_MAP float dr_map_base_gain(dr_gain gain, double eps, const dr_map_gain_inputs *x) {
     switch (gain) {
     case DR_GAIN_ONE:
@@ -45,7 +54,7 @@ DR_MAP float dr_map_base_gain(dr_gain gain, double eps, const dr_map_gain_inputs
     case DR_GAIN_IMPLICIT:
         return x->beta / (1 + x->beta * x->dot);
     case DR_GAIN_NORMALIZED:
-        return 1 / (x->dot + (float)eps);
+        return dr_map_reciprocal(x->dot + (float)eps);
     case DR_GAIN_EXPONENTIAL:
         return x->beta * dr_map_decay_mean(x->beta * x->dot);
     }
@@ -58,11 +67,11 @@ DR_MAP float dr_map_normalizer(dr_normalizer normalizer, const dr_map_gain_input
     case DR_NORMALIZER_NONE:
         return 1;
     case DR_NORMALIZER_INVERSE:
-        return 1 / x->key_dot;
+        return dr_map_reciprocal(x->key_dot);
     case DR_NORMALIZER_IMPLICIT:
         return 1 / (1 + x->key_dot);
     case DR_NORMALIZER_DISCOUNTED:
-        return 1 / (x->alpha + x->beta * x->key_dot);
+        return dr_map_reciprocal(x->alpha + x->beta * x->key_dot);
     }
     return 0;
 }

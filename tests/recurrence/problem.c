@@ -120,11 +120,9 @@ static void draw_initial(dr_random *random, problem *p, dr_state_kind kind) {
     }
 }
 
-/* Whether no gain of the rule has a pole at a zero key. */
+/* 1/(alpha + beta m) grows without bound as alpha does the contrary, unless the key keeps it small. */
 static bool bears_zero_keys(const dr_rule *rule) {
-    for (int i = 0; i < rule->rows; i++)
-        if (rule->row[i].gain == DR_GAIN_NORMALIZED && rule->gain_eps == 0) return false;
-    return rule->normalizer != DR_NORMALIZER_INVERSE && rule->normalizer != DR_NORMALIZER_DISCOUNTED;
+    return rule->normalizer != DR_NORMALIZER_DISCOUNTED;
 }
 
 problem *problem_create(const dr_rule *rule, const dr_recurrence *sizes, bool strong, dr_random *random) {

@@ -261,6 +261,12 @@ static void write_backward(const dr_reference_head *head, int64_t t, int64_t ste
 
 /* ---- gain ----------------------------------------------------------------------------------------------------------- */
 
+/* 1 / x, or 0 where that is infinite: a zero key erases and writes nothing, and passes no gradient on. */
+static double reciprocal(double x) {
+    const double quotient = 1 / x;
+    return isinf(quotient) ? 0 : quotient;
+}
+
 /* (1 - exp(-x)) / x and its derivative ((1 + x) exp(-x) - 1) / x^2. Near 0 the quotients lose their digits: there the series
  * sum (-x)^n / (n + 1)!, whose 20 terms are exact to rounding for |x| < 1/2. */
 static double relative_decay(double x, double *slope) {
@@ -294,7 +300,7 @@ static double gain_forward(const dr_reference_head *head, int64_t t, int64_t ste
         return beta / (1 + beta * dr_reference_dot(K, r, w));
     }
     case DR_GAIN_NORMALIZED:
-        return 1 / (dr_reference_dot(K, r, w) + head->recurrence->rule->gain_eps);
+        return reciprocal(dr_reference_dot(K, r, w) + head->recurrence->rule->gain_eps);
     case DR_GAIN_EXPONENTIAL: {
         double beta = scalar(head, DR_INPUT_BETA, t, step), slope;
         return beta * relative_decay(beta * dr_reference_dot(K, r, w), &slope);
@@ -351,11 +357,11 @@ static double normalizer_forward(const dr_reference_head *head, int64_t t, int64
     case DR_NORMALIZER_NONE:
         break;
     case DR_NORMALIZER_INVERSE:
-        return 1 / m;
+        return reciprocal(m);
     case DR_NORMALIZER_IMPLICIT:
         return 1 / (1 + m);
     case DR_NORMALIZER_DISCOUNTED:
-        return 1 / (exp(scalar(head, DR_INPUT_LOG_DECAY, t, 0)) + scalar(head, DR_INPUT_BETA, t, 0) * m);
+        return reciprocal(exp(scalar(head, DR_INPUT_LOG_DECAY, t, 0)) + scalar(head, DR_INPUT_BETA, t, 0) * m);
     }
     return 1;
 }
@@ -435,8 +441,9 @@ void dr_reference_row_backward(const dr_reference_head *head, int64_t t, int64_t
                                dr_reference_row *d_row) {
     int64_t V = head->recurrence->value_size;
     double gain = gain_forward(head, t, step, row->r, row->w), factor = normalizer_forward(head, t, step, row->w);
-    /* c = factor gain and z = factor z', so that <z, d_z> / factor is what z gives to the factor */
-    double d_factor = d_row->c * gain + dr_reference_dot(V, row->z, d_row->z) / factor;
+    /* c = factor gain and z = factor z', so that <z, d_z> / factor is what z gives to the factor; a factor of 0 passes nothing
+     * on */
+    double d_factor = factor == 0 ? 0 : d_row->c * gain + dr_reference_dot(V, row->z, d_row->z) / factor;
     for (int64_t i = 0; i < V; i++) d_row->z[i] *= factor;
     double d_gain = d_row->c * factor + value_backward(head, t, step, gain, d_row->z);
     normalizer_backward(head, t, step, row->w, factor, d_factor, d_row->w);
