@@ -59,7 +59,7 @@ static void test_held_out_numbers(void **state) {
 /* The cells of a line of metrics.csv. */
 static void read_cells(int step, double cells[11]) {
     char path[PATH_MAX + 16];
-    size_t bytes;
+    size_t bytes = 0;
     snprintf(path, sizeof path, "%s/metrics.csv", spy_folder);
     char *text = scratch_read_at(path, &bytes), *line = text;
     assert_non_null(text);
@@ -222,7 +222,7 @@ static void test_recall_is_evaluated_on_its_own_stream(void **state) {
 
 static void edit_optimizer(const char *from, const char *to) {
     char path[PATH_MAX + 32];
-    size_t bytes;
+    size_t bytes = 0;
     snprintf(path, sizeof path, "%s/optimizer.safetensors", spy_folder);
     char *data = scratch_read_at(path, &bytes);
     assert_non_null(data);
