@@ -1,0 +1,259 @@
+/* Every option of `generate` and `score` that --help lists, at a value that is not its default, in the library call that it is
+ * for: the functions that open the backend, load the model, generate and score are replaced. An option without a check fails.
+ */
+#include "cli/commands.h"
+#include "scratch.h"
+#include "statuses.h"
+
+#include <deltarule/evaluate.h>
+#include <deltarule/generate.h>
+
+/* ---- what the library was called with ---- */
+
+static struct {
+    char backend[32], isa[32];
+    int threads;
+    char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
+    dr_generate_options generate;
+    int64_t window;
+    int generated, scored;
+} seen;
+
+static dr_backend *true_backend;
+static dr_model *true_model;
+
+dr_status __wrap_dr_backend_open(const char *, const dr_backend_options *, dr_backend **);
+dr_status __real_dr_backend_open(const char *, const dr_backend_options *, dr_backend **);
+dr_status __wrap_dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend) {
+    snprintf(seen.backend, sizeof seen.backend, "%s", name);
+    snprintf(seen.isa, sizeof seen.isa, "%s", options && options->isa ? options->isa : "");
+    seen.threads = options ? options->threads : 0;
+    *backend = true_backend;
+    return DR_OK;
+}
+
+void __real_dr_backend_close(dr_backend *);
+void __wrap_dr_backend_close(dr_backend *);
+void __wrap_dr_backend_close(dr_backend *backend) {
+    (void)backend;
+}
+
+dr_status __wrap_dr_model_load(dr_backend *, const char *, dr_model **);
+dr_status __wrap_dr_model_load(dr_backend *backend, const char *folder, dr_model **model) {
+    assert_ptr_equal(backend, true_backend);
+    snprintf(seen.model, sizeof seen.model, "%s", folder);
+    *model = true_model;
+    return DR_OK;
+}
+
+void __real_dr_model_destroy(dr_model *);
+void __wrap_dr_model_destroy(dr_model *);
+void __wrap_dr_model_destroy(dr_model *model) {
+    (void)model;
+}
+
+dr_status __wrap_dr_generate(dr_model *, const char *, size_t, const dr_generate_options *,
+                             bool (*)(void *, const char *, size_t), void *);
+dr_status __wrap_dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
+                             bool (*emit)(void *context, const char *bytes, size_t count), void *context) {
+    assert_ptr_equal(model, true_model);
+    snprintf(seen.prompt, sizeof seen.prompt, "%.*s", (int)prompt_bytes, prompt);
+    seen.generate = *options;
+    seen.generated++;
+    return emit(context, "made", 4) ? DR_OK : DR_ERROR_INTERRUPTED;
+}
+
+dr_status __wrap_dr_score_corpus(dr_model *, const char *, int64_t, bool (*)(void *, int64_t, int64_t), void *, dr_score *);
+dr_status __wrap_dr_score_corpus(dr_model *model, const char *path, int64_t window, bool (*progress)(void *, int64_t, int64_t),
+                                 void *context, dr_score *score) {
+    (void)progress, (void)context;
+    assert_ptr_equal(model, true_model);
+    snprintf(seen.corpus, sizeof seen.corpus, "%s", path);
+    seen.window = window;
+    seen.scored++;
+    *score = (dr_score){.files = 11, .bytes = 22, .tokens = 33, .loss = 0.4375, .perplexity = 1.5488, .bits_per_byte = 0.6312};
+    return DR_OK;
+}
+
+/* ---- calling a command ---- */
+
+static char output[1 << 16]; /* standard output of the last call */
+
+static int call(const cli_command *command, char **words) {
+    int argc = 0;
+    fflush(stdout);
+    int kept = dup(STDOUT_FILENO);
+    const char *path = scratch_write("output", "", 0);
+    FILE *file = freopen(path, "w", stdout);
+    assert_non_null(file);
+    while (words[argc]) argc++;
+    memset(&seen, 0, sizeof seen);
+    int status = command->run(argc, words);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    size_t bytes = 0;
+    char *text = scratch_read_at(path, &bytes);
+    snprintf(output, sizeof output, "%s", text);
+    free(text);
+    return status;
+}
+
+#define GENERATE(...) assert_int_equal(call(&cli_generate, (char *[]){"generate", "--model", "m", __VA_ARGS__, NULL}), 0)
+#define SCORE(...)                                                                                                             \
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--corpus", "c", __VA_ARGS__, NULL}), 0)
+
+/* ---- the options ---- */
+
+static void generate_model(void) {
+    assert_int_equal(call(&cli_generate, (char *[]){"generate", "--model", "the/model", NULL}), 0);
+    assert_string_equal(seen.model, "the/model");
+}
+
+static void generate_prompt(void) {
+    GENERATE("--prompt", "Once");
+    assert_string_equal(seen.prompt, "Once");
+    assert_string_equal(output, "Oncemade\n");
+}
+
+static void generate_tokens(void) {
+    GENERATE("--tokens", "17");
+    assert_int_equal(seen.generate.tokens, 17);
+}
+
+static void generate_temperature(void) {
+    GENERATE("--temperature", "0.375");
+    assert_true(seen.generate.temperature == 0.375);
+}
+
+static void generate_top_k(void) {
+    GENERATE("--top-k", "5");
+    assert_int_equal(seen.generate.top_k, 5);
+}
+
+static void generate_top_p(void) {
+    GENERATE("--top-p", "0.625");
+    assert_true(seen.generate.top_p == 0.625);
+}
+
+static void generate_seed(void) {
+    GENERATE("--seed", "9007199254740991");
+    assert_true(seen.generate.seed == 9007199254740991U);
+}
+
+static void generate_backend(void) {
+    GENERATE("--backend", "reference", "--isa", "portable");
+    assert_string_equal(seen.backend, "reference");
+    assert_string_equal(seen.isa, "portable");
+}
+
+static void generate_threads(void) {
+    GENERATE("--threads", "3");
+    assert_int_equal(seen.threads, 3);
+}
+
+static void score_model(void) {
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "the/model", "--corpus", "c", NULL}), 0);
+    assert_string_equal(seen.model, "the/model");
+}
+
+static void score_corpus(void) {
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--corpus", "the/corpus", NULL}), 0);
+    assert_string_equal(seen.corpus, "the/corpus");
+}
+
+static void score_window(void) {
+    SCORE("--window", "77");
+    assert_int_equal(seen.window, 77);
+}
+
+static void score_backend(void) {
+    SCORE("--backend", "reference", "--isa", "portable");
+    assert_string_equal(seen.backend, "reference");
+    assert_string_equal(seen.isa, "portable");
+}
+
+static void score_threads(void) {
+    SCORE("--threads", "3");
+    assert_int_equal(seen.threads, 3);
+}
+
+static const struct {
+    const cli_command *command;
+    const char *option;
+    void (*check)(void);
+} checks[] = {
+    {&cli_generate, "model", generate_model},     {&cli_generate, "prompt", generate_prompt},
+    {&cli_generate, "tokens", generate_tokens},   {&cli_generate, "temperature", generate_temperature},
+    {&cli_generate, "top-k", generate_top_k},     {&cli_generate, "top-p", generate_top_p},
+    {&cli_generate, "seed", generate_seed},       {&cli_generate, "backend", generate_backend},
+    {&cli_generate, "threads", generate_threads}, {&cli_score, "model", score_model},
+    {&cli_score, "corpus", score_corpus},         {&cli_score, "window", score_window},
+    {&cli_score, "backend", score_backend},       {&cli_score, "threads", score_threads},
+};
+enum { CHECKS = sizeof checks / sizeof *checks };
+
+static void test_each_option_arrives(void **state) {
+    (void)state;
+    for (int i = 0; i < CHECKS; i++) {
+        checks[i].check();
+        assert_int_equal(checks[i].command == &cli_generate ? seen.generated : seen.scored, 1);
+    }
+}
+
+/* --help lists an option in a line "  --NAME ...". */
+static void test_no_option_is_forgotten(void **state) {
+    (void)state;
+    static const cli_command *const commands[] = {&cli_generate, &cli_score};
+    for (int c = 0; c < 2; c++) {
+        int listed = 0, held = 0;
+        assert_int_equal(call(commands[c], (char *[]){(char *)commands[c]->name, "--help", NULL}), 0);
+        for (char *line = output; line; line = strchr(line, '\n')) {
+            line += *line == '\n';
+            if (strncmp(line, "  --", 4) != 0) continue;
+            char name[64];
+            bool found = false;
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(line + 4, " \n"), line + 4);
+            if (strcmp(name, "help") == 0) continue;
+            for (int i = 0; i < CHECKS; i++) found |= checks[i].command == commands[c] && strcmp(checks[i].option, name) == 0;
+            if (!found) fail_msg("nothing here holds --%s of %s where it is used", name, commands[c]->name);
+            listed++;
+        }
+        for (int i = 0; i < CHECKS; i++) held += checks[i].command == commands[c];
+        assert_int_equal(listed, held);
+    }
+}
+
+/* What is scored is printed under its own name. */
+static void test_scores_are_printed(void **state) {
+    (void)state;
+    SCORE("--window", "8");
+    static const char *const lines[] = {"files          11\n",     "bytes          22\n",    "tokens         33\n",
+                                        "loss           0.4375\n", "perplexity     1.549\n", "bits_per_byte  0.6312\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (!strstr(output, lines[i])) fail_msg("'%s' is not in '%s'", lines[i], output);
+}
+
+static int begin(void **state) {
+    if (scratch_begin(state) != 0) return -1;
+    must(__real_dr_backend_open("reference", NULL, &true_backend));
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    config.vocabulary = 257, config.hidden = 4, config.layers = 1, config.heads = 1, config.intermediate = 4;
+    must(dr_model_create(true_backend, &config, 1, &true_model));
+    return 0;
+}
+
+static int end(void **state) {
+    __real_dr_model_destroy(true_model);
+    __real_dr_backend_close(true_backend);
+    return scratch_end(state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_option_arrives),
+        cmocka_unit_test(test_no_option_is_forgotten),
+        cmocka_unit_test(test_scores_are_printed),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
