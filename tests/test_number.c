@@ -188,6 +188,37 @@ static void test_long_numbers(void **state) {
     assert_reads(text, DR_NUMBER_FINITE, 1 + DBL_EPSILON, 1000);
 }
 
+static void test_whole_numbers(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t value;
+    } good[] = {
+        {"0", 0}, {"-0", 0}, {"+7", 7}, {"00012", 12}, {"9223372036854775807", INT64_MAX}, {"-9223372036854775808", INT64_MIN}};
+    static const char *const wrong[] = {"",
+                                        "-",
+                                        "+",
+                                        " 1",
+                                        "\t1",
+                                        "1 ",
+                                        "1.0",
+                                        "1e3",
+                                        "0x10",
+                                        "1,000",
+                                        "9223372036854775808",
+                                        "-9223372036854775809",
+                                        "99999999999999999999",
+                                        "--1"};
+    int64_t value = -77;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (dr_integer_parse(wrong[i], &value)) fail_msg("\"%s\" was read as a whole number", wrong[i]);
+    assert_int_equal(value, -77);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(dr_integer_parse(good[i].text, &value));
+        assert_true(value == good[i].value);
+    }
+}
+
 /* Nothing behind the text is touched, even if the number would go on there. */
 static void test_reading_stays_inside_the_text(void **state) {
     (void)state;
@@ -334,6 +365,7 @@ static int run(void) {
         cmocka_unit_test(test_what_is_no_number),
         cmocka_unit_test(test_infinity_and_nan_where_allowed),
         cmocka_unit_test(test_long_numbers),
+        cmocka_unit_test(test_whole_numbers),
         cmocka_unit_test(test_reading_stays_inside_the_text),
         cmocka_unit_test(test_errno_is_kept),
         cmocka_unit_test(test_writing),

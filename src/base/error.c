@@ -39,6 +39,13 @@ dr_status dr_fail_in(dr_status status, const char *format, ...) {
     return status;
 }
 
+const char *dr_system_text(int number) {
+    locale_t before = dr_locale_enter();
+    const char *text = strerror(number);
+    dr_locale_leave(before);
+    return text;
+}
+
 const char *dr_last_error(void) {
     return message;
 }

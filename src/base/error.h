@@ -11,6 +11,9 @@ dr_status dr_fail(dr_status status, const char *format, ...) __attribute__((form
  * tensor. */
 dr_status dr_fail_in(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* What an errno says, in English in every locale: "No such file or directory". Valid until the thread's next call. */
+const char *dr_system_text(int number);
+
 /* return from this function if call fails */
 #define DR_TRY(call)                                                                                                           \
     do {                                                                                                                       \

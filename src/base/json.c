@@ -7,17 +7,37 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/near.h"
+#include "base/number.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* jansson reads and writes reals by strtod() and snprintf(), and puts the locale's decimal point right only if it has one byte
+ * and no other thread sets a locale meanwhile. */
+static json_t *load(const char *text, size_t length, size_t flags, json_error_t *error) {
+    locale_t before = dr_locale_enter();
+    json_t *value = json_loadb(text, length, flags, error);
+    dr_locale_leave(before);
+    return value;
+}
+
+static char *dump(const json_t *value, size_t flags) {
+    locale_t before = dr_locale_enter();
+    char *text = json_dumps(value, flags);
+    dr_locale_leave(before);
+    return text;
+}
+
+json_t *dr_json_value(const char *text) {
+    return load(text, strlen(text), JSON_DECODE_ANY, NULL);
+}
+
 dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object) {
     json_error_t error;
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = load(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!root && json_error_code(&error) == json_error_out_of_memory)
         return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", source);
     if (!root) return dr_fail(DR_ERROR_FORMAT, "%s, line %d, column %d: %s", source, error.line, error.column, error.text);
@@ -43,7 +63,7 @@ static const struct {
 enum { NOT_FINITE = sizeof not_finite / sizeof not_finite[0] };
 
 static bool in_word(char c) {
-    return isalnum((unsigned char)c) || c == '_' || c == '-' || c == '+' || c == '.';
+    return c && strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.", c);
 }
 
 /* How many bytes the word for a number that is not finite has which stands whole at `at`, or 0. */
@@ -104,16 +124,17 @@ static bool as_number(const json_t *value, double *number) {
 
 /* 15 digits write 0.02 as 0.02, but do not tell every double from its neighbours; 17 do. */
 char *dr_json_format(const json_t *object, size_t flags) {
-    char *text = json_dumps(object, flags | JSON_REAL_PRECISION(15));
-    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    char *text = dump(object, flags | JSON_REAL_PRECISION(15));
+    json_t *again = text ? load(text, strlen(text), 0, NULL) : NULL;
     bool same = again && json_equal(object, again);
     json_decref(again);
     if (same) return text;
     free(text);
-    return json_dumps(object, flags | JSON_REAL_PRECISION(17));
+    return dump(object, flags | JSON_REAL_PRECISION(17));
 }
 
 void dr_json_describe(const json_t *value, char *text, size_t size) {
+    char number[DR_NUMBER_SIZE];
     if (!value) {
         snprintf(text, size, "nothing");
         return;
@@ -132,7 +153,8 @@ void dr_json_describe(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "the integer %" JSON_INTEGER_FORMAT, json_integer_value(value));
         break;
     case JSON_REAL:
-        snprintf(text, size, "the number %.17g", json_real_value(value));
+        dr_number_write(json_real_value(value), number);
+        snprintf(text, size, "the number %s", number);
         break;
     case JSON_TRUE:
         snprintf(text, size, "true");

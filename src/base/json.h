@@ -18,6 +18,9 @@ dr_status dr_json_parse(const char *text, size_t length, const char *source, jso
  * a range decides whether they will do. */
 dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
 
+/* The value that a text holds, of any type; NULL if it holds none or there is no memory. Free with json_decref. */
+json_t *dr_json_value(const char *text);
+
 /* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
  * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
 char *dr_json_format(const json_t *object, size_t flags);

@@ -110,6 +110,20 @@ bool dr_number_parse(const char *text, dr_number_kind kind, double *value) {
     return true;
 }
 
+bool dr_integer_parse(const char *text, int64_t *value) {
+    const char *digit = text + (*text == '+' || *text == '-');
+    int64_t number = 0;
+    if (!*digit) return false;
+    for (; *digit; digit++) {
+        if (!is_digit(*digit, false) || __builtin_mul_overflow(number, 10, &number)) return false;
+        /* towards the sign, since the least number has no counterpart above 0 */
+        int next = *text == '-' ? '0' - *digit : *digit - '0';
+        if (__builtin_add_overflow(number, next, &number)) return false;
+    }
+    *value = number;
+    return true;
+}
+
 /* ---- writing -------------------------------------------------------------------------------------------------------- */
 
 /* 15 digits tell every number apart that was written with at most 15, and %g drops the zeros at their end; 17 tell all doubles

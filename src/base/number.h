@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* Reading takes finite numbers only, or "inf", "infinity" and "nan" in small or capital letters too. */
@@ -28,6 +29,9 @@ const char *dr_number_read(const char *text, size_t length, dr_number_kind kind,
 
 /* The same for a text that ends with a zero byte and must be a number from its first character to its last. */
 bool dr_number_parse(const char *text, dr_number_kind kind, double *value);
+
+/* The same for whole numbers: an optional sign and decimal digits, from INT64_MIN to INT64_MAX. */
+bool dr_integer_parse(const char *text, int64_t *value);
 
 /* Writes at most 17 digits, as few as dr_number_read needs to give back the same value: "0.1", "1e+300", "inf", "nan". */
 void dr_number_write(double value, char text[DR_NUMBER_SIZE]);

@@ -47,7 +47,7 @@ static dr_status read_all(int file, const char *path, uint8_t *text, int64_t byt
     for (int64_t done = 0; done < bytes;) {
         ssize_t got = read(file, text + done, (size_t)(bytes - done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, strerror(errno));
+        if (got < 0) return dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
         if (got == 0) return dr_fail(DR_ERROR_IO, "%s became shorter while it was read", path);
         done += got;
     }
@@ -59,10 +59,10 @@ static dr_status read_document(dr_documents *documents, const char *path) {
     void *text = NULL;
     char *name = NULL;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe must not hang here */
-    if (file < 0) return dr_fail(DR_ERROR_IO, "cannot open %s: %s", path, strerror(errno));
+    if (file < 0) return dr_fail(DR_ERROR_IO, "cannot open %s: %s", path, dr_system_text(errno));
     struct stat facts;
     if (fstat(file, &facts) != 0) {
-        status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, strerror(errno));
+        status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
         goto done;
     }
     if (!S_ISREG(facts.st_mode)) {
@@ -102,7 +102,7 @@ static dr_status read_folder(dr_documents *documents, const char *folder) {
     int count = scandir(folder, &entries, is_visible, by_name);
     if (count < 0) {
         dr_status status = errno == ENOMEM ? DR_ERROR_MEMORY : DR_ERROR_IO;
-        return dr_fail(status, "cannot list the folder %s: %s", folder, strerror(errno));
+        return dr_fail(status, "cannot list the folder %s: %s", folder, dr_system_text(errno));
     }
     dr_status status = DR_OK;
     char path[PATH_MAX];
@@ -112,7 +112,7 @@ static dr_status read_folder(dr_documents *documents, const char *folder) {
         if (length >= (int)sizeof path)
             status = dr_fail(DR_ERROR_IO, "the path %s... is too long", path);
         else if (lstat(path, &facts) != 0)
-            status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, strerror(errno));
+            status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
         else if (S_ISDIR(facts.st_mode))
             status = read_folder(documents, path);
         else if (S_ISREG(facts.st_mode))
@@ -129,7 +129,7 @@ dr_status dr_corpus_read(const char *path, dr_corpus **corpus) {
     if (stat(path, &facts) != 0) {
         dr_status status = errno == ENOENT || errno == ENOTDIR ? DR_ERROR_ARGUMENT : DR_ERROR_IO;
         return dr_fail(status, "cannot read the corpus \"%s\": %s; give a text file or a folder of them", path,
-                       strerror(errno));
+                       dr_system_text(errno));
     }
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof(dr_corpus), "a corpus", &memory));

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static dr_status fail_writing(dr_file *file, const char *action) {
-    file->status = dr_fail(DR_ERROR_IO, "%s: cannot %s: %s", file->name, action, strerror(errno));
+    file->status = dr_fail(DR_ERROR_IO, "%s: cannot %s: %s", file->name, action, dr_system_text(errno));
     return file->status;
 }
 
@@ -51,7 +51,7 @@ dr_status dr_file_finish(dr_file *file) {
 
 static dr_status read_descriptor(int descriptor, const char *name, size_t most, char **data, size_t *bytes) {
     struct stat about;
-    if (fstat(descriptor, &about) != 0) return dr_fail(DR_ERROR_IO, "%s: cannot read: %s", name, strerror(errno));
+    if (fstat(descriptor, &about) != 0) return dr_fail(DR_ERROR_IO, "%s: cannot read: %s", name, dr_system_text(errno));
     if (!S_ISREG(about.st_mode)) return dr_fail(DR_ERROR_IO, "%s is not a regular file", name);
     size_t size = (size_t)about.st_size, have = 0;
     if (size > most) return dr_fail(DR_ERROR_FORMAT, "%s has %zu bytes: at most %zu are read", name, size, most);
@@ -62,7 +62,7 @@ static dr_status read_descriptor(int descriptor, const char *name, size_t most, 
         ssize_t got = read(descriptor, text + have, size - have);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
-            dr_status status = dr_fail(DR_ERROR_IO, "%s: cannot read: %s", name, strerror(errno));
+            dr_status status = dr_fail(DR_ERROR_IO, "%s: cannot read: %s", name, dr_system_text(errno));
             dr_release(memory);
             return status;
         }
@@ -77,7 +77,7 @@ static dr_status read_descriptor(int descriptor, const char *name, size_t most, 
 
 dr_status dr_file_read(const char *name, size_t most, char **data, size_t *bytes) {
     int descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hang us */
-    if (descriptor < 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", name, strerror(errno));
+    if (descriptor < 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", name, dr_system_text(errno));
     dr_status status = read_descriptor(descriptor, name, most, data, bytes);
     close(descriptor);
     return status;

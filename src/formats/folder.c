@@ -47,7 +47,7 @@ struct dr_folder {
 };
 
 static dr_status fail_io(const char *folder, const char *action) {
-    return dr_fail(DR_ERROR_IO, "%s: cannot %s: %s", folder, action, strerror(errno));
+    return dr_fail(DR_ERROR_IO, "%s: cannot %s: %s", folder, action, dr_system_text(errno));
 }
 
 static int open_folder(int at, const char *name) {
@@ -111,7 +111,7 @@ static dr_status move_file(int descriptor, const char *folder, const char *name)
     dr_status status = DR_OK;
     if (parent < 0 || renameat(descriptor, name, parent, name) != 0)
         status = dr_fail(DR_ERROR_IO, "%s: cannot move %s to its place (it is safe in %s/%s): %s", folder, name, folder, COMMIT,
-                         strerror(errno));
+                         dr_system_text(errno));
     close_descriptor(&parent);
     return status;
 }

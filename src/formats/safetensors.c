@@ -199,21 +199,21 @@ static dr_status parse_file(dr_safetensors *tensors) {
 /* Maps a regular file of at least LENGTH_BYTES. */
 static dr_status map_file(int descriptor, dr_safetensors *tensors) {
     struct stat about;
-    if (fstat(descriptor, &about) != 0) return dr_fail(DR_ERROR_IO, "cannot read: %s", strerror(errno));
+    if (fstat(descriptor, &about) != 0) return dr_fail(DR_ERROR_IO, "cannot read: %s", dr_system_text(errno));
     if (!S_ISREG(about.st_mode)) return dr_fail(DR_ERROR_IO, "not a regular file");
     if (about.st_size < LENGTH_BYTES)
         return dr_fail(DR_ERROR_FORMAT, "%" PRId64 " bytes are too few for a safetensors file: truncated?",
                        (int64_t)about.st_size);
     tensors->size = (size_t)about.st_size;
     void *map = mmap(NULL, tensors->size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (map == MAP_FAILED) return dr_fail(DR_ERROR_IO, "cannot map the file: %s", strerror(errno));
+    if (map == MAP_FAILED) return dr_fail(DR_ERROR_IO, "cannot map the file: %s", dr_system_text(errno));
     tensors->map = map;
     return DR_OK;
 }
 
 dr_status dr_safetensors_open(const char *file, dr_safetensors **tensors) {
     int descriptor = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hang us */
-    if (descriptor < 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", file, strerror(errno));
+    if (descriptor < 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", file, dr_system_text(errno));
     void *memory = NULL;
     dr_status status = dr_allocate_zero(sizeof(dr_safetensors), "a list of tensors", &memory);
     dr_safetensors *opened = memory;
@@ -359,7 +359,7 @@ dr_status dr_safetensors_write(const char *file, int64_t count, const char *cons
                                const char *const *metadata) {
     json_t *header = json_object();
     dr_status status = build_header(count, names, tensors, metadata, header);
-    char *text = status == DR_OK ? json_dumps(header, JSON_COMPACT) : NULL;
+    char *text = status == DR_OK ? dr_json_format(header, JSON_COMPACT) : NULL;
     json_decref(header);
     if (status != DR_OK) return dr_fail_in(status, "%s", file);
     if (!text) return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its header", file);

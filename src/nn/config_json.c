@@ -167,7 +167,7 @@ static dr_status check_demands(const json_t *object) {
     for (size_t i = 0; i < sizeof demands / sizeof demands[0]; i++) {
         const json_t *value = json_object_get(object, demands[i].key);
         if (!value || json_is_null(value)) continue;
-        json_t *wanted = json_loads(demands[i].value, JSON_DECODE_ANY, NULL);
+        json_t *wanted = dr_json_value(demands[i].value);
         bool same = wanted && json_equal(value, wanted);
         json_decref(wanted);
         /* both names of the same function are about */

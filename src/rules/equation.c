@@ -2,6 +2,8 @@
  * token computes them: the scan, the keys and gains that are derived, the decay, the rows, the output. D stands for the state
  * within a token, S for the state between tokens, so that an undecayed read is a read of S. Letters: a decay factor, b beta,
  * c a derived gain, e erase key, k key, p feedback key, q query, v value; * is elementwise, . the inner product. */
+#include "base/number.h"
+
 #include <deltarule/rule.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@ static void put(line *out, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int written =
-        vsnprintf(used < out->size ? out->text + used : NULL, used < out->size ? out->size - used : 0, format, arguments);
+        dr_format_list(used < out->size ? out->text + used : NULL, used < out->size ? out->size - used : 0, format, arguments);
     va_end(arguments);
     if (written > 0) out->length += written;
 }

@@ -71,7 +71,7 @@ dr_status dr_state_save(const dr_state *state, const char *file) {
         return dr_fail(DR_ERROR_ARGUMENT, "the name of the file is longer than %d bytes", PATH_MAX - 5);
     DR_TRY(write_file(state, fresh));
     if (rename(fresh, file) == 0) return DR_OK;
-    dr_status status = dr_fail(DR_ERROR_IO, "%s: cannot replace it: %s", file, strerror(errno));
+    dr_status status = dr_fail(DR_ERROR_IO, "%s: cannot replace it: %s", file, dr_system_text(errno));
     remove(fresh);
     return status;
 }

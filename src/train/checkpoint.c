@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "formats/folder.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
@@ -31,9 +32,9 @@ static position_text to_text(const dr_run_position *position, int64_t updates) {
     snprintf(text.skipped, sizeof text.skipped, "%" PRId64, position->skipped);
     snprintf(text.skipped_in_row, sizeof text.skipped_in_row, "%" PRId64, position->skipped_in_row);
     snprintf(text.updates, sizeof text.updates, "%" PRId64, updates);
-    snprintf(text.seconds, sizeof text.seconds, "%a", position->seconds);
-    snprintf(text.held_out, sizeof text.held_out, "%a", position->held_out);
-    snprintf(text.accuracy, sizeof text.accuracy, "%a", position->accuracy);
+    dr_format(text.seconds, sizeof text.seconds, "%a", position->seconds);
+    dr_format(text.held_out, sizeof text.held_out, "%a", position->held_out);
+    dr_format(text.accuracy, sizeof text.accuracy, "%a", position->accuracy);
     snprintf(text.fingerprint, sizeof text.fingerprint, "%016" PRIx64, position->fingerprint);
     return text;
 }
@@ -104,19 +105,15 @@ static dr_status metadata_text(const dr_safetensors *file, const char *key, cons
 
 static dr_status metadata_count(const dr_safetensors *file, const char *key, int64_t *count) {
     const char *text;
-    char *end;
     DR_TRY(metadata_text(file, key, &text));
-    *count = strtoll(text, &end, 10);
-    if (end != text && !*end && *count >= 0) return DR_OK;
+    if (dr_integer_parse(text, count) && *count >= 0) return DR_OK;
     return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is \"%.40s\": it must be a count", key, OPTIMIZER_FILE, text);
 }
 
 static dr_status metadata_real(const dr_safetensors *file, const char *key, double *number) {
     const char *text;
-    char *end;
     DR_TRY(metadata_text(file, key, &text));
-    *number = strtod(text, &end);
-    if (end != text && !*end) return DR_OK;
+    if (dr_number_parse(text, DR_NUMBER_ANY, number)) return DR_OK;
     return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is \"%.40s\": it must be a number", key, OPTIMIZER_FILE, text);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ static const char HEADER[] =
     "held_out_bits_per_byte,accuracy\n";
 
 static dr_status fail_io(const dr_metrics *metrics, const char *action) {
-    return dr_fail(DR_ERROR_IO, "cannot %s %s: %s", action, metrics->path, strerror(errno));
+    return dr_fail(DR_ERROR_IO, "cannot %s %s: %s", action, metrics->path, dr_system_text(errno));
 }
 
 /* Where the lines end that are kept: the header and whole lines of steps up to `step`. */
@@ -69,16 +70,16 @@ dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics)
 /* ",number", or only the comma where there is nothing to tell. */
 static void print_cell(FILE *file, bool present, const char *format, double number) {
     fputc(',', file);
-    if (present) fprintf(file, format, number);
+    if (present) dr_print(file, format, number);
 }
 
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation) {
     FILE *file = metrics->file;
     bool is_text = !isnan(progress->bits_per_byte);
-    fprintf(file, "%lld,%.17g", (long long)progress->step, progress->loss);
+    dr_print(file, "%lld,%.17g", (long long)progress->step, progress->loss);
     print_cell(file, is_text, "%.6g", progress->bits_per_byte);
-    fprintf(file, ",%.6g,%.6g,%.6g,%.3f,%lld", progress->learning_rate, progress->gradient_norm, progress->tokens_per_second,
-            progress->seconds, (long long)progress->skipped);
+    dr_print(file, ",%.6g,%.6g,%.6g,%.3f,%lld", progress->learning_rate, progress->gradient_norm, progress->tokens_per_second,
+             progress->seconds, (long long)progress->skipped);
     print_cell(file, evaluation != NULL, "%.17g", evaluation ? evaluation->loss : 0);
     print_cell(file, evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
     print_cell(file, evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "formats/folder.h"
 
 #include <errno.h>
@@ -85,6 +86,14 @@ done:
     return status;
 }
 
+/* Whether both are numbers, and the same one: 1e-3 and 0.001. */
+static bool same_number(dr_setting_id id, const char *one, const char *other) {
+    double first, second;
+    if (dr_setting_table[id].type != DR_SETTING_INTEGER && dr_setting_table[id].type != DR_SETTING_REAL) return false;
+    return dr_number_parse(one, DR_NUMBER_FINITE, &first) && dr_number_parse(other, DR_NUMBER_FINITE, &second) &&
+           first == second;
+}
+
 /* Settings that were given for a resumed run: those that decide its numbers must be as they were, but for steps. */
 static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
     for (int id = 0; id < DR_SETTINGS; id++) {
@@ -94,8 +103,7 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
         if (!dr_setting_is_set(changes, (dr_setting_id)id)) continue;
         const char *name = dr_setting_table[id].name, *value = dr_setting_text(changes, (dr_setting_id)id);
         const char *old = dr_setting_text(options, (dr_setting_id)id);
-        bool is_number = dr_setting_table[id].type == DR_SETTING_INTEGER || dr_setting_table[id].type == DR_SETTING_REAL;
-        bool same = strcmp(value, old) == 0 || (is_number && strtod(value, NULL) == strtod(old, NULL));
+        bool same = strcmp(value, old) == 0 || same_number((dr_setting_id)id, value, old);
         if (!may_change && !same)
             return dr_fail(DR_ERROR_ARGUMENT,
                            "%s cannot be changed from %s to %s when a run is resumed: steps, threads, save_every, "
@@ -110,7 +118,8 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     dr_run *made;
     dr_status status;
     *run = NULL;
-    if (access(folder, F_OK) != 0) return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, strerror(errno));
+    if (access(folder, F_OK) != 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, dr_system_text(errno));
     DR_TRY(dr_folder_recover(folder));
     if (!dr_checkpoint_exists(folder))
         return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: it has no settings.json", folder);

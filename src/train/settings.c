@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/near.h"
+#include "base/number.h"
 #include "formats/folder.h"
 #include "formats/json.h"
 #include "rules/json.h"
@@ -85,13 +86,14 @@ static bool may_be_auto(const dr_setting *setting) {
 }
 
 static dr_status check_number(const dr_setting *setting, const char *value) {
-    char *end;
-    errno = 0;
-    double number = setting->type == DR_SETTING_INTEGER ? (double)strtoll(value, &end, 10) : strtod(value, &end);
-    bool whole = end != value && *end == '\0' && *value != ' ';
-    if (whole && errno == 0 && number >= setting->least && number <= setting->most) return DR_OK;
+    double number = 0;
+    int64_t integer = 0;
+    bool whole = setting->type == DR_SETTING_INTEGER,
+         is_read = whole ? dr_integer_parse(value, &integer) : dr_number_parse(value, DR_NUMBER_FINITE, &number);
+    if (whole) number = (double)integer;
+    if (is_read && number >= setting->least && number <= setting->most) return DR_OK;
     return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be a%s number from %.10g to %.10g", setting->name, value,
-                   setting->type == DR_SETTING_INTEGER ? " whole" : "", setting->least, setting->most);
+                   whole ? " whole" : "", setting->least, setting->most);
 }
 
 static dr_status check_value(const dr_setting *setting, const char *value) {
@@ -149,7 +151,7 @@ dr_status dr_train_options_set(dr_train_options *options, const char *name, cons
 }
 
 /* A JSON value as the text that dr_train_options_set takes, in buffer unless it is a string. */
-static dr_status text_of(const dr_setting *setting, const json_t *value, char *buffer, size_t size, const char **text) {
+static dr_status text_of(const dr_setting *setting, const json_t *value, char buffer[DR_NUMBER_SIZE], const char **text) {
     static const char *const wanted[] = {[DR_SETTING_INTEGER] = "a whole number",
                                          [DR_SETTING_REAL] = "a number",
                                          [DR_SETTING_BOOLEAN] = "true or false",
@@ -170,14 +172,14 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char *b
     else if (json_is_boolean(value))
         *text = json_is_true(value) ? "true" : "false";
     else if (json_is_integer(value))
-        snprintf(buffer, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        snprintf(buffer, DR_NUMBER_SIZE, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else
-        snprintf(buffer, size, "%.17g", json_real_value(value));
+        dr_number_write(json_real_value(value), buffer);
     return DR_OK;
 }
 
 static dr_status set_from_json(dr_train_options *options, const char *name, const json_t *value) {
-    char buffer[64];
+    char buffer[DR_NUMBER_SIZE];
     const char *text = NULL;
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
@@ -187,7 +189,7 @@ static dr_status set_from_json(dr_train_options *options, const char *name, cons
         dr_status status = dr_rule_from_json(value, &rule, &gates);
         return status == DR_OK ? keep_rule(options, &rule, &gates) : dr_fail_in(status, "rule");
     }
-    DR_TRY(text_of(&dr_setting_table[id], value, buffer, sizeof buffer, &text));
+    DR_TRY(text_of(&dr_setting_table[id], value, buffer, &text));
     return dr_train_options_set(options, name, text);
 }
 
@@ -225,11 +227,15 @@ const char *dr_setting_text(const dr_train_options *options, dr_setting_id id) {
 }
 
 int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id) {
-    return strtoll(dr_setting_text(options, id), NULL, 10);
+    int64_t value = 0;
+    dr_integer_parse(dr_setting_text(options, id), &value); /* it was checked when it was set, or is "auto" */
+    return value;
 }
 
 double dr_setting_real(const dr_train_options *options, dr_setting_id id) {
-    return strtod(dr_setting_text(options, id), NULL);
+    double value = 0;
+    dr_number_parse(dr_setting_text(options, id), DR_NUMBER_FINITE, &value); /* likewise */
+    return value;
 }
 
 bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id) {
@@ -246,7 +252,7 @@ bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id) {
 
 static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) {
     if (dr_setting_is_auto(options, id)) return json_string("auto");
-    if (id == DR_SET_RULE && *dr_setting_text(options, id) == '{') return json_loads(dr_setting_text(options, id), 0, NULL);
+    if (id == DR_SET_RULE && *dr_setting_text(options, id) == '{') return dr_json_value(dr_setting_text(options, id));
     switch (dr_setting_table[id].type) {
     case DR_SETTING_INTEGER:
         return json_integer(dr_setting_integer(options, id));

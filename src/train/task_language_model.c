@@ -2,6 +2,7 @@
  * held-out text is written into the run folder, so that whoever has the run can score and compress what it never saw. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "data/corpus.h"
 #include "data/windows.h"
 #include "evaluate/score.h"
@@ -78,8 +79,8 @@ static void describe(const dr_task *task, void (*line)(void *context, const char
              (long long)training->bytes, (long long)training->count, (long long)self->windows->windows,
              (long long)self->length);
     line(context, text);
-    snprintf(text, sizeof text, "held out: %lld bytes (%.1f%%) in %lld files", (long long)held_out->bytes,
-             100 * (double)held_out->bytes / (double)self->corpus->documents.bytes, (long long)held_out->count);
+    dr_format(text, sizeof text, "held out: %lld bytes (%.1f%%) in %lld files", (long long)held_out->bytes,
+              100 * (double)held_out->bytes / (double)self->corpus->documents.bytes, (long long)held_out->count);
     line(context, text);
     if (!self->split.cut) return;
     snprintf(text, sizeof text, "whole files would not do: the end of %.400s is held out", self->split.cut);

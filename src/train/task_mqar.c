@@ -2,6 +2,7 @@
  * its number; held-out examples from streams of their own. Only queries have labels, and the loss is computed only there. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "train/task.h"
@@ -71,9 +72,9 @@ static void describe(const dr_task *task, void (*line)(void *context, const char
     const recall *self = (const recall *)task;
     char text[192], least[48] = "";
     if (self->mixture > 1) snprintf(least, sizeof least, " (in training %lld or more)", (long long)self->least_pairs);
-    snprintf(text, sizeof text, "task: recall of %lld pairs%s in %lld tokens, vocabulary %lld, power %g, %s fillers",
-             (long long)self->shape.pairs, least, (long long)self->shape.length, (long long)self->shape.vocabulary,
-             self->shape.power, self->shape.random_fillers ? "random" : "zero");
+    dr_format(text, sizeof text, "task: recall of %lld pairs%s in %lld tokens, vocabulary %lld, power %g, %s fillers",
+              (long long)self->shape.pairs, least, (long long)self->shape.length, (long long)self->shape.vocabulary,
+              self->shape.power, self->shape.random_fillers ? "random" : "zero");
     line(context, text);
     snprintf(text, sizeof text, "data: %lld fresh examples a step; held out: %lld examples", (long long)self->batch,
              (long long)self->held_out);

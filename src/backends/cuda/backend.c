@@ -5,6 +5,7 @@
 #include "backends/cuda/memory.h"
 #include "backends/cuda/open.h"
 #include "backends/cuda/recurrence.h"
+#include "base/number.h"
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
@@ -80,9 +81,9 @@ static dr_status wait_for_stream(dr_backend *backend) {
 
 static void describe_device(const dr_cuda *gpu, void (*line)(void *context, const char *text), void *context) {
     char text[256];
-    snprintf(text, sizeof text, "cuda device %d: %s, compute capability %d.%d, %d multiprocessors, %.1f GB, L2 %.0f MB",
-             gpu->device, gpu->name, gpu->major, gpu->minor, gpu->processors, (double)gpu->memory * 1e-9,
-             (double)gpu->l2 * 1e-6);
+    dr_format(text, sizeof text, "cuda device %d: %s, compute capability %d.%d, %d multiprocessors, %.1f GB, L2 %.0f MB",
+              gpu->device, gpu->name, gpu->major, gpu->minor, gpu->processors, (double)gpu->memory * 1e-9,
+              (double)gpu->l2 * 1e-6);
     line(context, text);
 }
 

@@ -22,7 +22,7 @@ static dr_status metadata(const dr_vector_file *file, const char *key, const cha
 static dr_status number(const dr_vector_file *file, const char *key, json_t **value) {
     const char *text = NULL;
     DR_TRY(metadata(file, key, &text));
-    *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    *value = dr_json_value(text);
     if (json_is_number(*value)) return DR_OK;
     json_decref(*value);
     return dr_fail(DR_ERROR_FORMAT, "its metadata '%s' is '%.40s': it must be a number", key, text);

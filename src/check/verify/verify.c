@@ -9,6 +9,7 @@
 #include <deltarule/verify.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "check/verify/activation_case.h"
 #include "check/verify/recurrence_case.h"
 
@@ -49,7 +50,7 @@ static void say(const session *s, const char *format, ...) {
     char text[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    dr_format_list(text, sizeof text, format, arguments);
     va_end(arguments);
     s->line(s->context, text);
 }
@@ -78,9 +79,9 @@ static void format_worst(const char *label, const dr_worst *worst, char *text, s
     if (worst->error < 0)
         snprintf(text, size, "%-30s", "");
     else if (!worst->plain)
-        snprintf(text, size, "%s %7.1e %-13s", label, worst->error, worst->tensor);
+        dr_format(text, size, "%s %7.1e %-13s", label, worst->error, worst->tensor);
     else
-        snprintf(text, size, "%s %7.1e %-13s x%.2f", label, worst->error, worst->tensor, worst->excess);
+        dr_format(text, size, "%s %7.1e %-13s x%.2f", label, worst->error, worst->tensor, worst->excess);
 }
 
 /* Judges one run by its status and its errors, and says a line about it. engine: its name, or "-". Only a lack of memory is an
@@ -220,7 +221,7 @@ static int by_name(const struct dirent **left, const struct dirent **right) {
 static dr_status verify_folder(session *s, const char *path) {
     struct dirent **items = NULL;
     int count = scandir(path, &items, is_vector_file, by_name);
-    if (count < 0) return dr_fail(DR_ERROR_IO, "%s: cannot list the folder: %s", path, strerror(errno));
+    if (count < 0) return dr_fail(DR_ERROR_IO, "%s: cannot list the folder: %s", path, dr_system_text(errno));
     dr_status status = count == 0 ? dr_fail(DR_ERROR_FORMAT, "%s holds no .safetensors file", path) : DR_OK;
     for (int i = 0; i < count && status == DR_OK; i++) {
         char *file = NULL;
@@ -277,7 +278,7 @@ dr_status dr_verify(const char *path, const dr_verify_options *options, void (*l
     DR_TRY(check_choice("backend", options->backend, backend_names));
     DR_TRY(check_choice("path", options->path, engine_names));
     struct stat about;
-    if (stat(path, &about) != 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (stat(path, &about) != 0) return dr_fail(DR_ERROR_IO, "%s: cannot open: %s", path, dr_system_text(errno));
     session s = {.options = options, .line = line, .context = context, .counts = counts};
     dr_status status = open_backends(&s);
     if (status == DR_OK) status = S_ISDIR(about.st_mode) ? verify_folder(&s, path) : verify_file(&s, path);
