@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers install clean help
+.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers check-locale install clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -48,6 +48,9 @@ format: ## lay out all C files by .clang-format
 
 check-layers: ## refuse includes across the layers of src/
 	@tools/check-layers
+
+check-locale: ## refuse what depends on the locale, beside src/base/number.c
+	@tools/check-locale
 
 install: ## install under PREFIX (default /usr/local)
 	cmake --preset release

@@ -154,12 +154,17 @@ int dr_format(char *text, size_t size, const char *format, ...) {
     return length;
 }
 
+int dr_print_list(FILE *file, const char *format, va_list arguments) {
+    locale_t before = dr_locale_enter();
+    int length = vfprintf(file, format, arguments);
+    dr_locale_leave(before);
+    return length;
+}
+
 int dr_print(FILE *file, const char *format, ...) {
     va_list arguments;
-    locale_t before = dr_locale_enter();
     va_start(arguments, format);
-    int length = vfprintf(file, format, arguments);
+    int length = dr_print_list(file, format, arguments);
     va_end(arguments);
-    dr_locale_leave(before);
     return length;
 }

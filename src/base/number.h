@@ -1,7 +1,7 @@
 /* Numbers as text, the same in every locale.
  *
  * The program that the library is part of may have called setlocale(): then strtod() reads "0.5" as 0 and printf() writes 0,5.
- * So all numbers with a point are read and written here, and nowhere else (tools/check-numbers). Any thread may call these
+ * So all numbers with a point are read and written here, and nowhere else (tools/check-locale). Any thread may call these
  * functions at any time; none allocates, and none changes what another thread sees. */
 #ifndef DR_BASE_NUMBER_H
 #define DR_BASE_NUMBER_H
@@ -36,10 +36,11 @@ bool dr_integer_parse(const char *text, int64_t *value);
 /* Writes at most 17 digits, as few as dr_number_read needs to give back the same value: "0.1", "1e+300", "inf", "nan". */
 void dr_number_write(double value, char text[DR_NUMBER_SIZE]);
 
-/* snprintf(), vsnprintf() and fprintf() with a decimal point. */
+/* snprintf(), vsnprintf(), fprintf() and vfprintf() with a decimal point. */
 int dr_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dr_format_list(char *text, size_t size, const char *format, va_list arguments) __attribute__((format(printf, 3, 0)));
 int dr_print(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int dr_print_list(FILE *file, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
 
 /* For calls into other libraries that read or write numbers: the calling thread has the locale "C" from dr_locale_enter() to
  * dr_locale_leave() with what it returned. */

@@ -1,5 +1,6 @@
 /* deltarule bench: finds the command named second, and what its commands share. */
 #include "cli/bench.h"
+#include "base/number.h"
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -97,9 +98,9 @@ void cli_bench_print_heading(const cli_bench_unit *unit) {
 }
 
 void cli_bench_print_work(const char *rule, int threads, const char *what, const dr_bench_work *work) {
-    printf("%-16s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f %9.2f %6.1f%% %6.1f%% %7.3f %8.3f\n", rule, threads, what,
-           1e3 * work->seconds.median, 1e3 * work->seconds.best, 100 * work->seconds.spread, 1e-9 * work->rate,
-           1e-9 * work->limit, 100 * work->share, 100 * work->share_best, work->ratio, work->speed_up);
+    dr_print(stdout, "%-16s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f %9.2f %6.1f%% %6.1f%% %7.3f %8.3f\n", rule, threads, what,
+             1e3 * work->seconds.median, 1e3 * work->seconds.best, 100 * work->seconds.spread, 1e-9 * work->rate,
+             1e-9 * work->limit, 100 * work->share, 100 * work->share_best, work->ratio, work->speed_up);
 }
 
 void cli_bench_print_gpu_heading(bool moved) {
@@ -109,25 +110,25 @@ void cli_bench_print_gpu_heading(bool moved) {
 }
 
 void cli_bench_print_gpu_work(const char *rule, const char *what, const dr_bench_work *work, bool moved) {
-    printf("%-16s %-18s %9.1f %9.1f %6.1f%%", rule, what, 1e6 * work->seconds.median, 1e6 * work->seconds.best,
-           100 * work->seconds.spread);
-    if (moved) printf(" %9.1f %9.1f %6.1f%%", 1e-12 * work->rate, 1e-12 * work->limit, 100 * work->share);
+    dr_print(stdout, "%-16s %-18s %9.1f %9.1f %6.1f%%", rule, what, 1e6 * work->seconds.median, 1e6 * work->seconds.best,
+             100 * work->seconds.spread);
+    if (moved) dr_print(stdout, " %9.1f %9.1f %6.1f%%", 1e-12 * work->rate, 1e-12 * work->limit, 100 * work->share);
     dr_bench_moved memory = moved ? work->moved : (dr_bench_moved){work->amount, work->rate, work->limit, work->share};
-    printf(" %9.1f %9.1f %6.1f%% %7.3f\n", 1e-9 * memory.rate, 1e-9 * memory.limit, 100 * memory.share, work->ratio);
+    dr_print(stdout, " %9.1f %9.1f %6.1f%% %7.3f\n", 1e-9 * memory.rate, 1e-9 * memory.limit, 100 * memory.share, work->ratio);
 }
 
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed) {
-    printf(", \"%s\": {\"seconds\": %.9g, \"best_seconds\": %.9g, \"spread\": %.4g", name, work->seconds.median,
-           work->seconds.best, work->seconds.spread);
-    printf(", \"%s\": %.0f", unit->amount_key, work->amount);
-    if (performed > 0) printf(", \"performed\": %.0f", performed);
-    printf(", \"%s\": %.6g, \"%s\": %.6g, \"best_%s\": %.6g", unit->rate_key, 1e-9 * work->rate, unit->limit_key,
-           1e-9 * work->limit, unit->limit_key, 1e-9 * work->limit_best);
-    printf(", \"share\": %.6g, \"best_share\": %.6g, \"ratio\": %.6g, \"speed_up\": %.6g", work->share, work->share_best,
-           work->ratio, work->speed_up);
+    dr_print(stdout, ", \"%s\": {\"seconds\": %.9g, \"best_seconds\": %.9g, \"spread\": %.4g", name, work->seconds.median,
+             work->seconds.best, work->seconds.spread);
+    dr_print(stdout, ", \"%s\": %.0f", unit->amount_key, work->amount);
+    if (performed > 0) dr_print(stdout, ", \"performed\": %.0f", performed);
+    dr_print(stdout, ", \"%s\": %.6g, \"%s\": %.6g, \"best_%s\": %.6g", unit->rate_key, 1e-9 * work->rate, unit->limit_key,
+             1e-9 * work->limit, unit->limit_key, 1e-9 * work->limit_best);
+    dr_print(stdout, ", \"share\": %.6g, \"best_share\": %.6g, \"ratio\": %.6g, \"speed_up\": %.6g", work->share,
+             work->share_best, work->ratio, work->speed_up);
     if (work->moved.limit > 0)
-        printf(", \"bytes\": %.0f, \"gbs\": %.6g, \"copy_gbs\": %.6g, \"share_of_copy\": %.6g", work->moved.bytes,
-               1e-9 * work->moved.rate, 1e-9 * work->moved.limit, work->moved.share);
+        dr_print(stdout, ", \"bytes\": %.0f, \"gbs\": %.6g, \"copy_gbs\": %.6g, \"share_of_copy\": %.6g", work->moved.bytes,
+                 1e-9 * work->moved.rate, 1e-9 * work->moved.limit, work->moved.share);
     putchar('}');
 }
 

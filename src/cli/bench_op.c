@@ -1,4 +1,5 @@
 /* deltarule bench op, deltarule bench decode: recurrences of a shape, over many tokens or one token for many sequences. */
+#include "base/number.h"
 #include "cli/bench.h"
 
 #include <inttypes.h>
@@ -63,12 +64,12 @@ static void print_gpu_op(const dr_recurrence *recurrence, const dr_bench_op_resu
     double heads = (double)recurrence->layout.rows * (double)recurrence->value_heads;
     cli_bench_print_gpu_work(rule_name(recurrence), "forward", &result->forward, true);
     if (!forward_only) cli_bench_print_gpu_work(rule_name(recurrence), "forward + backward", &result->forward_backward, true);
-    printf("%16s %s: %.3f GFLOP counted; workspace %.1f bytes a token and value head", "", result->kernel,
-           1e-9 * result->forward.amount, result->workspace_forward / heads);
+    dr_print(stdout, "%16s %s: %.3f GFLOP counted; workspace %.1f bytes a token and value head", "", result->kernel,
+             1e-9 * result->forward.amount, result->workspace_forward / heads);
     if (!forward_only)
-        printf(", with the backward %.1f of which %.1f are saved", result->workspace_forward_backward / heads,
-               result->saved / heads);
-    printf("; first run after %.3f s\n", result->first);
+        dr_print(stdout, ", with the backward %.1f of which %.1f are saved", result->workspace_forward_backward / heads,
+                 result->saved / heads);
+    dr_print(stdout, "; first run after %.3f s\n", result->first);
 }
 
 static void print_json_shape(const dr_recurrence *recurrence, const char *kernel, int threads) {
@@ -100,23 +101,24 @@ static void print_op(const dr_recurrence *recurrence, const dr_bench_op_result *
     cli_bench_print_work(rule_name(recurrence), result->threads, "forward", &result->forward);
     if (!forward_only)
         cli_bench_print_work(rule_name(recurrence), result->threads, "forward + backward", &result->forward_backward);
-    printf("%25s  %s: %.3f GFLOP counted, %.3f performed", "", result->kernel, 1e-9 * result->forward.amount,
-           1e-9 * result->performed_forward);
+    dr_print(stdout, "%25s  %s: %.3f GFLOP counted, %.3f performed", "", result->kernel, 1e-9 * result->forward.amount,
+             1e-9 * result->performed_forward);
     if (!forward_only)
-        printf("; with the backward %.3f and %.3f", 1e-9 * result->forward_backward.amount,
-               1e-9 * result->performed_forward_backward);
+        dr_print(stdout, "; with the backward %.3f and %.3f", 1e-9 * result->forward_backward.amount,
+                 1e-9 * result->performed_forward_backward);
     putchar('\n');
 }
 
 static void print_json_op(const dr_recurrence *recurrence, const cli_bench_unit *unit, const dr_bench_op_result *result,
                           bool forward_only) {
     print_json_shape(recurrence, result->kernel, result->threads);
-    printf(", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"first_seconds\": %.6g, \"workspace_forward\": %.0f",
-           recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->first, result->workspace_forward);
+    dr_print(stdout, ", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"first_seconds\": %.6g, \"workspace_forward\": %.0f",
+             recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->first, result->workspace_forward);
     if (!forward_only)
-        printf(", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward, result->saved);
-    printf(", \"share_forward\": %.6g", result->forward.share);
-    if (!forward_only) printf(", \"share_forward_backward\": %.6g", result->forward_backward.share);
+        dr_print(stdout, ", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward,
+                 result->saved);
+    dr_print(stdout, ", \"share_forward\": %.6g", result->forward.share);
+    if (!forward_only) dr_print(stdout, ", \"share_forward_backward\": %.6g", result->forward_backward.share);
     cli_bench_print_json_work(unit, "forward", &result->forward, result->performed_forward);
     if (!forward_only)
         cli_bench_print_json_work(unit, "forward_backward", &result->forward_backward, result->performed_forward_backward);
@@ -225,20 +227,21 @@ enum {
 
 static void print_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
     cli_bench_print_work(rule_name(recurrence), result->threads, "a token each", &result->token);
-    printf("%25s  %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
-           (double)recurrence->layout.sequences / result->token.seconds.median);
+    dr_print(stdout, "%25s  %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
+             (double)recurrence->layout.sequences / result->token.seconds.median);
 }
 
 static void print_gpu_decode(const dr_recurrence *recurrence, const dr_bench_decode_result *result) {
     cli_bench_print_gpu_work(rule_name(recurrence), "a token each", &result->token, false);
-    printf("%16s %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
-           (double)recurrence->layout.sequences / result->token.seconds.median);
+    dr_print(stdout, "%16s %s: %.1f MB of states, %.0f tokens/s\n", "", result->kernel, 0.5e-6 * result->token.amount,
+             (double)recurrence->layout.sequences / result->token.seconds.median);
 }
 
 static void print_json_decode(const dr_recurrence *recurrence, const cli_bench_unit *unit,
                               const dr_bench_decode_result *result) {
     print_json_shape(recurrence, result->kernel, result->threads);
-    printf(", \"state\": \"%s\", \"share_of_bandwidth\": %.6g", recurrence->bf16_state ? "bf16" : "f32", result->token.share);
+    dr_print(stdout, ", \"state\": \"%s\", \"share_of_bandwidth\": %.6g", recurrence->bf16_state ? "bf16" : "f32",
+             result->token.share);
     cli_bench_print_json_work(unit, "token", &result->token, 0);
     printf("}\n");
 }

@@ -1,4 +1,5 @@
 /* deltarule bench train: optimizer steps of the model that `deltarule train` with the same flags would train. */
+#include "base/number.h"
 #include "cli/bench.h"
 
 #include <inttypes.h>
@@ -42,16 +43,18 @@ static dr_status make_settings(const cli_flag *flags, int count, const char *rul
 
 static void print_result(const dr_bench_train_result *result) {
     cli_bench_print_work(result->rule, result->threads, "a step", &result->step);
-    printf("%25s  %" PRId64 " parameters, %" PRId64 " tokens a step, %.0f tokens/s; recurrences %.1f%% of the operations\n", "",
-           result->parameters, result->tokens, (double)result->tokens / result->step.seconds.median,
-           100 * result->recurrence / result->step.amount);
+    dr_print(stdout,
+             "%25s  %" PRId64 " parameters, %" PRId64 " tokens a step, %.0f tokens/s; recurrences %.1f%% of the operations\n",
+             "", result->parameters, result->tokens, (double)result->tokens / result->step.seconds.median,
+             100 * result->recurrence / result->step.amount);
 }
 
 static void print_json(const dr_bench_train_result *result) {
-    printf("{\"rule\": \"%s\", \"threads\": %d, \"parameters\": %" PRId64 ", \"tokens\": %" PRId64
-           ", \"tokens_per_second\": %.6g, \"operations_of_recurrence\": %.0f, \"share_train\": %.6g",
-           result->rule, result->threads, result->parameters, result->tokens,
-           (double)result->tokens / result->step.seconds.median, result->recurrence, result->step.share);
+    dr_print(stdout,
+             "{\"rule\": \"%s\", \"threads\": %d, \"parameters\": %" PRId64 ", \"tokens\": %" PRId64
+             ", \"tokens_per_second\": %.6g, \"operations_of_recurrence\": %.0f, \"share_train\": %.6g",
+             result->rule, result->threads, result->parameters, result->tokens,
+             (double)result->tokens / result->step.seconds.median, result->recurrence, result->step.share);
     cli_bench_print_json_work(&cli_bench_arithmetic, "step", &result->step, 0);
     printf("}\n");
 }

@@ -2,6 +2,8 @@
  * underscores are the same in names, so that a configuration's keys can be typed as they are. */
 #include "cli/flags.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,7 +17,7 @@ int cli_usage(const cli_command *command, const char *format, ...) {
     va_list arguments;
     fprintf(stderr, "deltarule %s: ", command->name);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    dr_print_list(stderr, format, arguments);
     va_end(arguments);
     fprintf(stderr, "\nTry 'deltarule %s --help'.\n", command->name);
     return 2;
@@ -173,14 +175,13 @@ static bool is_choice(const char *choices, const char *value) {
 /* Whether the value is of the flag's type and range; if not, says so and sets *status. */
 static bool check_value(const cli_command *command, const cli_flag *flag, int *status) {
     const dr_setting *setting = &flag->setting;
-    char name[LONGEST_NAME + 1], *end = NULL;
+    char name[LONGEST_NAME + 1];
     if (flag->delegated) return true;
     dashed(setting->name, name);
-    errno = 0;
     switch (setting->type) {
     case DR_SETTING_INTEGER: {
-        long long number = strtoll(flag->value, &end, 10);
-        if (end == flag->value || *end || errno || (double)number < setting->least || (double)number > setting->most) {
+        int64_t number;
+        if (!dr_integer_parse(flag->value, &number) || (double)number < setting->least || (double)number > setting->most) {
             *status = cli_usage(command, "--%s takes a whole number from %.0f to %.0f, not '%s'", name, setting->least,
                                 setting->most, flag->value);
             return false;
@@ -188,8 +189,8 @@ static bool check_value(const cli_command *command, const cli_flag *flag, int *s
         return true;
     }
     case DR_SETTING_REAL: {
-        double number = strtod(flag->value, &end);
-        if (end == flag->value || *end || !(number >= setting->least && number <= setting->most)) {
+        double number;
+        if (!dr_number_parse(flag->value, DR_NUMBER_FINITE, &number) || number < setting->least || number > setting->most) {
             *status = cli_usage(command, "--%s takes a number from %g to %g, not '%s'", name, setting->least, setting->most,
                                 flag->value);
             return false;
@@ -292,10 +293,14 @@ bool cli_flags_parse(const cli_command *command, cli_flag *flags, int count, int
 }
 
 int64_t cli_flag_integer(const cli_flag *flag) {
-    return strtoll(flag->value, NULL, 10);
+    int64_t number = 0;
+    dr_integer_parse(flag->value, &number);
+    return number;
 }
 double cli_flag_real(const cli_flag *flag) {
-    return strtod(flag->value, NULL);
+    double number = 0;
+    dr_number_parse(flag->value, DR_NUMBER_FINITE, &number);
+    return number;
 }
 bool cli_flag_boolean(const cli_flag *flag) {
     return strcmp(flag->value, "true") == 0;

@@ -1,5 +1,6 @@
 /* The live line is written after a carriage return and padded with blanks to the length of the one before. */
 #include "cli/progress.h"
+#include "base/number.h"
 
 #include <math.h>
 #include <string.h>
@@ -62,10 +63,10 @@ const char *cli_format_seconds(double seconds, char *text) {
 
 const char *cli_format_count(double count, char *text) {
     if (count < 1e3)
-        snprintf(text, FORMATTED, "%.0f", count);
+        dr_format(text, FORMATTED, "%.0f", count);
     else if (count < 1e6)
-        snprintf(text, FORMATTED, "%.1f k", count / 1e3);
+        dr_format(text, FORMATTED, "%.1f k", count / 1e3);
     else
-        snprintf(text, FORMATTED, "%.2f M", count / 1e6);
+        dr_format(text, FORMATTED, "%.2f M", count / 1e6);
     return text;
 }

@@ -1,5 +1,6 @@
 /* deltarule rules: the table of rules, each with its equation, its option on every axis and its source; or a rule composed in a
  * JSON file. */
+#include "base/number.h"
 #include "cli/commands.h"
 #include "cli/rules_markdown.h"
 
@@ -51,10 +52,10 @@ static void print_gates(const dr_gates *gates) {
     if (gates->negative_eigenvalues) printf("    negative eigenvalues\n");
     if (gates->gate != DR_GATE_AUTO) printf("    decay gate %s", dr_gate_form_name(gates->gate));
     if (gates->gate == DR_GATE_FORM_KDA_BOUNDED || gates->gate == DR_GATE_FORM_EDA_BOUNDED)
-        printf(", lower bound %g", gates->lower_bound);
+        dr_print(stdout, ", lower bound %g", gates->lower_bound);
     if (gates->gate != DR_GATE_AUTO) putchar('\n');
     if (gates->lambda == DR_LAMBDA_FIXED)
-        printf("    lambda fixed to %g\n", gates->lambda_value);
+        dr_print(stdout, "    lambda fixed to %g\n", gates->lambda_value);
     else if (gates->lambda_bias_learned)
         printf("    lambda with a learned bias\n");
 }

@@ -1,4 +1,5 @@
 /* deltarule score: loss, perplexity and bits per byte of a model on text, over windows with carried state. */
+#include "base/number.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/model.h"
@@ -21,10 +22,10 @@ static void print_score(const dr_score *score) {
     printf("files          %" PRId64 "\n", score->files);
     printf("bytes          %" PRId64 "\n", score->bytes);
     printf("tokens         %" PRId64 "\n", score->tokens);
-    printf("loss           %.4f\n", score->loss);
-    printf("perplexity     %.3f\n", score->perplexity);
-    printf("bits_per_byte  %.4f\n", score->bits_per_byte);
-    printf("seconds        %.1f\n", score->seconds);
+    dr_print(stdout, "loss           %.4f\n", score->loss);
+    dr_print(stdout, "perplexity     %.3f\n", score->perplexity);
+    dr_print(stdout, "bits_per_byte  %.4f\n", score->bits_per_byte);
+    dr_print(stdout, "seconds        %.1f\n", score->seconds);
 }
 
 static int run(int argc, char **argv) {

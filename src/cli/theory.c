@@ -1,5 +1,6 @@
 /* deltarule theory: the papers' statements on random data, each with the figure, the bound and a counter-case that must fail.
  */
+#include "base/number.h"
 #include "cli/commands.h"
 
 #include <deltarule/theory.h>
@@ -47,9 +48,10 @@ static bool is_sound(const dr_theory_result *result) {
 static void print_text(const dr_theory_result *result) {
     printf("%-32s %s\n", result->name, result->holds ? "holds" : "DOES NOT HOLD");
     printf("    %s\n    %s\n", result->statement, result->source);
-    printf("    %s: %.5g, %s %g\n", result->measure, result->figure, result->at_least ? "at least" : "at most", result->bound);
-    printf("    counter-case: %s: %.5g, %s\n", result->counter_case, result->counter_figure,
-           result->counter_fails ? "fails as it must" : "DOES NOT FAIL");
+    dr_print(stdout, "    %s: %.5g, %s %g\n", result->measure, result->figure, result->at_least ? "at least" : "at most",
+             result->bound);
+    dr_print(stdout, "    counter-case: %s: %.5g, %s\n", result->counter_case, result->counter_figure,
+             result->counter_fails ? "fails as it must" : "DOES NOT FAIL");
 }
 
 static void print_json_text(const char *key, const char *text) {
@@ -64,7 +66,7 @@ static void print_json_text(const char *key, const char *text) {
 /* JSON has no number for what is not finite. */
 static void print_json_number(const char *key, double number) {
     if (isfinite(number))
-        printf("\"%s\": %.17g, ", key, number);
+        dr_print(stdout, "\"%s\": %.17g, ", key, number);
     else
         printf("\"%s\": null, ", key);
 }

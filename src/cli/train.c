@@ -3,11 +3,11 @@
  * The flags are the library's table of settings, and a few of the command's own. The configuration file is read first and the
  * flags after it, wherever they stand. A first Ctrl-C or SIGTERM ends the step at hand and writes a checkpoint; a second leaves
  * at once. */
+#include "base/number.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +59,8 @@ static dr_status read_settings(dr_train_options *options, const cli_flag *flags,
 static void default_folder(const dr_train_options *options, char folder[FOLDER_SIZE]) {
     const char *rule = dr_train_options_get(options, "rule");
     char name[NAME_SIZE], moment[NAME_SIZE];
-    bool named = rule && *rule && strlen(rule) < NAME_SIZE;
-    for (const char *c = rule; named && *c; c++) named = isalnum((unsigned char)*c) || *c == '_';
+    static const char of_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    bool named = rule && *rule && strlen(rule) < NAME_SIZE && strspn(rule, of_names) == strlen(rule);
     snprintf(name, sizeof name, "%s", named ? rule : "composition");
     time_t seconds = time(NULL);
     struct tm local;
@@ -72,12 +72,12 @@ static void default_folder(const dr_train_options *options, char folder[FOLDER_S
  * out. */
 static void format_progress(const dr_progress *p, char *line, size_t size) {
     char rate[32], left[32];
-    int used = snprintf(line, size, "step %lld/%lld  loss %.4f", (long long)p->step, (long long)p->steps, p->loss);
-    if (isfinite(p->bits_per_byte)) used += snprintf(line + used, size - (size_t)used, "  %.3f bits/byte", p->bits_per_byte);
+    int used = dr_format(line, size, "step %lld/%lld  loss %.4f", (long long)p->step, (long long)p->steps, p->loss);
+    if (isfinite(p->bits_per_byte)) used += dr_format(line + used, size - (size_t)used, "  %.3f bits/byte", p->bits_per_byte);
     used += snprintf(line + used, size - (size_t)used, "  %s tokens/s  %s left", cli_format_count(p->tokens_per_second, rate),
                      cli_format_seconds(p->seconds_left, left));
-    if (isfinite(p->accuracy)) used += snprintf(line + used, size - (size_t)used, "  accuracy %.2f%%", 100 * p->accuracy);
-    if (isfinite(p->held_out)) used += snprintf(line + used, size - (size_t)used, "  held-out loss %.4f", p->held_out);
+    if (isfinite(p->accuracy)) used += dr_format(line + used, size - (size_t)used, "  accuracy %.2f%%", 100 * p->accuracy);
+    if (isfinite(p->held_out)) used += dr_format(line + used, size - (size_t)used, "  held-out loss %.4f", p->held_out);
     if (p->skipped) snprintf(line + used, size - (size_t)used, "  %lld steps skipped", (long long)p->skipped);
 }
 
@@ -121,7 +121,9 @@ static int open_and_train(const cli_flag *flags, dr_train_options *options) {
         snprintf(folder, sizeof folder, "%s", flags[flags[RESUME].given ? RESUME : OUT].value);
     else
         default_folder(options, folder);
-    dr_backend_options backend_options = {.threads = atoi(dr_train_options_get(options, "threads")), .isa = flags[ISA].value};
+    int64_t threads = 0;
+    dr_integer_parse(dr_train_options_get(options, "threads"), &threads); /* it was checked when it was set */
+    dr_backend_options backend_options = {.threads = (int)threads, .isa = flags[ISA].value};
     dr_backend *backend;
     dr_status status = dr_backend_open(flags[BACKEND].value, &backend_options, &backend);
     if (status != DR_OK) return cli_failure(&cli_train, status);

@@ -1,6 +1,7 @@
 # Read by the scripts beside it: $1 is the command, $2 the project's folder. They run in a folder of their own.
 # shellcheck shell=sh
 set -eu
+export LC_ALL=C
 # shellcheck disable=SC2034 # used by the scripts
 deltarule=$1 root=$2
 work=$(mktemp -d)

@@ -13,6 +13,8 @@ expect_refusal() {
     mkdir -p "$work/tools" "$work/src/base" "$work/src/cli" "$work/include/deltarule" "$(dirname "$work/$1")"
     cp "$root/tools/layers.txt" "$work/tools/"
     echo '#include <stddef.h>' >"$work/src/base/memory.h"
+    echo '#include <stddef.h>' >"$work/src/base/number.h"
+    echo '#include "base/number.h"' >"$work/src/cli/flags.c"
     "$root/tools/check-layers" "$work" || { echo "refused a tree without offence"; exit 1; }
     echo "$2" >"$work/$1"
     if message=$("$root/tools/check-layers" "$work"); then
@@ -26,6 +28,8 @@ expect_refusal() {
 }
 
 expect_refusal src/cli/main.c '#include "base/memory.h"' 'cli must not include base'
+expect_refusal src/cli/main.c '#include "base/number.h"
+#include "base/memory.h"' 'cli must not include base (base/memory.h)'
 expect_refusal src/base/cpu.c '  #  include "rules/table.h"' 'base must not include rules'
 expect_refusal src/backends/cpu/conv.c '#include "backends/reference/conv.h"' 'backends/cpu must not include backends/reference'
 expect_refusal src/nn/mixer.c '#include "backends/cpu/cpu.h"' 'nn must not include backends/cpu'

@@ -2,6 +2,7 @@
 # The shared library shows the functions of the public headers and nothing else; every external name of the archive begins with
 # dr_, so that it cannot clash with a program's own.
 set -eu
+export LC_ALL=C
 root=$1 shared=$2 archive=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,6 +3,7 @@
 # command that was built with it.
 # Usage: tests/tools/tutorial_table.sh ROOT
 set -eu
+export LC_ALL=C
 awk '
     FNR == NR {
         if (inside && /^```$/) inside = 0
