@@ -7,6 +7,7 @@
 
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
+#include <deltarule/verify.h>
 
 /* ---- what the library was called with ---- */
 
@@ -16,8 +17,12 @@ static struct {
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
     int64_t window;
-    int generated, scored;
+    int generated, scored, verified;
+    dr_verify_options verify;
+    char verify_texts[3][32], path[PATH_MAX]; /* backend, path, isa */
 } seen;
+
+static dr_verify_counts verify_result = {.passed = 1};
 
 static dr_backend *true_backend;
 static dr_model *true_model;
@@ -72,6 +77,21 @@ dr_status __wrap_dr_score_corpus(dr_model *model, const char *path, int64_t wind
     seen.window = window;
     seen.scored++;
     *score = (dr_score){.files = 11, .bytes = 22, .tokens = 33, .loss = 0.4375, .perplexity = 1.5488, .bits_per_byte = 0.6312};
+    return DR_OK;
+}
+
+dr_status __wrap_dr_verify(const char *, const dr_verify_options *, void (*)(void *, const char *), void *, dr_verify_counts *);
+dr_status __wrap_dr_verify(const char *path, const dr_verify_options *options, void (*line)(void *context, const char *text),
+                           void *context, dr_verify_counts *counts) {
+    const char *const texts[] = {options->backend, options->path, options->isa};
+    for (int i = 0; i < 3; i++) snprintf(seen.verify_texts[i], sizeof seen.verify_texts[i], "%s", texts[i] ? texts[i] : "");
+    snprintf(seen.path, sizeof seen.path, "%s", path);
+    seen.verify = *options;
+    seen.verified++;
+    line(context, "a line");
+    counts->passed += verify_result.passed;
+    counts->failed += verify_result.failed;
+    counts->skipped += verify_result.skipped;
     return DR_OK;
 }
 
@@ -178,6 +198,44 @@ static void score_threads(void) {
     assert_int_equal(seen.threads, 3);
 }
 
+#define VERIFY(...) assert_int_equal(call(&cli_verify, (char *[]){"verify", "cases", __VA_ARGS__, NULL}), 0)
+
+static void verify_backend(void) {
+    VERIFY("--backend", "reference");
+    assert_string_equal(seen.verify_texts[0], "reference");
+}
+
+static void verify_path(void) {
+    VERIFY("--path", "decode", "--isa", "portable");
+    assert_string_equal(seen.verify_texts[1], "decode");
+    assert_string_equal(seen.verify_texts[2], "portable");
+    assert_string_equal(seen.path, "cases");
+}
+
+static void verify_dtype(void) {
+    VERIFY("--dtype", "bf16");
+    assert_int_equal(seen.verify.dtype, DR_BF16);
+    VERIFY("--dtype", "fp16");
+    assert_int_equal(seen.verify.dtype, DR_F16);
+}
+
+static void verify_device(void) {
+    VERIFY("--device", "2");
+    assert_int_equal(seen.verify.device, 2);
+}
+
+static void verify_strict(void) {
+    VERIFY("--strict");
+    assert_true(seen.verify.strict);
+    VERIFY("--device", "0");
+    assert_false(seen.verify.strict);
+}
+
+static void verify_threads(void) {
+    VERIFY("--threads", "3");
+    assert_int_equal(seen.verify.threads, 3);
+}
+
 static const struct {
     const cli_command *command;
     const char *option;
@@ -190,6 +248,9 @@ static const struct {
     {&cli_generate, "threads", generate_threads}, {&cli_score, "model", score_model},
     {&cli_score, "corpus", score_corpus},         {&cli_score, "window", score_window},
     {&cli_score, "backend", score_backend},       {&cli_score, "threads", score_threads},
+    {&cli_verify, "backend", verify_backend},     {&cli_verify, "path", verify_path},
+    {&cli_verify, "dtype", verify_dtype},         {&cli_verify, "device", verify_device},
+    {&cli_verify, "strict", verify_strict},       {&cli_verify, "threads", verify_threads},
 };
 enum { CHECKS = sizeof checks / sizeof *checks };
 
@@ -197,15 +258,17 @@ static void test_each_option_arrives(void **state) {
     (void)state;
     for (int i = 0; i < CHECKS; i++) {
         checks[i].check();
-        assert_int_equal(checks[i].command == &cli_generate ? seen.generated : seen.scored, 1);
+        assert_int_equal(seen.generated, checks[i].command == &cli_generate);
+        assert_int_equal(seen.scored, checks[i].command == &cli_score);
+        assert_int_equal(seen.verified, checks[i].command == &cli_verify);
     }
 }
 
 /* --help lists an option in a line "  --NAME ...". */
 static void test_no_option_is_forgotten(void **state) {
     (void)state;
-    static const cli_command *const commands[] = {&cli_generate, &cli_score};
-    for (int c = 0; c < 2; c++) {
+    static const cli_command *const commands[] = {&cli_generate, &cli_score, &cli_verify};
+    for (int c = 0; c < 3; c++) {
         int listed = 0, held = 0;
         assert_int_equal(call(commands[c], (char *[]){(char *)commands[c]->name, "--help", NULL}), 0);
         for (char *line = output; line; line = strchr(line, '\n')) {
@@ -234,6 +297,26 @@ static void test_scores_are_printed(void **state) {
         if (!strstr(output, lines[i])) fail_msg("'%s' is not in '%s'", lines[i], output);
 }
 
+/* The exit status is 0 only if some case passed and none failed; every path is gone through and counted. */
+static void test_verify_ends_as_it_counts(void **state) {
+    (void)state;
+    static const struct {
+        dr_verify_counts counts;
+        int status;
+    } ends[] = {{{.passed = 1}, 0}, {{.passed = 2, .failed = 1}, 1}, {{.skipped = 3}, 1}, {{.passed = 1, .skipped = 1}, 0}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char wanted[64];
+        const dr_verify_counts *counts = &ends[i].counts;
+        verify_result = *counts;
+        assert_int_equal(call(&cli_verify, (char *[]){"verify", "one", "two", NULL}), ends[i].status);
+        assert_int_equal(seen.verified, 2);
+        snprintf(wanted, sizeof wanted, "a line\na line\n%d passed, %d failed, %d skipped\n", 2 * (int)counts->passed,
+                 2 * (int)counts->failed, 2 * (int)counts->skipped);
+        assert_string_equal(output, wanted);
+    }
+    verify_result = (dr_verify_counts){.passed = 1};
+}
+
 static int begin(void **state) {
     if (scratch_begin(state) != 0) return -1;
     must(__real_dr_backend_open("reference", NULL, &true_backend));
@@ -254,6 +337,7 @@ int main(void) {
         cmocka_unit_test(test_each_option_arrives),
         cmocka_unit_test(test_no_option_is_forgotten),
         cmocka_unit_test(test_scores_are_printed),
+        cmocka_unit_test(test_verify_ends_as_it_counts),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

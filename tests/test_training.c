@@ -272,6 +272,31 @@ static void test_position_is_kept(void **state) {
     dr_run_destroy(run);
 }
 
+/* ---- times ---- */
+
+/* A resumed run goes on with the seconds that it had; speed is of the tokens of a step; nothing is left at the end. */
+static void test_times(void **state) {
+    (void)state;
+    dr_run *run;
+    dr_train_options *changes;
+    SPY_RUN("task", "mqar", "steps", "3", "batch", "3", "held_out", "50");
+    for (int i = 0; i < 3; i++) {
+        const dr_progress *told = &spy.progress[i];
+        assert_true(told->seconds > (i ? told[-1].seconds : 0));
+        assert_true(told->tokens_per_second > 3 * 8 * (i + 1) / told->seconds / 2);
+        assert_true(i == 2 ? told->seconds_left == 0 : told->seconds_left > 0);
+    }
+    const double before = spy.progress[2].seconds;
+    must(dr_train_options_create(&changes));
+    must(dr_train_options_set(changes, "steps", "4"));
+    must(dr_run_resume(spy_backend, spy_folder, changes, &run));
+    must(dr_run_train(run, spy_follow, NULL));
+    assert_int_equal(spy.steps, 4);
+    assert_true(spy.progress[3].step == 4 && spy.progress[3].seconds > before);
+    dr_run_destroy(run);
+    dr_train_options_destroy(changes);
+}
+
 /* ---- the order in which things reach the disk ---- */
 
 static char synced[SPY_MOST][64]; /* the last part of each path, in order; a folder's ends in '/' */
@@ -343,6 +368,7 @@ int main(void) {
         cmocka_unit_test(test_recall_is_evaluated_on_its_own_stream),
         cmocka_unit_test(test_negative_counts_are_refused),
         cmocka_unit_test(test_position_is_kept),
+        cmocka_unit_test(test_times),
         cmocka_unit_test(test_what_is_synced),
     };
     return cmocka_run_group_tests(tests, begin, end);
