@@ -31,8 +31,8 @@ int cli_failure(const cli_command *command, dr_status status) {
 int cli_finish_output(const cli_command *command) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "deltarule %s: cannot write to standard output%s%s\n", command->name, errno ? ": " : "",
-            errno ? strerror(errno) : "");
+    fprintf(stderr, "deltarule%s%s: cannot write to standard output%s%s\n", *command->name ? " " : "", command->name,
+            errno ? ": " : "", errno ? strerror(errno) : "");
     return 1;
 }
 

@@ -3,6 +3,8 @@
  * Exit status: 0 done; 1 it failed; 2 the command line or an argument was wrong; 130 interrupted. */
 #include "cli/commands.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +60,21 @@ static void let_waiting_threads_sleep(char **argv) {
     execv("/proc/self/exe", argv);
 }
 
+/* A file that is opened while descriptor 0, 1 or 2 is closed gets its number: what is printed would land in metrics.csv. So
+ * closed ones are taken first, by a directory that can be neither read nor written: both fail with EBADF, as they do on a
+ * closed descriptor, and commands report it. */
+static bool take_standard_descriptors(void) {
+    for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; wanted++)
+        if (fcntl(wanted, F_GETFD) < 0 && open("/", O_PATH | O_DIRECTORY) != wanted) return false; /* the least that is free */
+    return true;
+}
+
 int main(int argc, char **argv) {
+    if (!take_standard_descriptors()) {
+        fprintf(stderr, "deltarule: a standard stream is closed, and no descriptor can be opened in its place: %s\n",
+                strerror(errno));
+        return 1;
+    }
     let_waiting_threads_sleep(argv);
     /* A reader that goes away, or a file that reaches the limit of its size, shows as a write error, which commands report,
      * instead of killing a run. */

@@ -2,6 +2,7 @@
 #include "cli/progress.h"
 #include "base/number.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,6 +21,15 @@ static int columns(const cli_progress *progress) {
     struct winsize size;
     if (ioctl(fileno(progress->stream), TIOCGWINSZ, &size) != 0 || size.ws_col < NARROWEST_TERMINAL) return 80;
     return size.ws_col;
+}
+
+/* Whether the stream was closed when the program began (main.c put something in its place that cannot be written). */
+static bool is_closed(FILE *stream) {
+    return (fcntl(fileno(stream), F_GETFL) & O_ACCMODE) == O_RDONLY;
+}
+
+bool cli_progress_lost(const cli_progress *progress) {
+    return ferror(progress->stream) && !is_closed(progress->stream);
 }
 
 cli_progress cli_progress_begin(FILE *stream) {

@@ -13,6 +13,8 @@ typedef struct {
 } cli_progress;
 
 cli_progress cli_progress_begin(FILE *stream);
+/* Whether the stream could be written and no longer can. One that was closed from the beginning was meant to show nothing. */
+bool cli_progress_lost(const cli_progress *progress);
 /* Whether it is time for another line: ten a second on a terminal, one in five seconds elsewhere. */
 bool cli_progress_due(const cli_progress *progress);
 /* Shows a line. lasting: it stays on the terminal; plain streams get every line. */

@@ -81,7 +81,7 @@ static void format_progress(const dr_progress *p, char *line, size_t size) {
     if (p->skipped) snprintf(line + used, size - (size_t)used, "  %lld steps skipped", (long long)p->skipped);
 }
 
-/* Ends the run when the user wants it or when nobody can see the output. */
+/* Ends the run when the user wants it or when nobody can see the output any more. */
 static bool report(void *context, const dr_progress *p) {
     cli_progress *progress = context;
     bool lasting = p->evaluated || p->step == p->steps;
@@ -90,7 +90,7 @@ static bool report(void *context, const dr_progress *p) {
         format_progress(p, line, sizeof line);
         cli_progress_show(progress, lasting, line);
     }
-    return !cli_interrupted() && !ferror(progress->stream);
+    return !cli_interrupted() && !cli_progress_lost(progress);
 }
 
 static void print_line(void *context, const char *text) {
