@@ -54,7 +54,7 @@ dr_status __wrap_dr_model_load(dr_backend *backend, const char *folder, dr_model
 void __real_dr_model_destroy(dr_model *);
 void __wrap_dr_model_destroy(dr_model *);
 void __wrap_dr_model_destroy(dr_model *model) {
-    (void)model;
+    if (model != true_model) __real_dr_model_destroy(model);
 }
 
 dr_status __wrap_dr_generate(dr_model *, const char *, size_t, const dr_generate_options *,
@@ -287,6 +287,22 @@ static void test_no_option_is_forgotten(void **state) {
     }
 }
 
+/* Of train: its settings are held by test_settings.c, these are the command's own. */
+static void test_train_opens_what_was_asked_for(void **state) {
+    (void)state;
+    char out[PATH_MAX];
+    snprintf(out, sizeof out, "%s", scratch_path("a run"));
+    char *words[] = {"train",     "--task",  "mqar",     "--steps",        "1",  "--batch",    "1", "--seq-len",
+                     "8",         "--pairs", "1",        "--vocabulary",   "16", "--hidden",   "4", "--layers",
+                     "1",         "--heads", "1",        "--intermediate", "4",  "--held-out", "1", "--backend",
+                     "reference", "--isa",   "portable", "--threads",      "3",  "--out",      out, NULL};
+    assert_int_equal(call(&cli_train, words), 0);
+    assert_string_equal(seen.backend, "reference");
+    assert_string_equal(seen.isa, "portable");
+    assert_int_equal(seen.threads, 3);
+    assert_int_equal(access(scratch_path("a run/model.safetensors"), F_OK), 0);
+}
+
 /* What is scored is printed under its own name. */
 static void test_scores_are_printed(void **state) {
     (void)state;
@@ -336,6 +352,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_option_arrives),
         cmocka_unit_test(test_no_option_is_forgotten),
+        cmocka_unit_test(test_train_opens_what_was_asked_for),
         cmocka_unit_test(test_scores_are_printed),
         cmocka_unit_test(test_verify_ends_as_it_counts),
     };

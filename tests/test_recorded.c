@@ -69,7 +69,7 @@ static dr_model_config tiny(const char *rule) {
     return config;
 }
 
-/* Loss of packed sequences; their gradient; loss of one sequence in two windows; logits of one more token. */
+/* Loss of packed sequences; their gradient; losses of one sequence in two windows; logits of one more token. */
 static void measure(const char *name, const dr_model_config *config, const record *records, int count) {
     static const int32_t ids[ROWS] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, labels[ROWS] = {2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5};
     static const int64_t begins[] = {0, 5, 5, 12};
@@ -78,19 +78,24 @@ static void measure(const char *name, const dr_model_config *config, const recor
     dr_batch window = {.layout = {.sequences = 1, .rows = 7}, .ids = ids, .targets = 7, .labels = labels};
     dr_model *model;
     dr_model_state *state;
-    double found[NUMBERS], loss;
+    double found[NUMBERS], loss, first;
     float step[VOCABULARY];
     must(dr_model_create(reference, config, 5, &model));
     must(dr_model_gradient(model, &packed, 0.5, &found[0], NULL));
     found[1] = weighted(dr_model_gradient_block(model), dr_model_block_count(model));
     must(dr_model_state_create(model, 1, &state));
-    must(dr_model_loss(model, &window, state, &found[2], NULL, NULL, NULL));
+    must(dr_model_loss(model, &window, state, &first, NULL, NULL, NULL));
     window.ids += 7, window.labels += 7, window.targets = window.layout.rows = 5;
     must(dr_model_loss(model, &window, state, &loss, NULL, NULL, NULL));
-    found[2] += 2 * loss;
+    found[2] = first + 2 * loss;
     must(dr_model_step(model, (const int32_t[]){7}, state, step));
     found[3] = 0;
     for (int i = 0; i < VOCABULARY; i++) found[3] += cos(i) * (double)step[i];
+    /* a state that is reset has seen nothing: neither memory, nor inputs of convolutions, nor positions */
+    window.ids -= 7, window.labels -= 7, window.targets = window.layout.rows = 7;
+    dr_model_state_reset(state);
+    must(dr_model_loss(model, &window, state, &loss, NULL, NULL, NULL));
+    assert_true(loss == first);
     dr_model_state_destroy(state);
     dr_model_destroy(model);
     compare(name, found, records, count);
