@@ -93,6 +93,30 @@ typedef struct {
  * 1/(alpha + beta m) where the gain is beta. 0 where that is infinite: 1/m at a zero key. */
 typedef enum { DR_NORMALIZER_NONE, DR_NORMALIZER_INVERSE, DR_NORMALIZER_IMPLICIT, DR_NORMALIZER_DISCOUNTED } dr_normalizer;
 
+/* How a layer treats what the rule's axes do not decide: convolutions, lengths of queries and keys, size of values, the decay's
+ * projection, output gate, published names (src/nn/family.c has the table). A family has the name of the first rule that has
+ * it. No engine sees it. */
+typedef enum {
+    DR_FAMILY_AUTO, /* that of the named rule with the same axes, if there is one, else composition */
+    DR_FAMILY_COMPOSITION,
+    DR_FAMILY_LINEAR_ATTENTION,
+    DR_FAMILY_RETNET,
+    DR_FAMILY_MAMBA2,
+    DR_FAMILY_GLA,
+    DR_FAMILY_DELTA_NET,
+    DR_FAMILY_LONGHORN,
+    DR_FAMILY_GDN,
+    DR_FAMILY_COMBA,
+    DR_FAMILY_QDELTA,
+    DR_FAMILY_PGDN,
+    DR_FAMILY_KDA,
+    DR_FAMILY_PKDA,
+    DR_FAMILY_EDA,
+    DR_FAMILY_MESANET,
+    DR_FAMILY_PLA_EXACT,
+    DR_FAMILIES
+} dr_family;
+
 enum { DR_MAX_ROWS = 2 };
 
 typedef struct {
@@ -118,8 +142,9 @@ typedef struct {
     double gain_eps; /* of DR_GAIN_NORMALIZED */
     int cg_iters;    /* of DR_QUERY_CONJUGATE_GRADIENT: steps, >= 1 */
     dr_cg_start cg_start;
-    double cg_eps;  /* added to the denominators of both of a step's quotients (flash-linear-attention: 1e-5); textbook: 0 */
-    bool tied_scan; /* scan_log_decay = log_decay and scan_gain = beta; scalar decay and as many value heads as key heads */
+    double cg_eps;    /* added to the denominators of both of a step's quotients (flash-linear-attention: 1e-5); textbook: 0 */
+    bool tied_scan;   /* scan_log_decay = log_decay and scan_gain = beta; scalar decay and as many value heads as key heads */
+    dr_family family; /* of its layers; a copy of a named rule has that rule's, whatever else is changed in it */
 } dr_rule;
 
 /* How a layer makes the gates that its rule reads. No engine sees it: the JSON of a rule may say it, dr_model_config holds it.
@@ -184,7 +209,7 @@ DR_API const dr_rule *dr_rule_at(int index);
 DR_API const dr_rule *dr_rule_find(const char *name);
 
 /* A rule to start a composition from: no decay, no rows, no scan, plain query, the published squash, 30 steps of conjugate
- * gradients from zero. */
+ * gradients from zero, family auto. */
 DR_API dr_rule dr_rule_blank(void);
 
 /* DR_ERROR_ARGUMENT with the reason if the combination makes no sense (docs/adding-a-rule.md lists them). */
@@ -196,6 +221,9 @@ DR_API int dr_rule_steps(const dr_rule *rule);
 /* Whether the rule reads that input, carries that state. */
 DR_API bool dr_rule_uses(const dr_rule *rule, dr_input input);
 DR_API bool dr_rule_carries(const dr_rule *rule, dr_state_kind state);
+
+/* Whether layers make all that the rule reads. A rule without a layer runs through dr_recurrence_forward and its like only. */
+DR_API bool dr_rule_has_layer(const dr_rule *rule);
 
 /* The name of an input ("erase_key"), of a state ("S"), of an option of an axis ("preconditioned"). */
 DR_API const char *dr_input_name(dr_input input);
@@ -211,6 +239,7 @@ DR_API const char *dr_cg_start_name(dr_cg_start start);
 DR_API const char *dr_squash_interval_name(dr_squash_interval interval);
 DR_API const char *dr_squash_function_name(dr_squash_function function);
 DR_API const char *dr_normalizer_name(dr_normalizer normalizer);
+DR_API const char *dr_family_name(dr_family family);
 DR_API const char *dr_gate_form_name(dr_gate_form form);
 DR_API const char *dr_lambda_name(dr_lambda_kind kind);
 

@@ -30,10 +30,18 @@ static void print_axes(const dr_rule *rule) {
     putchar('\n');
 }
 
+static void print_layer(const dr_rule *rule) {
+    if (dr_rule_has_layer(rule))
+        printf("    layer of family %s\n", dr_family_name(rule->family));
+    else
+        printf("    no layer: it runs through dr_recurrence_forward and `deltarule bench op`, not in a model\n");
+}
+
 static void print_rule(const dr_rule *rule) {
     printf("%s: %s\n", rule->name, rule->title);
     print_equation(rule);
     print_axes(rule);
+    print_layer(rule);
     printf("    %s\n", rule->source);
 }
 
@@ -68,6 +76,7 @@ static int show(const char *file) {
     printf("%s: %s\n", file, rule.name ? rule.title : "a composition");
     print_equation(&rule);
     print_axes(&rule);
+    print_layer(&rule);
     print_uses(&rule);
     print_gates(&gates);
     return 0;
@@ -108,7 +117,7 @@ static int run(int argc, char **argv) {
 const cli_command cli_rules = {
     .name = "rules",
     .arguments = "[NAME | --show FILE | --markdown]",
-    .summary = "the rules: equation, option on each axis, source",
+    .summary = "the rules: equation, option on each axis, layer, source",
     .details = "Without NAME, all of them; with it, also the inputs that the rule reads and the states that it carries.\n"
                "The symbols are those of docs/notation.md; docs/adding-a-rule.md tells what stands in a FILE.",
     .run = run,

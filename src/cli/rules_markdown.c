@@ -60,7 +60,7 @@ static void print_query(const dr_rule *rule) {
 }
 
 static void print_overview(void) {
-    printf("| rule | decay | rows | scan | query | states | cost |\n|---|---|---|---|---|---|---|\n");
+    printf("| rule | decay | rows | scan | query | states | cost | layer |\n|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < dr_rule_count(); i++) {
         const dr_rule *rule = dr_rule_at(i);
         printf("| [%s](#%s) | %s | ", rule->name, rule->name, dr_decay_name(rule->decay));
@@ -72,7 +72,7 @@ static void print_overview(void) {
             if (dr_rule_carries(rule, (dr_state_kind)s)) printf(" %s", dr_state_name((dr_state_kind)s));
         printf(" | ");
         print_cost(rule);
-        printf(" |\n");
+        printf(" | %s |\n", dr_rule_has_layer(rule) ? dr_family_name(rule->family) : "none");
     }
 }
 
@@ -151,6 +151,7 @@ static dr_status print_layer(dr_backend *backend, const dr_rule *rule) {
         return DR_OK;
     }
     if (status != DR_OK) return status;
+    printf("family %s: ", dr_family_name(rule->family));
     print_parameters(rule, model);
     dr_model_destroy(model);
     return DR_OK;
@@ -208,11 +209,14 @@ static dr_status print_rule(dr_backend *backend, const dr_rule *rule) {
 }
 
 static void print_introduction(void) {
+    int with_layer = 0;
+    for (int i = 0; i < dr_rule_count(); i++) with_layer += dr_rule_has_layer(dr_rule_at(i));
     printf(
         "# Rules\n\n"
-        "The %d named rules. This page is printed by `deltarule rules --markdown` and held against it by the tests; the "
-        "symbols are those\nof [notation.md](notation.md), and [adding-a-rule.md](adding-a-rule.md) tells how to compose "
-        "others.\n\n"
+        "The %d named rules, %d of them with a layer. This page is printed by `deltarule rules --markdown` and held against it "
+        "by\n"
+        "the tests; the symbols are those of [notation.md](notation.md), and [adding-a-rule.md](adding-a-rule.md) tells how to "
+        "compose\nothers.\n\n"
         "*Cost*: floating-point operations of a token, token by token. Each value head spends 2 K V on every read of its "
         "memory, 2 K V on\nevery write, 2 K V on the query and K V on the decay. A Gram matrix costs 2 K^2 to write and K^2 "
         "to decay, an inverse one 4 K^2, a step\nof conjugate gradients 2 K^2, an exact solve K^3/3 + 2 K^2. What "
@@ -220,8 +224,9 @@ static void print_introduction(void) {
         "of them in products of matrices ([chunkwise.md](chunkwise.md)).\n\n"
         "*States*: of one sequence. *Layer*: the parameters of the mixer in a model, as `model.safetensors` names them below "
         "`model.layers.N.attn`,\nwith the output gate, convolutions and norms of the rule's family; D is the width of the "
-        "model, the kernel of a convolution is 4.\n\n",
-        dr_rule_count());
+        "model, the kernel of a convolution is 4.\nA rule without a layer runs through `dr_recurrence_forward` and "
+        "`deltarule bench op`, not in a model.\n\n",
+        dr_rule_count(), with_layer);
 }
 
 dr_status cli_print_rules_markdown(void) {

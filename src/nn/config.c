@@ -5,12 +5,11 @@
 #include "rules/compare.h"
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 enum { MOST_LAYERS = 1 << 14 };
 
 dr_model_config dr_model_config_default(const dr_rule *rule) {
-    dr_family family = dr_family_of(rule);
+    dr_layer_family family = dr_layer_family_of(rule);
     return (dr_model_config){.rule = *rule,
                              .vocabulary = 256,
                              .hidden = 256,
@@ -35,7 +34,7 @@ static dr_status check_real(const char *field, double value, double least, doubl
     return dr_fail(DR_ERROR_ARGUMENT, "%s is %g; it must be from %g to %g", field, value, least, most);
 }
 
-static dr_status resolve_sizes(dr_model_config *config, const dr_family *family) {
+static dr_status resolve_sizes(dr_model_config *config, const dr_layer_family *family) {
     DR_TRY(check_size("vocabulary", config->vocabulary, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("hidden", config->hidden, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("layers", config->layers, 1, MOST_LAYERS));
@@ -59,8 +58,8 @@ static dr_status resolve_sizes(dr_model_config *config, const dr_family *family)
     DR_TRY(check_size("value_heads times key_size", config->value_heads * config->key_size, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("value_heads times value_size", config->value_heads * config->value_size, 1, DR_LARGEST_SIZE));
     if (family->rotary_base > 0 && config->key_size % 2 != 0)
-        return dr_fail(DR_ERROR_ARGUMENT, "key_size is %" PRId64 "; %s turns pairs of channels, so it must be even",
-                       config->key_size, config->rule.name);
+        return dr_fail(DR_ERROR_ARGUMENT, "key_size is %" PRId64 "; family %s turns pairs of channels, so it must be even",
+                       config->key_size, dr_family_name(config->rule.family));
     return DR_OK;
 }
 
@@ -83,29 +82,33 @@ static dr_status check_negative_eigenvalues(const dr_model_config *config) {
     return DR_OK;
 }
 
-/* The inputs that no projection of a layer makes. */
-static dr_status check_inputs(const dr_rule *rule) {
-    static const dr_input free_inputs[] = {DR_INPUT_FREE_READ, DR_INPUT_FREE_WRITE, DR_INPUT_RATE};
-    for (size_t i = 0; i < sizeof free_inputs / sizeof free_inputs[0]; i++)
-        if (dr_rule_uses(rule, free_inputs[i]))
-            return dr_fail(DR_ERROR_UNSUPPORTED,
-                           "the rule reads %s, for which there is no layer; it runs through dr_recurrence_forward only",
-                           dr_input_name(free_inputs[i]));
+static dr_status check_layer(const dr_rule *rule, const dr_layer_family *family) {
+    const dr_input unmade = dr_rule_unmade(rule);
+    if (unmade != DR_INPUTS)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "the rule reads %s, for which there is no layer; it runs through dr_recurrence_forward only",
+                       dr_input_name(unmade));
+    if (family->stepped && (rule->decay != DR_DECAY_SCALAR || rule->repeat > 1))
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "family %s multiplies the value by the step that a scalar decay comes from, but the rule has decay %s "
+                       "and repeat %d; say \"family\": \"composition\", or another one",
+                       dr_family_name(rule->family), dr_decay_name(rule->decay), rule->repeat);
     return DR_OK;
 }
 
-static dr_status resolve_gate(dr_model_config *config, const dr_family *family) {
+static dr_status resolve_gate(dr_model_config *config, const dr_layer_family *family) {
     if (config->a_log_per_channel && (config->rule.decay != DR_DECAY_CHANNEL || family->log_sigmoid > 0))
         return dr_fail(DR_ERROR_ARGUMENT, "a_log_per_channel is set, but the layer has no A_log of a channel decay");
-    if (config->gates.gate == DR_GATE_AUTO) config->gates.gate = family->form;
+    const bool decided = config->rule.decay == DR_DECAY_SCALAR || config->rule.decay == DR_DECAY_CHANNEL;
+    if (config->gates.gate == DR_GATE_AUTO) config->gates.gate = decided ? family->form : DR_GATE_FORM_LOG;
     if (config->gates.gate != DR_GATE_FORM_LOG && config->gates.gate != DR_GATE_FORM_KDA_BOUNDED &&
         config->gates.gate != DR_GATE_FORM_EDA_BOUNDED)
         return dr_fail(DR_ERROR_ARGUMENT, "gate is %d, which is no dr_gate_form", (int)config->gates.gate);
     if (config->gates.gate == DR_GATE_FORM_LOG) return DR_OK;
-    if (config->rule.decay != DR_DECAY_SCALAR && config->rule.decay != DR_DECAY_CHANNEL)
-        return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but the rule has no decay that tokens decide");
+    if (!decided) return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but the rule has no decay that tokens decide");
     if (family->log_sigmoid > 0 || family->stepped)
-        return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but a layer of %s has a decay gate of its own", config->rule.name);
+        return dr_fail(DR_ERROR_ARGUMENT, "gate is bounded, but family %s has a decay gate of its own",
+                       dr_family_name(config->rule.family));
     if (!(config->gates.lower_bound < 0 && config->gates.lower_bound >= -1000))
         return dr_fail(DR_ERROR_ARGUMENT, "lower_bound is %g; it must be below 0 and at least -1000",
                        config->gates.lower_bound);
@@ -126,25 +129,22 @@ static dr_status check_lambda(const dr_model_config *config) {
     return check_real("lambda", gates->lambda_value, 0, 1);
 }
 
-/* Names in the configuration outlive the caller's only if they are the table's. */
+/* A composition that equals a named rule is that rule. The names in a configuration are the table's, which outlive the
+ * caller's. */
 static void adopt_name(dr_rule *rule) {
-    const char *name = rule->name;
-    rule->name = rule->title = rule->source = NULL;
-    for (int i = 0; name && i < dr_rule_count(); i++) {
-        const dr_rule *named = dr_rule_at(i);
-        if (strcmp(named->name, name) != 0 || !dr_rule_same_axes(named, rule)) continue;
-        rule->name = named->name;
-        rule->title = named->title;
-        rule->source = named->source;
-    }
+    const dr_rule *named = dr_rule_with_axes(rule);
+    rule->family = dr_rule_family(rule);
+    rule->name = named ? named->name : NULL;
+    rule->title = named ? named->title : NULL;
+    rule->source = named ? named->source : NULL;
 }
 
 dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *resolved) {
     dr_model_config result = *config;
     DR_TRY(dr_rule_check(&result.rule));
     adopt_name(&result.rule);
-    DR_TRY(check_inputs(&result.rule));
-    dr_family family = dr_family_of(&result.rule);
+    dr_layer_family family = dr_layer_family_of(&result.rule);
+    DR_TRY(check_layer(&result.rule, &family));
     DR_TRY(resolve_sizes(&result, &family));
     DR_TRY(check_negative_eigenvalues(&result));
     DR_TRY(resolve_gate(&result, &family));

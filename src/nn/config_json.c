@@ -50,6 +50,10 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     DR_TRY(dr_json_required(object, needed));
     dr_status status = dr_rule_from_json(json_object_get(object, "rule"), &rule, &gates);
     if (status != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "rule");
+    /* rules were written without a family once: then it was that of the base with its axes, or of compositions */
+    const json_t *object_of_rule = json_object_get(object, "rule");
+    if (json_is_object(object_of_rule) && !json_object_get(object_of_rule, "family") && !rule.name)
+        rule.family = DR_FAMILY_COMPOSITION;
     *config = dr_model_config_default(&rule);
     config->gates = gates;
     DR_TRY(dr_json_integer(object, "vocabulary", 1, DR_LARGEST_SIZE, &config->vocabulary));
@@ -75,8 +79,9 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
 }
 
 static json_t *write_rule(const dr_rule *rule) {
-    const dr_rule *named = rule->name ? dr_rule_find(rule->name) : NULL;
-    return named && dr_rule_equal(named, rule) ? json_string(rule->name) : dr_rule_to_json(rule, NULL);
+    const dr_rule *named = dr_rule_with_axes(rule);
+    bool same = named && dr_rule_equal(named, rule) && named->family == rule->family;
+    return same ? json_string(named->name) : dr_rule_to_json(rule, NULL);
 }
 
 static json_t *write_own(const dr_model_config *config, const char *dtype) {
@@ -98,7 +103,8 @@ static json_t *write_own(const dr_model_config *config, const char *dtype) {
 
 /* What a type has beside the keys of all. */
 typedef struct {
-    const char *model_type, *rule;
+    const char *model_type;
+    dr_family family;         /* its rule is the first of the table that has it */
     const char *architecture; /* the publishers' class, or NULL */
     bool expand_k;            /* sizes are given for all heads as parts of the hidden size (else head_dim for one) */
     bool use_gate, gated;     /* the output gate can be left out; it is there if nothing is said */
@@ -111,27 +117,27 @@ typedef struct {
 
 static const published types[] = {
     {.model_type = "delta_net",
-     .rule = "delta_net",
+     .family = DR_FAMILY_DELTA_NET,
      .architecture = "DeltaNetForCausalLM",
      .expand_k = true,
      .use_gate = true,
      .expand_v = 1},
     {.model_type = "gated_deltanet",
-     .rule = "gdn",
+     .family = DR_FAMILY_GDN,
      .architecture = "GatedDeltaNetForCausalLM",
      .use_gate = true,
      .gated = true,
      .value_heads = true,
      .expand_v = 2},
     {.model_type = "kda",
-     .rule = "kda",
+     .family = DR_FAMILY_KDA,
      .architecture = "KDAForCausalLM",
      .gated = true,
      .bounded = true,
      .value_heads = true,
      .expand_v = 1},
     {.model_type = "precond_gated_deltanet",
-     .rule = "pgdn",
+     .family = DR_FAMILY_PGDN,
      .architecture = "PrecondGatedDeltaNetForCausalLM",
      .use_gate = true,
      .gated = true,
@@ -139,14 +145,14 @@ static const published types[] = {
      .squash = true,
      .expand_v = 2},
     {.model_type = "precond_kda",
-     .rule = "pkda",
+     .family = DR_FAMILY_PKDA,
      .architecture = "PrecondKDAForCausalLM",
      .gated = true,
      .bounded = true,
      .squash = true,
      .expand_v = 1},
     {.model_type = "qdelta",
-     .rule = "qdelta",
+     .family = DR_FAMILY_QDELTA,
      .use_gate = true,
      .gated = true,
      .value_heads = true,
@@ -237,15 +243,19 @@ static dr_status read_layer(const json_t *object, const published *type, dr_mode
     return DR_OK;
 }
 
+static const dr_rule *rule_of(const published *type) {
+    int i = 0;
+    while (i < dr_rule_count() && dr_rule_at(i)->family != type->family) i++;
+    return dr_rule_at(i);
+}
+
 static dr_status read_published(const json_t *object, const published *type, dr_model_config *config) {
     static const char *const needed[] = {"hidden_size", "num_hidden_layers", "num_heads", "vocab_size", NULL};
     static const char *const head[] = {"head_dim", NULL};
     DR_TRY(dr_json_required(object, needed));
     if (!type->expand_k) DR_TRY(dr_json_required(object, head));
     DR_TRY(check_demands(object));
-    const dr_rule *rule = dr_rule_find(type->rule);
-    if (!rule) return DR_ERROR_UNSUPPORTED;
-    *config = dr_model_config_default(rule);
+    *config = dr_model_config_default(rule_of(type));
     DR_TRY(dr_json_integer(object, "vocab_size", 1, DR_LARGEST_SIZE, &config->vocabulary));
     DR_TRY(dr_json_integer(object, "hidden_size", 1, DR_LARGEST_SIZE, &config->hidden));
     DR_TRY(dr_json_integer(object, "num_hidden_layers", 1, DR_LARGEST_SIZE, &config->layers));
@@ -259,9 +269,9 @@ static dr_status read_published(const json_t *object, const published *type, dr_
 
 /* Whether the type's keys can say all of a configuration. */
 static bool can_say(const published *type, const dr_model_config *config) {
-    const dr_rule *rule = &config->rule, *named = dr_rule_find(type->rule);
+    const dr_rule *rule = &config->rule, *named = rule_of(type);
     double ratio = (double)config->value_size / (double)config->key_size;
-    if (!named || !rule->name || strcmp(rule->name, type->rule) != 0 || !dr_rule_same_axes(named, rule)) return false;
+    if (rule->family != type->family || !dr_rule_same_axes(named, rule)) return false;
     if (rule->normalizer != DR_NORMALIZER_NONE || rule->tied_scan || rule->squash.interval != DR_SQUASH_SYMMETRIC ||
         rule->squash.function != DR_SQUASH_RATIONAL)
         return false;

@@ -13,7 +13,6 @@ typedef enum { DR_UNIT_NONE, DR_UNIT_QUERY, DR_UNIT_BOTH } dr_unit;
 typedef enum { DR_DECAY_FULL, DR_DECAY_LOW_RANK, DR_DECAY_LOW_RANK_BIAS, DR_DECAY_LOW_RANK_HEADS } dr_decay_projection;
 
 typedef struct {
-    const char *rule;   /* the name in the table of rules; NULL: compositions */
     int64_t conv_size;  /* of query, key and value by default; 0: none */
     bool conv_bias;     /* of the convolutions */
     bool activated;     /* silu after the convolution, or in its place */
@@ -29,13 +28,13 @@ typedef struct {
     double log_sigmoid;          /* log_decay = this times logsigmoid(u), without A_log and dt_bias; 0: -exp(A_log) softplus */
     bool gains_biased;           /* the projections of a scalar decay and of beta have a bias */
     double a_least;              /* A_log is ln of a draw between this and 16 */
-    dr_gate_form form;           /* of the decay gate by default */
+    dr_gate_form form;           /* of the decay gate by default, where tokens decide the decay */
     double rotary_base;          /* of the rotary embedding of query and key; 0: none */
-    const char *scan_decay_name; /* of the scan's decay projection where publishers call it otherwise, or NULL */
-    bool stepped;                /* the value is softplus(u) times the projected one, u the decay's; and o += D value */
-} dr_family;
+    const char *scan_decay_name; /* of the scan's decay projection where publishers call it otherwise, or NULL; channel decay */
+    bool stepped;                /* the value is softplus(u) times the projected one, u a scalar decay's; and o += D value */
+} dr_layer_family;
 
-/* The family of a rule: that of its name if it has the axes that the table of rules gives that name, else compositions. */
-dr_family dr_family_of(const dr_rule *rule);
+/* What the family of a rule (dr_rule_family) says about its layers. */
+dr_layer_family dr_layer_family_of(const dr_rule *rule);
 
 #endif

@@ -207,7 +207,8 @@ static dr_status add_scan(dr_mixer *mixer) {
         dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
         DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_SCAN_A_LOG, a_log, heads, 0, 0));
         DR_TRY(dr_slot_fill(mixer->slot, DR_ROLE_SCAN_DT_BIAS, (dr_initial){DR_INITIAL_STEP, 0}, heads, 0, 0));
-        if (mixer->family.scan_decay_name) mixer->slot[DR_ROLE_SCAN_DECAY].name = mixer->family.scan_decay_name;
+        if (mixer->family.scan_decay_name && mixer->rule.decay == DR_DECAY_CHANNEL)
+            mixer->slot[DR_ROLE_SCAN_DECAY].name = mixer->family.scan_decay_name;
     }
     DR_TRY(add_sigmoid(mixer, DR_INPUT_SCAN_GAIN, DR_ROLE_SCAN_GAIN, heads, 1, 1, 0));
     if (dr_rule_uses(&mixer->rule, DR_INPUT_SCAN_CENTRE))
@@ -259,7 +260,7 @@ static dr_status build(dr_backend *backend, const dr_model_config *config, dr_mi
 }
 
 dr_status dr_mixer_create(dr_backend *backend, const dr_model_config *config, dr_mixer *mixer) {
-    *mixer = (dr_mixer){.family = dr_family_of(&config->rule),
+    *mixer = (dr_mixer){.family = dr_layer_family_of(&config->rule),
                         .rule = config->rule,
                         .hidden = config->hidden,
                         .heads = config->heads,

@@ -29,7 +29,7 @@ typedef struct {
 } dr_stream;
 
 typedef struct {
-    dr_family family;
+    dr_layer_family family;
     dr_rule rule; /* as the engine runs it: the query's correction is made before the norm, by the mixer */
     int64_t hidden, heads, value_heads, key_size, value_size, conv_size;
     dr_initial conv_initial;

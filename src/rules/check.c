@@ -19,6 +19,7 @@ static dr_status check_options(const dr_rule *rule) {
     REQUIRE_OPTION(rule->scan, DR_SCAN_INVERSE_GRAM, "scan");
     REQUIRE_OPTION(rule->query, DR_QUERY_CONJUGATE_GRADIENT, "query");
     REQUIRE_OPTION(rule->normalizer, DR_NORMALIZER_DISCOUNTED, "normalizer");
+    REQUIRE_OPTION(rule->family, DR_FAMILIES - 1, "family");
     REQUIRE_OPTION(rule->squash.interval, DR_SQUASH_DAMPEN, "squash interval");
     REQUIRE_OPTION(rule->squash.function, DR_SQUASH_TANH, "squash function");
     REFUSE_UNLESS(rule->rows >= 1 && rule->rows <= DR_MAX_ROWS, "a rule has 1 to %d rows, not %d", DR_MAX_ROWS, rule->rows);

@@ -20,6 +20,17 @@ bool dr_rule_same_axes(const dr_rule *one, const dr_rule *other) {
     return true;
 }
 
+const dr_rule *dr_rule_with_axes(const dr_rule *rule) {
+    for (int i = 0; i < dr_rule_count(); i++)
+        if (dr_rule_same_axes(dr_rule_at(i), rule)) return dr_rule_at(i);
+    return NULL;
+}
+
+dr_family dr_rule_family(const dr_rule *rule) {
+    const dr_rule *named = rule->family == DR_FAMILY_AUTO ? dr_rule_with_axes(rule) : rule;
+    return named && named->family != DR_FAMILY_AUTO ? named->family : DR_FAMILY_COMPOSITION;
+}
+
 static bool same_squash(const dr_squash *one, const dr_squash *other) {
     return one->x == other->x && one->eps == other->eps && one->interval == other->interval && one->function == other->function;
 }

@@ -4,12 +4,12 @@
  *      "rows": [{"read": "key", "undecayed": false, "write": "key", "gain": "beta", "value": "gain_v"}],
  *      "scan": "none", "query": "query", "squash": {"x": 1.5, "eps": 1e-6, "interval": "symmetric", "function": "rational"},
  *      "normalizer": "none", "gain_eps": 0, "cg_iters": 30, "cg_start": "zero", "cg_eps": 0, "tied_scan": false,
- *      "negative_eigenvalues": false, "lambda": {"kind": "projected", "value": 0.5, "bias": "constant"}, "gate": "log",
- *      "lower_bound": -5}
+ *      "family": "kda", "negative_eigenvalues": false, "lambda": {"kind": "projected", "value": 0.5, "bias": "constant"},
+ *      "gate": "log", "lower_bound": -5}
  *
  * Every key may be left out. An object is read on top of the rule that its base names, or of the blank one; its rows replace
- * the base's. The last four keys are for layers: they go into dr_gates. Unknown keys and options, and null, are refused with
- * their place; then dr_rule_check judges the whole. */
+ * the base's. The last five keys are for layers: family is a member of dr_rule, the others go into dr_gates. Unknown keys and
+ * options, and null, are refused with their place; then dr_rule_check judges the whole. */
 #include "rules/json.h"
 
 #include "base/error.h"
@@ -139,6 +139,7 @@ static dr_status read_axes(const json_t *object, dr_rule *rule) {
     DR_TRY(dr_json_real(object, "gain_eps", 0, 1e300, &rule->gain_eps));
     DR_TRY(dr_json_real(object, "cg_eps", 0, 1e300, &rule->cg_eps));
     DR_TRY(dr_json_boolean(object, "tied_scan", &rule->tied_scan));
+    READ_OPTION(object, "family", dr_family_names, dr_family, rule->family);
     rule->repeat = (int)repeat;
     rule->cg_iters = (int)iterations;
     return DR_OK;
@@ -148,7 +149,7 @@ static dr_status read_object(const json_t *object, dr_rule *rule, dr_gates *gate
     static const char *const keys[] = {
         "base",       "decay",    "repeat",      "rows",     "scan",   "query",     "squash",
         "normalizer", "gain_eps", "cg_iters",    "cg_start", "cg_eps", "tied_scan", "negative_eigenvalues",
-        "lambda",     "gate",     "lower_bound", NULL};
+        "lambda",     "gate",     "lower_bound", "family",   NULL};
     const char *base = NULL;
     const dr_rule *named = NULL;
     DR_TRY(check_keys(object, keys));
@@ -226,7 +227,7 @@ json_t *dr_rule_to_json(const dr_rule *rule, const dr_gates *gates) {
     const dr_rule *named = rule->name ? dr_rule_find(rule->name) : NULL;
     json_t *object = NULL;
     if (named && dr_rule_equal(named, rule))
-        object = json_pack("{s:s}", "base", rule->name);
+        object = json_pack("{s:s}", "base", named->name);
     else
         object = json_pack("{s:s*, s:s, s:i, s:o, s:s, s:s, s:o, s:s, s:f, s:i, s:s, s:f, s:b}", "base",
                            named && dr_rule_same_axes(named, rule) ? rule->name : NULL, "decay", dr_decay_name(rule->decay),
@@ -234,7 +235,11 @@ json_t *dr_rule_to_json(const dr_rule *rule, const dr_gates *gates) {
                            dr_query_name(rule->query), "squash", squash_to_json(&rule->squash), "normalizer",
                            dr_normalizer_name(rule->normalizer), "gain_eps", rule->gain_eps, "cg_iters", rule->cg_iters,
                            "cg_start", dr_cg_start_name(rule->cg_start), "cg_eps", rule->cg_eps, "tied_scan", rule->tied_scan);
-    if (object && (!gates || dr_gates_to_json(gates, object) == 0)) return object;
+    const dr_family without = named && dr_rule_same_axes(named, rule) ? named->family : DR_FAMILY_AUTO; /* the key */
+    int failed = !object;
+    if (object && rule->family != without)
+        failed = json_object_set_new(object, "family", json_string(dr_family_name(rule->family)));
+    if (!failed && (!gates || dr_gates_to_json(gates, object) == 0)) return object;
     json_decref(object);
     return NULL;
 }

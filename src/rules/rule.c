@@ -2,6 +2,7 @@
  * Which inputs an option needs is said once, in dr_rule_uses; everything else (shapes, layers, verification) asks there. */
 #include "base/error.h"
 #include "base/near.h"
+#include "rules/compare.h"
 #include "rules/names.h"
 #include <deltarule/rule.h>
 #include <stdio.h>
@@ -45,6 +46,11 @@ const char *const dr_cg_start_names[] = {"zero", "jacobi", NULL};
 const char *const dr_squash_interval_names[] = {"symmetric", "amplify", "dampen", NULL};
 const char *const dr_squash_function_names[] = {"rational", "tanh", NULL};
 const char *const dr_normalizer_names[] = {"none", "inverse", "implicit", "discounted", NULL};
+const char *const dr_family_names[] = {
+    "auto",      "composition", "linear_attention", "retnet", "mamba2", "gla",  "delta_net", "longhorn",
+    "gdn",       "comba",       "qdelta",           "pgdn",   "kda",    "pkda", "eda",       "mesanet",
+    "pla_exact", NULL};
+_Static_assert(sizeof dr_family_names / sizeof *dr_family_names == DR_FAMILIES + 1, "every family has a name");
 const char *const dr_gate_names[] = {"auto", "log", "kda_bounded", "eda_bounded", NULL};
 const char *const dr_lambda_names[] = {"projected", "fixed", NULL};
 
@@ -68,6 +74,7 @@ const char *dr_cg_start_name(dr_cg_start start) { return NAME_OF(dr_cg_start_nam
 const char *dr_squash_interval_name(dr_squash_interval interval) { return NAME_OF(dr_squash_interval_names, interval); }
 const char *dr_squash_function_name(dr_squash_function function) { return NAME_OF(dr_squash_function_names, function); }
 const char *dr_normalizer_name(dr_normalizer normalizer) { return NAME_OF(dr_normalizer_names, normalizer); }
+const char *dr_family_name(dr_family family) { return NAME_OF(dr_family_names, family); }
 const char *dr_gate_form_name(dr_gate_form form) { return NAME_OF(dr_gate_names, form); }
 const char *dr_lambda_name(dr_lambda_kind kind) { return NAME_OF(dr_lambda_names, kind); }
 /* clang-format on */
@@ -88,6 +95,7 @@ static void fail_unknown(const char *name) {
         const char *candidate = dr_rule_at(i)->name;
         int distance = dr_edit_distance(name, candidate);
         append_name(all, sizeof all, ", ", candidate);
+        if (!dr_rule_has_layer(dr_rule_at(i))) append_name(all, sizeof all, " ", "(no layer)");
         if (distance < least) near[0] = '\0', least = distance;
         if (distance == least && distance < 3) append_name(near, sizeof near, " or ", candidate);
     }
@@ -183,6 +191,45 @@ bool dr_rule_uses(const dr_rule *rule, dr_input input) {
     for (int i = 0; i < rule->rows; i++)
         if (row_uses(&rule->row[i], input)) return true;
     return false;
+}
+
+/* Whether a layer makes the input: from the hidden vectors, or as a parameter. */
+static bool is_made(dr_input input) {
+    switch (input) {
+    case DR_INPUT_FREE_READ:
+    case DR_INPUT_FREE_WRITE:
+    case DR_INPUT_RATE:
+    case DR_INPUTS:
+        return false;
+    case DR_INPUT_QUERY:
+    case DR_INPUT_KEY:
+    case DR_INPUT_VALUE:
+    case DR_INPUT_LOG_DECAY:
+    case DR_INPUT_BETA:
+    case DR_INPUT_ERASE_KEY:
+    case DR_INPUT_ERASE_GAIN:
+    case DR_INPUT_LAMBDA:
+    case DR_INPUT_FEEDBACK_KEY:
+    case DR_INPUT_ERASE_GATE:
+    case DR_INPUT_WRITE_GATE:
+    case DR_INPUT_CORRECTION:
+    case DR_INPUT_SCAN_LOG_DECAY:
+    case DR_INPUT_SCAN_GAIN:
+    case DR_INPUT_SCAN_CENTRE:
+    case DR_INPUT_RIDGE:
+        return true;
+    }
+    return false;
+}
+
+dr_input dr_rule_unmade(const dr_rule *rule) {
+    dr_input input = 0;
+    while (input < DR_INPUTS && (!dr_rule_uses(rule, input) || is_made(input))) input++;
+    return input;
+}
+
+bool dr_rule_has_layer(const dr_rule *rule) {
+    return dr_rule_unmade(rule) == DR_INPUTS;
 }
 
 /* ---- gates of layers ------------------------------------------------------------------------------------------------ */

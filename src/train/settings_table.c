@@ -19,8 +19,8 @@ static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", REC
 const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_TASK] =
         TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next byte of a corpus; mqar: multi-query associative recall"),
-    [DR_SET_RULE] =
-        TEXT("rule", "gdn", NULL, RUN, "the recurrence: a name that `deltarule rules` lists, or a JSON file that composes one"),
+    [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN,
+                         "the recurrence: a name that `deltarule rules` lists with a layer, or a JSON file that composes one"),
     [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them"),
     [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
     [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters, the data order and the held-out choice"),
