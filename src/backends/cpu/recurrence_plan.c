@@ -5,15 +5,7 @@
 #include "ops/shapes.h"
 #include <math.h>
 
-enum {
-    CHUNK_ROWS = 16,
-    SEGMENT_ROWS = 64,
-    REPLAY_ROWS = 16,
-    BLOCK_ROWS = 16,
-    BLOCK_TOKENS = 8,
-    BLOCK_COLUMNS = 32,
-    LOAD_AHEAD = 2
-};
+enum { CHUNK_ROWS = 16, SEGMENT_ROWS = 64, REPLAY_ROWS = 16, BLOCK_ROWS = 16, BLOCK_COLUMNS = 32, LOAD_AHEAD = 2 };
 
 static int64_t round_up(int64_t size) {
     return (size + DR_CHUNK_TILE - 1) / DR_CHUNK_TILE * DR_CHUNK_TILE;
@@ -151,7 +143,7 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     };
     plan->load_ahead = decode ? LOAD_AHEAD : 0;
     plan->block = at_least_one(BLOCK_ROWS / plan->steps);
-    if (plan->block > BLOCK_TOKENS) plan->block = BLOCK_TOKENS;
+    if (plan->block > DR_BLOCK_TOKENS) plan->block = DR_BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
     int64_t longest = at_least_one(decode ? 1 : dr_layout_longest(&plan->layout));

@@ -11,7 +11,8 @@
 #include "maps/squash.h"
 #include "ops/operations.h"
 
-enum { DR_CHUNK_TILE = 16 }; /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
+enum { DR_CHUNK_TILE = 16 };  /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
+enum { DR_BLOCK_TOKENS = 8 }; /* at most, of a block of rows under decay by channel */
 
 /* How the tensor of an input is laid out, and a chunk's copy of it. */
 typedef struct {

@@ -6,15 +6,14 @@
  *     writer, exit state          write . its far gradient          a prefix sum over tokens
  *     writer, reader              score cotangent . u               over the pairs that span the token
  *
- * Scalar decay: as written, every term has the factor alpha of the token, so that even a gradient of 1e-20 is right. Decay by
- * channel: the pairs would need a sum for each channel. Instead, all pairs are in a suffix sum of reader d_reader - write
- * d_write, where those that do not span the token cancel; what should cancel comes from the same roundings. No division in
- * either. */
+ * As written, every term has the factor alpha of the token, so that even a gradient of 1e-20 is right, and there is no
+ * division: no sum takes off what another one added. Here is what both kinds of decay begin with, and the scalar decay, whose
+ * pairs are the product of two matrices; recurrence_channel.c has the decay by channel. */
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
 /* keep (S . dS') of every channel; four sums a channel hide the latency of one */
-static void meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
+void dr_chunk_meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
     const int64_t pitch = plan->key_pitch;
     for (int64_t d = 0; d < plan->key_width; d += LANES) {
         lanes sum[4] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
@@ -27,8 +26,6 @@ static void meet_exit(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float 
         lanes_store(chunk->exit + d, lanes_load(chunk->keep + d) * ((sum[0] + sum[1]) + (sum[2] + sum[3])));
     }
 }
-
-/* ---- scalar decay ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the pairs of reader i to pairs[j], the sum over the readers behind a token for every row j, and returns its pair with
  * the entry state. pair_factor, entry_factor: what a product of score and d_score, of reader and d_reader lacks of the gain. */
@@ -65,7 +62,7 @@ static float sum_of(const float *x, int64_t count) {
 void dr_chunk_decay_scalar(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
     const int64_t n = plan->steps, pitch = plan->key_pitch;
     float *pairs = chunk->pairs, entry = 0;
-    meet_exit(plan, chunk, state, d_state);
+    dr_chunk_meet_exit(plan, chunk, state, d_state);
     memset(pairs, 0, (size_t)round_to_tile(chunk->rows) * sizeof(float));
     for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
         const int64_t columns = ((t + 1) * n + LANES - 1) / LANES * LANES; /* what there is of d_score */
@@ -80,40 +77,4 @@ void dr_chunk_decay_scalar(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const f
         for (int64_t at = t * n * pitch; at < (t + 1) * n * pitch; at += pitch)
             exit += dot_rows(plan->key_width, chunk->write + at, chunk->d_far + at);
     }
-}
-
-/* ---- decay by channel ------------------------------------------------------------------------------------------------ */
-
-/* One vector of channels. d_reader, d_write: whole, but for d_far. */
-static void channel_sums(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t d) {
-    const int64_t n = plan->steps, e = plan->erases, pitch = plan->key_pitch;
-    float *out = chunk->d_log_decay + d;
-    lanes sum = lanes_zero();
-    for (int64_t t = chunk->tokens - 1; t >= 0; t--) {
-        const int64_t query = (chunk->erases + t) * pitch + d;
-        sum = lanes_fma(lanes_load(chunk->reader + query), lanes_load(chunk->d_reader + query), sum);
-        for (int64_t at = t * n * pitch + d; at < (t + 1) * n * pitch; at += pitch)
-            sum = lanes_fnma(lanes_load(chunk->write + at), lanes_load(chunk->d_write + at), sum);
-        lanes undecayed = lanes_zero();
-        for (int64_t i = t * e; i < (t + 1) * e; i++) {
-            lanes part = lanes_load(chunk->reader + i * pitch + d) * lanes_load(chunk->d_reader + i * pitch + d);
-            if (dr_cpu_reads_undecayed(plan, dr_cpu_erase_row(plan, i)))
-                undecayed = part;
-            else
-                sum = sum + part;
-        }
-        lanes_store(out + t * pitch, sum);
-        sum = sum + undecayed;
-    }
-    sum = lanes_load(chunk->exit + d);
-    for (int64_t t = 0; t < chunk->tokens; t++) {
-        lanes_store(out + t * pitch, lanes_load(out + t * pitch) + sum);
-        for (int64_t at = t * n * pitch + d; at < (t + 1) * n * pitch; at += pitch)
-            sum = lanes_fma(lanes_load(chunk->write + at), lanes_load(chunk->d_far + at), sum);
-    }
-}
-
-void dr_chunk_decay_channel(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const float *state, const float *d_state) {
-    meet_exit(plan, chunk, state, d_state);
-    for (int64_t d = 0; d < plan->key_width; d += LANES) channel_sums(plan, chunk, d);
 }

@@ -8,19 +8,6 @@
 #include "backends/cpu/isa/recurrence_stages.h"
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* The readers of tokens begin .. end-1: first and count of the erase rows, of the queries. */
-typedef struct {
-    int64_t first[2], count[2];
-} reader_range;
-
-static reader_range readers_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t begin, int64_t end) {
-    return (reader_range){{begin * plan->erases, chunk->erases + begin}, {(end - begin) * plan->erases, end - begin}};
-}
-
 /* ---- G --------------------------------------------------------------------------------------------------------------- */
 
 /* Zero where nothing is seen; elsewhere times factor and the scalar decay. */
@@ -101,7 +88,7 @@ static void meet_states(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const floa
 /* ---- scalar decay or none -------------------------------------------------------------------------------------------- */
 
 static void reader_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const reader_range range = readers_of(plan, chunk, 0, chunk->tokens);
+    const dr_cpu_reader_range range = dr_cpu_readers_of(plan, chunk, 0, chunk->tokens);
     for (int i = 0; i < 2; i++) {
         float *d_reader = chunk->d_reader + range.first[i] * plan->key_pitch;
         dr_matrix_multiply(&(dr_matrix_product){
@@ -147,128 +134,6 @@ static void writer_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
     dr_matrix_multiply(&queries);
 }
 
-/* ---- decay by channel ------------------------------------------------------------------------------------------------ */
-
-/* x *= factor (NULL: 1) */
-static void fade_row(int64_t width, const float *factor, float *x) {
-    if (!factor) return;
-    for (int64_t d = 0; d < width; d += LANES) lanes_store(x + d, lanes_load(x + d) * lanes_load(factor + d));
-}
-
-/* to += between the blocks * from, for some rows */
-static void add_faded_rows(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t to_block, int64_t from_block,
-                           int64_t rows, const float *from, float *to) {
-    for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        lanes between = dr_cpu_between(plan, chunk, to_block, from_block, d);
-        for (int64_t at = d; at < rows * plan->key_pitch; at += plan->key_pitch)
-            lanes_store(to + at, lanes_fma(between, lanes_load(from + at), lanes_load(to + at)));
-    }
-}
-
-static void reader_blocks(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t b, int64_t begin, int64_t end) {
-    const int64_t pitch = plan->key_pitch, K = plan->key_width, from_rows = plan->block * plan->steps;
-    reader_range range = readers_of(plan, chunk, begin, end);
-    for (int i = 0; i < 2; i++) {
-        float *d_reader = chunk->d_reader + range.first[i] * pitch;
-        for (int64_t r = 0; r < range.count[i]; r++) fade_row(K, chunk->before + b * pitch, d_reader + r * pitch);
-        for (int64_t from = 0; from < b; from++) {
-            dr_matrix_multiply(&(dr_matrix_product){
-                .rows = range.count[i],
-                .columns = K,
-                .depth = from_rows,
-                .a = chunk->d_score + range.first[i] * chunk->columns + from * from_rows,
-                .a_row = chunk->columns,
-                .a_step = 1,
-                .b = chunk->write_tail + from * from_rows * pitch,
-                .b_pitch = pitch,
-                .c = chunk->scratch,
-                .c_pitch = pitch,
-            });
-            add_faded_rows(plan, chunk, b, from, range.count[i], chunk->scratch, d_reader);
-        }
-        for (int64_t r = 0; r < range.count[i]; r++) {
-            const int64_t row = i ? 0 : dr_cpu_erase_row(plan, range.first[0] + r);
-            const int64_t t = i ? begin + r : row / plan->steps;
-            fade_row(K, dr_cpu_reader_head(plan, chunk, t, !i && dr_cpu_reads_undecayed(plan, row)), d_reader + r * pitch);
-        }
-    }
-}
-
-/* Pairs of one block: both gradients, G being without the gain of erase rows. */
-static void pairs_within(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t begin, int64_t end) {
-    const int64_t n = plan->steps, e = plan->erases, pitch = plan->key_pitch;
-    for (int64_t d = 0; d < plan->key_width; d += LANES) {
-        for (int64_t row = begin * n; row < end * n; row++) {
-            lanes fade = lanes_set(1.0f), write = lanes_load(chunk->write + row * pitch + d), d_write = lanes_zero();
-            for (int64_t t = row / n; t < end; t++) {
-                bool decayed = t == row / n;
-                const lanes alpha = lanes_load(chunk->alpha + t * pitch + d);
-                for (int64_t i = t * e; i < (t + 1) * e; i++) {
-                    const int64_t reads = dr_cpu_erase_row(plan, i);
-                    if (reads <= row) continue;
-                    if (!decayed && !dr_cpu_reads_undecayed(plan, reads)) {
-                        fade = fade * alpha;
-                        decayed = true;
-                    }
-                    const lanes score = lanes_set(chunk->d_score[i * chunk->columns + row]) * fade;
-                    float *d_reader = chunk->d_reader + i * pitch + d;
-                    lanes_store(d_reader, lanes_fma(score, write, lanes_load(d_reader)));
-                    d_write =
-                        lanes_fnma(lanes_set(chunk->gain[reads]) * score, lanes_load(chunk->reader + i * pitch + d), d_write);
-                }
-                if (!decayed) fade = fade * alpha;
-                const int64_t query = chunk->erases + t;
-                const lanes score = lanes_set(chunk->d_score[query * chunk->columns + row]) * fade;
-                float *d_reader = chunk->d_reader + query * pitch + d;
-                lanes_store(d_reader, lanes_fma(score, write, lanes_load(d_reader)));
-                d_write = lanes_fma(score, lanes_load(chunk->reader + query * pitch + d), d_write);
-            }
-            lanes_store(chunk->d_write + row * pitch + d, d_write);
-        }
-    }
-}
-
-static void reader_gradients_by_channel(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    for (int64_t b = 0, begin = 0; begin < chunk->tokens; b++, begin += plan->block) {
-        int64_t end = smaller(begin + plan->block, chunk->tokens);
-        reader_blocks(plan, chunk, b, begin, end);
-        pairs_within(plan, chunk, begin, end);
-    }
-}
-
-static void writer_gradients_by_channel(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const int64_t pitch = plan->key_pitch, K = plan->key_width, n = plan->steps;
-    const int64_t blocks = (chunk->tokens + plan->block - 1) / plan->block;
-    for (int64_t from = 0; from < blocks; from++) {
-        const int64_t first = from * plan->block * n, rows = smaller(plan->block * n, chunk->rows - first);
-        float *crossing = chunk->scratch;
-        for (int64_t b = from + 1; b < blocks; b++) {
-            reader_range range = readers_of(plan, chunk, b * plan->block, smaller((b + 1) * plan->block, chunk->tokens));
-            for (int i = 0; i < 2; i++)
-                dr_matrix_multiply(&(dr_matrix_product){
-                    .rows = rows,
-                    .columns = K,
-                    .depth = range.count[i],
-                    .a = chunk->d_score + range.first[i] * chunk->columns + first,
-                    .a_row = 1,
-                    .a_step = chunk->columns,
-                    .b = chunk->reader_head + range.first[i] * pitch,
-                    .b_pitch = pitch,
-                    .c = crossing,
-                    .c_pitch = pitch,
-                    .base = i ? crossing : NULL,
-                });
-            for (int64_t row = 0; row < rows; row++)
-                fade_row(K, chunk->tail + (first + row) / n * pitch, crossing + row * pitch);
-            add_faded_rows(plan, chunk, b, from, rows, crossing, chunk->d_write + first * pitch);
-        }
-        for (int64_t row = first; row < first + rows; row++) {
-            fade_row(K, chunk->tail + row / n * pitch, chunk->d_far + row * pitch);
-            fade_row(K, chunk->after + from * pitch, chunk->d_far + row * pitch);
-        }
-    }
-}
-
 /* ---- gains and decays ------------------------------------------------------------------------------------------------ */
 
 /* d_gain; then d_reader and G of the erase rows get their gain. */
@@ -288,12 +153,10 @@ void dr_chunk_gradients(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, const floa
     if (plan->scalar) dr_chunk_decay_scalar(plan, chunk, state, d_state);
     mask_rows(plan, chunk);
     if (plan->channel) {
-        reader_gradients_by_channel(plan, chunk);
+        dr_chunk_meet_exit(plan, chunk, state, d_state);
+        dr_chunk_channel_readers(plan, chunk);
         apply_gains(plan, chunk);
-        writer_gradients_by_channel(plan, chunk);
-        dr_chunk_decay_channel(plan, chunk, state, d_state);
-        for (int64_t row = 0; row < chunk->rows * plan->key_pitch; row += plan->key_pitch)
-            add_row(plan->key_width, 1, chunk->d_far + row, chunk->d_write + row);
+        dr_chunk_channel_writers(plan, chunk);
     } else {
         reader_gradients(plan, chunk);
         apply_gains(plan, chunk);

@@ -37,7 +37,9 @@
 #define dr_chunk_pass_back         DR_ISA_NAME(dr_chunk_pass_back)
 #define dr_chunk_gradients         DR_ISA_NAME(dr_chunk_gradients)
 #define dr_chunk_decay_scalar      DR_ISA_NAME(dr_chunk_decay_scalar)
-#define dr_chunk_decay_channel     DR_ISA_NAME(dr_chunk_decay_channel)
+#define dr_chunk_meet_exit         DR_ISA_NAME(dr_chunk_meet_exit)
+#define dr_chunk_channel_readers   DR_ISA_NAME(dr_chunk_channel_readers)
+#define dr_chunk_channel_writers   DR_ISA_NAME(dr_chunk_channel_writers)
 #define dr_tokens_forward          DR_ISA_NAME(dr_tokens_forward)
 #define dr_tokens_backward         DR_ISA_NAME(dr_tokens_backward)
 #define dr_decode_heads            DR_ISA_NAME(dr_decode_heads)
@@ -128,9 +130,14 @@ void dr_chunk_solve(const dr_cpu_plan *, const dr_cpu_chunk *, float *rows, bool
 void dr_chunk_scan_back(const dr_cpu_plan *, dr_cpu_chunk *, const float *d_state);
 /* recurrence_gradients.c: d_reader, d_write, d_gain, d_log_decay; state: before the chunk, d_state: after it. */
 void dr_chunk_gradients(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, const float *d_state);
-/* recurrence_decay.c: d_log_decay, called by the gradients at the point where what it needs is there. */
+/* recurrence_decay.c: d_log_decay under scalar decay, called by the gradients at the point where what it needs is there; exit =
+ * keep (S . dS') of every channel, which both kinds of decay begin with. */
 void dr_chunk_decay_scalar(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, const float *d_state);
-void dr_chunk_decay_channel(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, const float *d_state);
+void dr_chunk_meet_exit(const dr_cpu_plan *, dr_cpu_chunk *, const float *state, const float *d_state);
+/* recurrence_channel.c: d_reader without gain and what readers give to d_log_decay, from exit on; d_write and what writers give
+ * to it. */
+void dr_chunk_channel_readers(const dr_cpu_plan *, dr_cpu_chunk *);
+void dr_chunk_channel_writers(const dr_cpu_plan *, dr_cpu_chunk *);
 /* recurrence_backward.c: d_state from after the chunk to before it. */
 void dr_chunk_pass_back(const dr_cpu_plan *, dr_cpu_chunk *, float *d_state);
 
@@ -203,6 +210,16 @@ static inline lanes dr_cpu_between(const dr_cpu_plan *plan, const dr_cpu_chunk *
     lanes product = lanes_set(1.0f);
     for (int64_t b = from + 1; b < to; b++) product = product * lanes_load(chunk->total + b * plan->key_pitch + d);
     return product;
+}
+
+/* The readers of tokens begin .. end - 1: first and count of the erase rows, of the queries. */
+typedef struct {
+    int64_t first[2], count[2];
+} dr_cpu_reader_range;
+
+static inline dr_cpu_reader_range dr_cpu_readers_of(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t begin,
+                                                    int64_t end) {
+    return (dr_cpu_reader_range){{begin * plan->erases, chunk->erases + begin}, {(end - begin) * plan->erases, end - begin}};
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------
