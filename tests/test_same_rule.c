@@ -1,5 +1,5 @@
 /* Rules are compared field by field: each field changed alone makes another rule, and the names make none. A configuration of a
- * published model type says each of its numbers, and is read with each of them. */
+ * published model type says each of its numbers, and is read with each of them; sizes that are left open are filled in. */
 #include "nn/config.h"
 #include "rules/compare.h"
 #include "statuses.h"
@@ -155,6 +155,41 @@ static void test_published_numbers_are_written(void **state) {
     }
 }
 
+/* ---- sizes that are left to the rule's family ---- */
+
+/* 256 ceil(8/3 hidden / 256), a head's share of the width, the family's expansion. */
+static void test_sizes_are_filled_in(void **state) {
+    (void)state;
+    static const struct {
+        int64_t hidden, intermediate;
+    } widths[] = {{1, 256}, {96, 256}, {97, 512}, {256, 768}, {300, 1024}, {768, 2048}, {769, 2304}};
+    dr_model_config resolved;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+        config.hidden = widths[i].hidden, config.heads = 1;
+        must(dr_config_resolve(&config, &resolved));
+        assert_int_equal(resolved.intermediate, widths[i].intermediate);
+        assert_int_equal(resolved.key_size, widths[i].hidden);
+        assert_int_equal(resolved.value_size, 2 * widths[i].hidden);
+    }
+    static const struct {
+        const char *rule;
+        int64_t expansion, conv_size;
+        int output_gate;
+    } families[] = {{"gdn", 2, 4, 1}, {"kda", 1, 4, 1},   {"mamba2", 2, 4, 1}, {"retnet", 2, 0, 1},  {"gla", 1, 0, 1},
+                    {"pdn", 1, 4, 0}, {"comba", 2, 4, 1}, {"eda", 1, 4, 1},    {"mesanet", 1, 4, 0}, {"delta_net", 1, 4, 0}};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        dr_model_config config = dr_model_config_default(dr_rule_find(families[i].rule));
+        config.heads = 8, config.value_heads = 0;
+        must(dr_config_resolve(&config, &resolved));
+        assert_int_equal(resolved.key_size, 32);
+        assert_int_equal(resolved.value_heads, 8);
+        assert_int_equal(resolved.value_size, 32 * families[i].expansion);
+        assert_int_equal(resolved.conv_size, families[i].conv_size);
+        assert_int_equal(resolved.output_gate, families[i].output_gate);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_field_makes_another_rule),
@@ -162,6 +197,7 @@ int main(void) {
         cmocka_unit_test(test_named_rules_differ),
         cmocka_unit_test(test_published_numbers_are_read),
         cmocka_unit_test(test_published_numbers_are_written),
+        cmocka_unit_test(test_sizes_are_filled_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

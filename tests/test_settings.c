@@ -210,6 +210,8 @@ static void check_clip(void) {
     double norm = spy.progress[0].gradient_norm;
     assert_true(norm > 0.001);
     for (int i = 0; i < spy.updates; i++) assert_true(fabs(spy.update[i].scale * norm - 0.001) < 1e-15);
+    SPY_RUN("task", "mqar", "clip", "1e6", "steps", "1"); /* a smaller gradient stays as it is */
+    for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].scale == 1);
     SPY_RUN("task", "mqar", "clip", "0", "steps", "1");
     for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].scale == 1);
 }
