@@ -217,6 +217,7 @@ static void spy_run(const char *const *settings) {
     snprintf(spy_folder, sizeof spy_folder, "%s", scratch_path("run"));
     scratch_remove(spy_folder);
     must(dr_run_create(spy_backend, options, spy_folder, &run));
+    spy_clear(); /* a new run tries its model on a few tokens */
     spy.fingerprint = run->position.fingerprint;
     spy_keep_parameters(dr_run_model(run));
     spy.status = dr_run_train(run, spy_follow, NULL);

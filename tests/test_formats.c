@@ -6,6 +6,7 @@
 #include "scratch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -329,6 +330,54 @@ static void test_full_disk(void **state) {
     free(values);
 }
 
+static void assert_file_is(const char *file, const char *text) {
+    size_t bytes = 0;
+    char *found = scratch_read_at(file, &bytes);
+    assert_non_null(found);
+    assert_string_equal(found, text);
+    free(found);
+}
+
+/* What had the name stays until the new file is whole: its readers, its mode, a link to it; writers at once do not meet; what a
+ * killed writer left is used again. */
+static void test_files_are_replaced(void **state) {
+    (void)state;
+    dr_file one, two;
+    struct stat about;
+    const char *file = scratch_write("replaced/file", "old", 3), *link_name = scratch_path("link");
+    scratch_write("replaced/.file.new-0", "what a killed writer left behind", 32);
+    assert_int_equal(chmod(file, 0640), 0);
+    assert_int_equal(symlink(file, link_name), 0);
+    int reader = open(file, O_RDONLY);
+    dr_file_create(link_name, &one);
+    dr_file_create(file, &two);
+    dr_file_write(&one, "first", 5);
+    dr_file_write(&two, "second", 6);
+    assert_file_is(file, "old");
+    assert_int_equal(dr_file_finish(&one), DR_OK);
+    assert_file_is(file, "first");
+    dr_file_create(file, &one); /* given up */
+    dr_file_write(&one, "third", 5);
+    one.status = DR_ERROR_IO;
+    assert_int_equal(dr_file_finish(&one), DR_ERROR_IO);
+    assert_int_equal(dr_file_finish(&two), DR_OK);
+    assert_file_is(file, "second");
+    char old[4] = "";
+    assert_int_equal(read(reader, old, 3), 3);
+    assert_string_equal(old, "old");
+    close(reader);
+    assert_int_equal(lstat(link_name, &about), 0);
+    assert_true(S_ISLNK(about.st_mode));
+    assert_int_equal(stat(file, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0640);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(rmdir(scratch_path("replaced")), 0); /* nothing else lies there */
+    char longest[NAME_MAX + 1] = "";
+    memset(longest, 'x', NAME_MAX);
+    dr_file_create(scratch_path(longest), &one);
+    assert_int_equal(dr_file_finish(&one), DR_OK);
+}
+
 static dr_status open_and_close(void *context) {
     dr_safetensors *file = NULL;
     DR_TRY(dr_safetensors_open(context, &file));
@@ -509,6 +558,7 @@ int main(void) {
         cmocka_unit_test(test_empty_and_unaligned_files),
         cmocka_unit_test(test_what_cannot_be_written),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_files_are_replaced),
         cmocka_unit_test(test_failed_allocations),
         cmocka_unit_test(test_json_syntax),
         cmocka_unit_test(test_json_of_other_programs),

@@ -52,9 +52,9 @@ DR_API dr_status dr_state_concatenate(const dr_state *const *parts, int64_t coun
 
 /* One safetensors file: a tensor for each state (S, A, K, P) in the state's element type, and metadata: format
  * "deltarule.state", layout, rule (JSON), key_heads, value_heads, key_size, value_size, sequences. Saving replaces a file at
- * once: a kill leaves the old one or the new one. Loading trusts nothing in the file: DR_ERROR_FORMAT if it is no such file,
- * DR_ERROR_ARGUMENT if it is one that does not fit. recurrence NULL: whatever is in it; its element type must be one that
- * the backend has in any case. */
+ * once: a kill leaves the old one or the new one, and of several that save under one name at once one has its file there,
+ * whole. Loading trusts nothing in the file: DR_ERROR_FORMAT if it is no such file, DR_ERROR_ARGUMENT if it is one that does
+ * not fit. recurrence NULL: whatever is in it; its element type must be one that the backend has in any case. */
 DR_API dr_status dr_state_save(const dr_state *state, const char *file);
 DR_API dr_status dr_state_load(dr_backend *backend, const dr_recurrence *recurrence, const char *file, dr_state **state);
 

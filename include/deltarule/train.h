@@ -50,13 +50,32 @@ typedef struct {
 /* Return false to stop: a checkpoint is written and the run ends with DR_ERROR_INTERRUPTED. */
 typedef bool (*dr_progress_callback)(void *context, const dr_progress *progress);
 
-/* A run from its options: data, model, optimizer. folder: the run folder, made if missing. */
+/* A run from its options: data, model, optimizer. folder: the run folder, made if missing; one that has files in it is refused.
+ * The folder is this run's until it is destroyed: another process that wants it gets DR_ERROR_IO. What cannot run is refused
+ * before the folder is made, and what fails leaves nothing behind: sizes that are too large for the memory that is there
+ * (DR_ERROR_MEMORY), layers that the backend does not have, data that cannot be read. */
 typedef struct dr_run dr_run;
 DR_API dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run);
-/* Continues the run in a folder: its options, model, optimizer and data position. options that may be changed: steps, threads.
- */
+/* The same without a folder: a run to describe and to measure, which cannot be trained. */
+DR_API dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, dr_run **run);
+
+/* What a run takes. */
+typedef struct {
+    int64_t parameters, steps, tokens; /* tokens: of a step */
+    int64_t bytes;                     /* of memory, beside the data and what the threads need */
+    double step_seconds;
+} dr_run_costs;
+
+/* Makes a few steps of a prepared run to learn their time. */
+DR_API dr_status dr_run_measure(dr_run *run, dr_run_costs *costs);
+
+/* Continues the run in a folder: its options, model, optimizer and data position. Of the options steps, threads, save_every,
+ * evaluate_every and the place of the corpus may be changed. DR_ERROR_ARGUMENT: the folder holds no run, more steps are done
+ * than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there. */
 DR_API dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run);
-/* Trains to the end, writing metrics.csv as it goes, a checkpoint every save_every steps and at the end, and the model. */
+/* Trains to the end, writing metrics.csv as it goes, a checkpoint every save_every steps and at the end, and the model.
+ * DR_ERROR_NUMERIC if the gradients of 50 steps in a row were not finite, or the last loss is not, which is saved all the same.
+ */
 DR_API dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context);
 DR_API dr_model *dr_run_model(dr_run *run);
 /* One line a fact about the run: model, parameters, data, held-out data. */

@@ -17,6 +17,9 @@ void dr_release(void *memory); /* NULL is allowed */
 /* Copy of a string; DR_ERROR_MEMORY. Free with dr_release. */
 dr_status dr_copy_string(const char *text, char **copy);
 
+/* Bytes that this process may still take, as far as the system tells; INT64_MAX if it does not. */
+int64_t dr_memory_available(void);
+
 /* Product of sizes; false on overflow of int64. */
 int dr_product(const int64_t *sizes, int count, int64_t *product);
 

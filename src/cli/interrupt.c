@@ -26,6 +26,8 @@ void cli_interrupt_catch(const char *advice) {
     advice_text = advice;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction before;
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
 bool cli_interrupted(void) {

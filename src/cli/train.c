@@ -1,8 +1,8 @@
 /* deltarule train: one run, from its settings or from the folder of an earlier one.
  *
  * The flags are the library's table of settings, and a few of the command's own. The configuration file is read first and the
- * flags after it, wherever they stand. A first Ctrl-C or SIGTERM ends the step at hand and writes a checkpoint; a second leaves
- * at once. */
+ * flags after it, wherever they stand. A first Ctrl-C, SIGTERM or SIGHUP (the terminal was closed) ends the step at hand and
+ * writes a checkpoint; a second leaves at once. */
 #include "base/number.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { CONFIG, OUT, RESUME, BACKEND, ISA, OWN_FLAGS };
-enum { FOLDER_SIZE = 4096, NAME_SIZE = 64 };
+enum { CONFIG, OUT, RESUME, DRY_RUN, BACKEND, ISA, OWN_FLAGS };
+enum { FOLDER_SIZE = 4096, NAME_SIZE = 64, MOST_FOLDERS = 1000 };
 
 /* The flags of the command itself, then one for each setting of the library. *count: how many. NULL without memory. */
 static cli_flag *make_flags(int *count) {
@@ -22,12 +23,15 @@ static cli_flag *make_flags(int *count) {
         [CONFIG] = {.setting = {"config", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                                 "settings as a JSON object; flags override it"},
                     .placeholder = "FILE"},
-        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "run folder (default runs/NAME-TIME)"},
+        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "run folder, new or empty (default runs/NAME-TIME)"},
                  .placeholder = "DIR"},
         [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                                 "continue the run in this folder, bit for bit; of its settings steps, threads, save_every, "
                                 "evaluate_every and the place of the corpus may change"},
                     .placeholder = "DIR"},
+        [DRY_RUN] = {.setting = {"dry_run", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                                 "print parameters, memory, steps and the time of one step; write nothing"}},
         [BACKEND] = CLI_FLAG_BACKEND,
         [ISA] = CLI_FLAG_ISA,
     };
@@ -55,8 +59,9 @@ static dr_status read_settings(dr_train_options *options, const cli_flag *flags,
     return status;
 }
 
-/* runs/NAME-TIME; a rule that is a composition has no name. */
-static void default_folder(const dr_train_options *options, char folder[FOLDER_SIZE]) {
+/* runs/NAME-TIME, and of runs that begin in one second the later ones runs/NAME-TIME-2 and so on; a rule that is a composition
+ * has no name. number: from 1. */
+static void default_folder(const dr_train_options *options, int number, char folder[FOLDER_SIZE]) {
     const char *rule = dr_train_options_get(options, "rule");
     char name[NAME_SIZE], moment[NAME_SIZE];
     static const char of_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
@@ -65,7 +70,8 @@ static void default_folder(const dr_train_options *options, char folder[FOLDER_S
     time_t seconds = time(NULL);
     struct tm local;
     strftime(moment, sizeof moment, "%Y%m%d-%H%M%S", localtime_r(&seconds, &local));
-    snprintf(folder, FOLDER_SIZE, "runs/%s-%s", name, moment);
+    int used = snprintf(folder, FOLDER_SIZE, "runs/%s-%s", name, moment);
+    if (number > 1) snprintf(folder + used, (size_t)(FOLDER_SIZE - used), "-%d", number);
 }
 
 /* One line of progress, what matters most first: a narrow terminal shows no more. Fields that the task does not have are left
@@ -98,6 +104,23 @@ static void print_line(void *context, const char *text) {
     puts(text);
 }
 
+/* A folder's name as a shell takes it. */
+static void print_quoted(FILE *stream, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:,@%=";
+    if (*text && text[strspn(text, plain)] == '\0') {
+        fputs(text, stream);
+        return;
+    }
+    fputc('\'', stream);
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputs("'\\''", stream);
+        else
+            fputc(*text, stream);
+    }
+    fputc('\'', stream);
+}
+
 /* Trains and tells how it ended. */
 static int train(dr_run *run, const char *folder) {
     dr_run_describe(run, print_line, NULL);
@@ -111,16 +134,51 @@ static int train(dr_run *run, const char *folder) {
         return 0;
     }
     if (status != DR_ERROR_INTERRUPTED) return cli_failure(&cli_train, status);
-    fprintf(stderr, "deltarule train: stopped; continue with: deltarule train --resume %s\n", folder);
+    fprintf(stderr, "deltarule train: %s\ncontinue with: deltarule train --resume ", dr_last_error());
+    print_quoted(stderr, folder);
+    fputc('\n', stderr);
     return cli_interrupted() ? CLI_STATUS_INTERRUPTED : 1;
+}
+
+/* A run in a new folder of the default name. Where others take the name meanwhile, the next one is tried. */
+static dr_status create_somewhere(dr_backend *backend, const dr_train_options *options, char folder[FOLDER_SIZE],
+                                  dr_run **run) {
+    dr_status status = DR_ERROR_ARGUMENT;
+    for (int number = 1; number <= MOST_FOLDERS; number++) {
+        default_folder(options, number, folder);
+        if (access(folder, F_OK) == 0) continue;
+        status = dr_run_create(backend, options, folder, run);
+        if (status == DR_OK || access(folder, F_OK) != 0) break;
+    }
+    return status;
+}
+
+/* What a run would take. */
+static int measure(dr_run *run) {
+    char left[32], rate[32];
+    dr_run_costs costs;
+    dr_run_describe(run, print_line, NULL);
+    dr_status status = dr_run_measure(run, &costs);
+    if (status != DR_OK) return cli_failure(&cli_train, status);
+    printf("parameters: %lld\n", (long long)costs.parameters);
+    dr_print(stdout, "memory: %.1f MB beside the data\n", 1e-6 * (double)costs.bytes);
+    printf("steps: %lld of %lld tokens\n", (long long)costs.steps, (long long)costs.tokens);
+    dr_print(stdout, "time of one step: %.4g s, %s tokens/s; of all steps without evaluations: %s\n", costs.step_seconds,
+             cli_format_count((double)costs.tokens / costs.step_seconds, rate),
+             cli_format_seconds((double)costs.steps * costs.step_seconds, left));
+    return 0;
+}
+
+static dr_status open_run(const cli_flag *flags, dr_train_options *options, dr_backend *backend, char folder[FOLDER_SIZE],
+                          dr_run **run) {
+    snprintf(folder, FOLDER_SIZE, "%s", flags[RESUME].given ? flags[RESUME].value : flags[OUT].given ? flags[OUT].value : "");
+    if (flags[RESUME].given) return dr_run_resume(backend, folder, options, run);
+    if (cli_flag_boolean(&flags[DRY_RUN])) return dr_run_prepare(backend, options, run);
+    return flags[OUT].given ? dr_run_create(backend, options, folder, run) : create_somewhere(backend, options, folder, run);
 }
 
 static int open_and_train(const cli_flag *flags, dr_train_options *options) {
     char folder[FOLDER_SIZE];
-    if (flags[RESUME].given || flags[OUT].given)
-        snprintf(folder, sizeof folder, "%s", flags[flags[RESUME].given ? RESUME : OUT].value);
-    else
-        default_folder(options, folder);
     int64_t threads = 0;
     dr_integer_parse(dr_train_options_get(options, "threads"), &threads); /* it was checked when it was set */
     dr_backend_options backend_options = {.threads = (int)threads, .isa = flags[ISA].value};
@@ -128,9 +186,12 @@ static int open_and_train(const cli_flag *flags, dr_train_options *options) {
     dr_status status = dr_backend_open(flags[BACKEND].value, &backend_options, &backend);
     if (status != DR_OK) return cli_failure(&cli_train, status);
     dr_run *run = NULL;
-    status =
-        flags[RESUME].given ? dr_run_resume(backend, folder, options, &run) : dr_run_create(backend, options, folder, &run);
-    int exit_status = status == DR_OK ? train(run, folder) : cli_failure(&cli_train, status);
+    int exit_status;
+    status = open_run(flags, options, backend, folder, &run);
+    if (status != DR_OK)
+        exit_status = cli_failure(&cli_train, status);
+    else
+        exit_status = cli_flag_boolean(&flags[DRY_RUN]) ? measure(run) : train(run, folder);
     dr_run_destroy(run);
     dr_backend_close(backend);
     return exit_status;
@@ -149,6 +210,10 @@ static int run(int argc, char **argv) {
     if (flags[RESUME].given && (flags[OUT].given || flags[CONFIG].given)) {
         exit_status = cli_usage(&cli_train, "--resume goes on in its own folder with its own settings: leave out --%s",
                                 flags[OUT].given ? "out" : "config");
+        goto done;
+    }
+    if (flags[RESUME].given && cli_flag_boolean(&flags[DRY_RUN])) {
+        exit_status = cli_usage(&cli_train, "--dry-run is of a new run: leave out --resume");
         goto done;
     }
     status = dr_train_options_create(&options);

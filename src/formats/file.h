@@ -1,21 +1,25 @@
-/* Writing one file whole: every byte written and synced, or nothing left behind. */
+/* Writing one file whole: the old one or the new one is there at any moment, never a part. Reading one whole. */
 #ifndef DR_FORMATS_FILE_H
 #define DR_FORMATS_FILE_H
 
 #include <deltarule/status.h>
+#include <limits.h>
 #include <stddef.h>
 
 /* The first failure sticks: later calls do nothing and return it again, so that only the last one has to be looked at. */
 typedef struct {
-    int descriptor;
+    int descriptor;   /* -1: not open */
     const char *name; /* borrowed */
     dr_status status;
+    char target[PATH_MAX], fresh[PATH_MAX]; /* what is replaced, and what is written; fresh is "" for a device */
 } dr_file;
 
-/* Makes the file or empties the one that is there. */
+/* Begins a file that shall have this name. Several processes and threads may write one name at once: each writes a file of its
+ * own, and the last to finish has its file there. A link is followed; a device is written as it is. */
 dr_status dr_file_create(const char *name, dr_file *file);
 dr_status dr_file_write(dr_file *file, const void *data, size_t bytes);
-/* Syncs and closes. If anything failed since dr_file_create, the file is removed. DR_ERROR_IO with the reason. */
+/* Syncs and puts the file in its place, unless something failed since dr_file_create: then what had this name stays as it was.
+ * (Files right in a change of a folder are synced by dr_folder_commit.) DR_ERROR_IO with the reason. */
 dr_status dr_file_finish(dr_file *file);
 
 /* A whole regular file in memory, with a zero byte behind it. At most `most` bytes. Free with dr_release. */

@@ -3,7 +3,7 @@
  * The protocol. A change is prepared in a subfolder and published by one rename:
  *
  *     1  make FOLDER/.new-XXXXXX; the caller writes files into it
- *     2  sync each of them and the subfolder
+ *     2  sync each of them and the subfolder (what lies in a folder among them, its writer syncs)
  *     3  rename .new-XXXXXX to .commit            <- the publication point
  *     4  sync FOLDER
  *     5  rename each file of .commit over the old one in FOLDER
@@ -99,10 +99,15 @@ static dr_status sync_file(int descriptor, const char *folder, const char *name)
     return status;
 }
 
-/* Sets no message: what fails here is waste left behind, and the message of the failure that led here must survive. */
-static dr_status remove_file(int descriptor, const char *folder, const char *name) {
-    (void)folder;
-    return unlinkat(descriptor, name, 0) != 0 ? DR_ERROR_IO : DR_OK;
+/* A file, or a subfolder with what is in it. Sets no message of its own: what fails here is waste left behind, and the message
+ * of the failure that led here must survive. */
+static dr_status remove_name(int descriptor, const char *folder, const char *name) {
+    if (unlinkat(descriptor, name, 0) == 0) return DR_OK;
+    int below = errno == EISDIR ? open_folder(descriptor, name) : -1;
+    if (below < 0) return DR_ERROR_IO;
+    dr_status status = each_name(below, folder, remove_name);
+    close_descriptor(&below);
+    return status == DR_OK && unlinkat(descriptor, name, AT_REMOVEDIR) == 0 ? DR_OK : DR_ERROR_IO;
 }
 
 /* descriptor is that of .commit, whose parent is the folder. */
@@ -129,7 +134,7 @@ static dr_status finish_commit(int folder_descriptor, const char *folder) {
 
 /* Removes a subfolder of prepared files, its lock held by us. What cannot be removed is only waste: not a failure. */
 static void drop_new(int folder_descriptor, const char *folder, const char *name, int new_descriptor) {
-    if (each_name(new_descriptor, folder, remove_file) == DR_OK) unlinkat(folder_descriptor, name, AT_REMOVEDIR);
+    if (each_name(new_descriptor, folder, remove_name) == DR_OK) unlinkat(folder_descriptor, name, AT_REMOVEDIR);
 }
 
 /* Drops name if it is the subfolder of a writer that no longer lives. */
@@ -165,7 +170,7 @@ dr_status dr_folder_recover(const char *folder) {
 }
 
 /* Makes path and its parents where they are missing, each synced into its parent. path is written to and restored. */
-static dr_status make_folder(char *path) {
+static dr_status make_folders(char *path) {
     for (size_t end = 1; path[end - 1] != '\0'; end++) {
         if (path[end] != '/' && path[end] != '\0') continue;
         char kept = path[end];
@@ -182,6 +187,15 @@ static dr_status make_folder(char *path) {
         if (status != DR_OK || kept == '\0') return status;
     }
     return DR_OK;
+}
+
+dr_status dr_folder_make(const char *folder) {
+    char *path;
+    if (folder[0] == '\0') return dr_fail(DR_ERROR_ARGUMENT, "the name of a folder is empty");
+    DR_TRY(dr_copy_string(folder, &path));
+    dr_status status = make_folders(path);
+    dr_release(path);
+    return status;
 }
 
 static void destroy(dr_folder *change) {
@@ -217,7 +231,7 @@ dr_status dr_folder_begin(const char *folder, dr_folder **change) {
     DR_GO(dr_allocate(begun->path_bytes, "a path", &memory));
     begun->path = memory;
     DR_GO(dr_copy_string(folder, &begun->folder));
-    DR_GO(make_folder(begun->folder));
+    DR_GO(make_folders(begun->folder));
     DR_GO(dr_folder_recover(folder)); /* gives back the room that dead writers took */
     begun->folder_descriptor = open_folder(AT_FDCWD, folder);
     if (begun->folder_descriptor < 0) DR_GO(fail_io(folder, "open the folder"));
@@ -232,6 +246,17 @@ done:
 const char *dr_folder_path(dr_folder *change, const char *name) {
     snprintf(change->path, change->path_bytes, "%s/%s/%s", change->folder, change->name, name);
     return change->path;
+}
+
+bool dr_folder_syncs(const char *path) {
+    const char *name = strrchr(path, '/'), *at = name;
+    if (!name) return false;
+    while (at > path && at[-1] != '/') at--;
+    return (size_t)(name - at) == strlen(NEW_TEMPLATE) && strncmp(at, NEW_PREFIX, strlen(NEW_PREFIX)) == 0;
+}
+
+dr_status dr_folder_subfolder(dr_folder *change, const char *name) {
+    return mkdir(dr_folder_path(change, name), 0777) != 0 ? fail_io(change->folder, "make a subfolder") : DR_OK;
 }
 
 /* Steps 3 to 6, with the lock held. *published tells whether step 3 was done. */

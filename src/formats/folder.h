@@ -7,12 +7,19 @@
 #define DR_FORMATS_FOLDER_H
 
 #include <deltarule/status.h>
+#include <stdbool.h>
 
 typedef struct dr_folder dr_folder;
 
+/* Makes a folder and its parents where they are missing, so that they last. */
+dr_status dr_folder_make(const char *folder);
 dr_status dr_folder_begin(const char *folder, dr_folder **change);
 /* FOLDER/.new-XXXXXX/name, valid until the next call with this object. */
 const char *dr_folder_path(dr_folder *change, const char *name);
+/* Whether a path is that of a file right in the subfolder of a change, which dr_folder_commit will sync. */
+bool dr_folder_syncs(const char *path);
+/* Makes FOLDER/.new-XXXXXX/name, a folder whose files are published with it; FOLDER must have none of this name yet. */
+dr_status dr_folder_subfolder(dr_folder *change, const char *name);
 /* Publishes all files written, and removes the object whether it succeeds or not. */
 dr_status dr_folder_commit(dr_folder *change);
 /* Drops them, and the object. NULL is allowed. */

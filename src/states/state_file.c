@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,15 +64,8 @@ static dr_status write_file(const dr_state *state, const char *file) {
 }
 
 dr_status dr_state_save(const dr_state *state, const char *file) {
-    char fresh[PATH_MAX];
     if (!state || !file) return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing", state ? "name of a file" : "state");
-    if (snprintf(fresh, sizeof fresh, "%s.new", file) >= (int)sizeof fresh)
-        return dr_fail(DR_ERROR_ARGUMENT, "the name of the file is longer than %d bytes", PATH_MAX - 5);
-    DR_TRY(write_file(state, fresh));
-    if (rename(fresh, file) == 0) return DR_OK;
-    dr_status status = dr_fail(DR_ERROR_IO, "%s: cannot replace it: %s", file, dr_system_text(errno));
-    remove(fresh);
-    return status;
+    return write_file(state, file);
 }
 
 /* ---- loading -------------------------------------------------------------------------------------------------------- */

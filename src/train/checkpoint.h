@@ -4,6 +4,7 @@
 #ifndef DR_TRAIN_CHECKPOINT_H
 #define DR_TRAIN_CHECKPOINT_H
 
+#include "formats/folder.h"
 #include "train/optimizer.h"
 #include "train/settings.h"
 
@@ -17,8 +18,10 @@ typedef struct {
     uint64_t fingerprint;      /* of the data (train/task.h) */
 } dr_run_position;
 
+/* Replaces the checkpoint of a run; of a new one, `begins` adds its other first files to the change, else it is NULL. */
 dr_status dr_checkpoint_write(const char *folder, const dr_train_options *options, const dr_optimizer *optimizer,
-                              const dr_run_position *position);
+                              const dr_run_position *position, dr_status (*begins)(const void *context, dr_folder *change),
+                              const void *context);
 /* Fills an optimizer that was made for the folder's model. */
 dr_status dr_checkpoint_read(const char *folder, dr_optimizer *optimizer, dr_run_position *position);
 /* Whether the folder has a checkpoint. */

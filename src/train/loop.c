@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "train/run.h"
+#include "train/trial.h"
 
 #include <math.h>
 
@@ -63,13 +64,43 @@ static dr_status evaluate(dr_run *run, dr_evaluation *evaluation) {
 
 static dr_status save(dr_run *run) {
     DR_TRY(dr_metrics_sync(&run->metrics));
-    return dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position);
+    DR_TRY(dr_run_lock_check(&run->lock));
+    return dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL);
+}
+
+/* What is saved whole may be worthless all the same. evaluation: of the last step, or NULL. */
+static dr_status check_finite(const dr_run *run, double loss, const dr_evaluation *evaluation) {
+    bool trained = isfinite(loss), held_out = !evaluation || isfinite(evaluation->loss);
+    if (trained && held_out) return DR_OK;
+    return dr_fail(DR_ERROR_NUMERIC, "the run ended after step %lld with a %s of %g: begin again with a learning_rate below %g",
+                   (long long)run->position.step, trained ? "held-out loss" : "loss", trained ? evaluation->loss : loss,
+                   run->schedule.peak);
+}
+
+dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
+    enum { MOST_STEPS = 5 };
+    const double enough_seconds = 2;
+    double best = INFINITY;
+    *costs = (dr_run_costs){
+        .parameters = dr_model_parameter_count(run->model), .steps = run->schedule.steps, .bytes = dr_trial_bytes(run)};
+    if (run->folder) return dr_fail(DR_ERROR_ARGUMENT, "only a run from dr_run_prepare can be measured: its steps are lost");
+    double begin = dr_clock_now();
+    for (int i = 0; i < MOST_STEPS && (i == 0 || dr_clock_now() - begin < enough_seconds); i++) {
+        dr_progress progress;
+        double start = dr_clock_now();
+        DR_TRY(take_step(run, &progress, &costs->tokens));
+        double seconds = dr_clock_now() - start;
+        if (seconds < best) best = seconds;
+    }
+    costs->step_seconds = best;
+    return DR_OK;
 }
 
 dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context) {
     dr_run_position *position = &run->position;
     int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
     int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);
+    if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
     double start = dr_clock_now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
     while (!is_over(run)) {
         dr_progress progress = {.steps = run->schedule.steps};
@@ -90,12 +121,14 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
         progress.seconds = position->seconds;
         progress.tokens_per_second = (double)tokens / mean_seconds;
         progress.seconds_left = (double)(run->schedule.steps - position->step) * position->seconds / (double)position->step;
+        DR_TRY(dr_run_lock_check(&run->lock));
         DR_TRY(dr_metrics_append(&run->metrics, &progress, progress.evaluated ? &evaluation : NULL));
         bool stops = callback && !callback(context, &progress);
         if (stops || is_over(run) || is_due(position->step, save_every)) DR_TRY(save(run));
         if (stops && !is_over(run))
             return dr_fail(DR_ERROR_INTERRUPTED, "the run was stopped after step %lld of %lld; its checkpoint is in %s",
                            (long long)position->step, (long long)run->schedule.steps, run->folder);
+        if (is_over(run)) DR_TRY(check_finite(run, progress.loss, progress.evaluated ? &evaluation : NULL));
     }
     return DR_OK;
 }

@@ -1,10 +1,12 @@
-/* The file is only ever appended to. A resumed run cuts it back to its checkpoint first: it will make the lines after it again.
- */
+/* The file is only ever appended to. A resumed run reads it first: what its checkpoint does not know is left out, since the run
+ * will make it again, and if anything is to be left out or mended the file is replaced whole. Users keep notes in such files,
+ * spreadsheets change their line ends and older versions wrote other columns: no line is dropped for being strange. */
 #include "train/metrics.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
+#include "formats/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,54 +14,180 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_LINE = 512 };
+enum { LONGEST_LINE = 8192 };
 
-static const char HEADER[] =
-    "step,loss,bits_per_byte,learning_rate,gradient_norm,tokens_per_second,seconds,skipped,held_out_loss,"
-    "held_out_bits_per_byte,accuracy\n";
+static const char FILE_NAME[] = "metrics.csv";
+
+static const char *const names[DR_METRICS_COLUMNS] = {
+    "step",    "loss",    "bits_per_byte", "learning_rate",          "gradient_norm", "tokens_per_second",
+    "seconds", "skipped", "held_out_loss", "held_out_bits_per_byte", "accuracy"};
 
 static dr_status fail_io(const dr_metrics *metrics, const char *action) {
     return dr_fail(DR_ERROR_IO, "cannot %s %s: %s", action, metrics->path, dr_system_text(errno));
 }
 
-/* Where the lines end that are kept: the header and whole lines of steps up to `step`. */
-static long kept_length(FILE *file, int64_t step) {
-    char line[LONGEST_LINE];
-    long length = 0;
-    while (fgets(line, sizeof line, file)) {
-        bool whole = strchr(line, '\n') != NULL, is_header = length == 0 && strcmp(line, HEADER) == 0;
-        if (!whole || (!is_header && (length == 0 || strtoll(line, NULL, 10) > step))) break;
-        length += (long)strlen(line);
+/* ---- what is there -------------------------------------------------------------------------------------------------- */
+
+/* Cuts the line end, "\n" or "\r\n"; false: it had none. *plain becomes false where it was not "\n". */
+static bool cut_line_end(char *line, bool *plain) {
+    size_t length = strlen(line);
+    bool ended = length > 0 && line[length - 1] == '\n';
+    if (ended) line[--length] = '\0';
+    if (length > 0 && line[length - 1] == '\r') line[--length] = '\0', *plain = false;
+    if (!ended) *plain = false;
+    return ended;
+}
+
+static int cells_of(const char *line) {
+    int cells = 1;
+    for (; *line; line++) cells += *line == ',';
+    return cells;
+}
+
+/* The text of a cell; *length: its bytes. */
+static const char *cell_at(const char *line, int index, int *length) {
+    for (; index > 0; index--) line += strcspn(line, ",") + 1;
+    *length = (int)strcspn(line, ",");
+    return line;
+}
+
+static int column_named(const char *name, int length) {
+    for (int i = 0; i < DR_METRICS_COLUMNS; i++)
+        if ((int)strlen(names[i]) == length && memcmp(names[i], name, (size_t)length) == 0) return i;
+    return -1;
+}
+
+static dr_status refuse(const dr_metrics *metrics, const char *why) {
+    return dr_fail(DR_ERROR_FORMAT, "%s %s; move it away to go on with a new one, or put back what the run wrote",
+                   metrics->path, why);
+}
+
+static dr_status read_header(dr_metrics *metrics, const char *line) {
+    char why[128];
+    bool found[DR_METRICS_COLUMNS] = {false};
+    metrics->columns = cells_of(line);
+    if (metrics->columns > DR_MOST_METRICS_COLUMNS) return refuse(metrics, "has too many columns");
+    for (int i = 0; i < metrics->columns; i++) {
+        int length;
+        const char *cell = cell_at(line, i, &length);
+        metrics->column[i] = column_named(cell, length);
+        if (metrics->column[i] < 0) continue;
+        if (found[metrics->column[i]]) return refuse(metrics, "has a column twice");
+        found[metrics->column[i]] = true;
     }
-    return length;
+    for (int i = 0; i < DR_METRICS_COLUMNS; i++) {
+        if (found[i]) continue;
+        snprintf(why, sizeof why, "has no column \"%s\" in its first line", names[i]);
+        return refuse(metrics, why);
+    }
+    return DR_OK;
+}
+
+/* The step of a line, or -1 if it is none. */
+static int64_t step_of(const dr_metrics *metrics, const char *line) {
+    int length, place = 0;
+    while (metrics->column[place] != 0) place++;
+    if (cells_of(line) != metrics->columns) return -1;
+    const char *cell = cell_at(line, place, &length);
+    char *end;
+    errno = 0;
+    long long step = strtoll(cell, &end, 10);
+    return length > 0 && end == cell + length && errno == 0 && step > 0 ? step : -1;
+}
+
+/* A walk through the file's lines. */
+typedef struct {
+    int64_t step;   /* up to which lines are kept */
+    int64_t last;   /* step of the line before */
+    int64_t number; /* of the line at hand, from 1 */
+    bool as_it_is;  /* nothing is to be left out or mended */
+    dr_file *copy;  /* what is kept is written here, unless NULL */
+} walk;
+
+static dr_status refuse_line(const dr_metrics *metrics, const walk *at, int64_t step) {
+    char why[128];
+    snprintf(why, sizeof why, "has a line %lld that is %s", (long long)at->number,
+             step < 0 ? "no step with all its columns" : "out of order");
+    return refuse(metrics, why);
+}
+
+static dr_status visit_line(dr_metrics *metrics, walk *at, char *line) {
+    bool ended = cut_line_end(line, &at->as_it_is), kept = true;
+    if (at->number == 1) {
+        DR_TRY(read_header(metrics, line));
+    } else {
+        int64_t step = step_of(metrics, line);
+        bool cut_short = step < 0 && !ended;
+        if (!cut_short && (step < 0 || step <= at->last)) return refuse_line(metrics, at, step);
+        kept = !cut_short && step <= at->step;
+        at->last = step;
+    }
+    if (!kept) at->as_it_is = false;
+    if (!kept || !at->copy) return DR_OK;
+    dr_file_write(at->copy, line, strlen(line));
+    return dr_file_write(at->copy, "\n", 1);
+}
+
+static dr_status walk_lines(dr_metrics *metrics, FILE *file, walk *at) {
+    char line[LONGEST_LINE];
+    rewind(file);
+    while (fgets(line, sizeof line, file)) {
+        at->number++;
+        if (strlen(line) == sizeof line - 1) return refuse(metrics, "has a line too long to be a step's");
+        DR_TRY(visit_line(metrics, at, line));
+    }
+    return ferror(file) ? fail_io(metrics, "read") : DR_OK;
+}
+
+/* Reads the columns, and replaces the file by what is kept of it, if that is not all. */
+static dr_status keep_lines(dr_metrics *metrics, FILE *file, int64_t step) {
+    walk look = {.step = step, .as_it_is = true}, write = {.step = step};
+    dr_file copy;
+    DR_TRY(walk_lines(metrics, file, &look));
+    if (look.as_it_is) return DR_OK;
+    write.copy = &copy;
+    dr_file_create(metrics->path, &copy);
+    dr_status status = copy.status == DR_OK ? walk_lines(metrics, file, &write) : copy.status;
+    if (copy.status == DR_OK) copy.status = status;
+    return dr_file_finish(&copy);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+
+static dr_status write_header(const char *path) {
+    dr_file file;
+    dr_file_create(path, &file);
+    for (int i = 0; i < DR_METRICS_COLUMNS; i++) {
+        if (i > 0) dr_file_write(&file, ",", 1);
+        dr_file_write(&file, names[i], strlen(names[i]));
+    }
+    dr_file_write(&file, "\n", 1);
+    return dr_file_finish(&file);
+}
+
+dr_status dr_metrics_begin(dr_folder *change) {
+    return write_header(dr_folder_path(change, FILE_NAME));
 }
 
 static dr_status open_at(dr_metrics *metrics, int64_t step) {
-    int descriptor = open(metrics->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor < 0) return fail_io(metrics, "open");
-    metrics->file = fdopen(descriptor, "r+");
-    if (!metrics->file) {
-        close(descriptor);
-        return fail_io(metrics, "open");
-    }
-    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) return fail_io(metrics, "lock");
-        return dr_fail(DR_ERROR_IO, "another process is training in this run folder: %s is locked", metrics->path);
-    }
-    long length = kept_length(metrics->file, step);
-    if (ferror(metrics->file)) return fail_io(metrics, "read");
-    if (ftruncate(descriptor, length) != 0 || fseek(metrics->file, length, SEEK_SET) != 0) return fail_io(metrics, "shorten");
-    if (length == 0 && (fputs(HEADER, metrics->file) < 0 || fflush(metrics->file) != 0)) return fail_io(metrics, "write");
-    return DR_OK;
+    struct stat about;
+    if (stat(metrics->path, &about) != 0 || about.st_size == 0) DR_TRY(write_header(metrics->path));
+    FILE *file = fopen(metrics->path, "re");
+    if (!file) return fail_io(metrics, "open");
+    dr_status status = keep_lines(metrics, file, step);
+    fclose(file);
+    DR_TRY(status);
+    metrics->file = fopen(metrics->path, "ae");
+    return metrics->file ? DR_OK : fail_io(metrics, "open");
 }
 
 dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics) {
     char path[PATH_MAX];
     *metrics = (dr_metrics){0};
-    if (snprintf(path, sizeof path, "%s/metrics.csv", folder) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/%s", folder, FILE_NAME) >= (int)sizeof path)
         return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", folder);
     DR_TRY(dr_copy_string(path, &metrics->path));
     dr_status status = open_at(metrics, step);
@@ -67,24 +195,46 @@ dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics)
     return status;
 }
 
-/* ",number", or only the comma where there is nothing to tell. */
-static void print_cell(FILE *file, bool present, const char *format, double number) {
-    fputc(',', file);
-    if (present) dr_print(file, format, number);
+/* ---- writing -------------------------------------------------------------------------------------------------------- */
+
+enum { LONGEST_CELL = DR_NUMBER_SIZE };
+
+/* A cell's text, or "" where there is nothing to tell. */
+static void print_cell(char cell[LONGEST_CELL], bool present, const char *format, double number) {
+    cell[0] = '\0';
+    if (present) dr_format(cell, LONGEST_CELL, format, number);
+}
+
+/* An editor that saved the file, or whoever removed it, has left the run with one that nobody finds: what stands there now is
+ * gone on with. */
+static dr_status find_again(dr_metrics *metrics, int64_t step) {
+    struct stat opened, named;
+    bool same = fstat(fileno(metrics->file), &opened) == 0 && stat(metrics->path, &named) == 0 &&
+                opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+    if (same) return DR_OK;
+    fclose(metrics->file);
+    metrics->file = NULL;
+    return open_at(metrics, step);
 }
 
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation) {
-    FILE *file = metrics->file;
-    bool is_text = !isnan(progress->bits_per_byte);
-    dr_print(file, "%lld,%.17g", (long long)progress->step, progress->loss);
-    print_cell(file, is_text, "%.6g", progress->bits_per_byte);
-    dr_print(file, ",%.6g,%.6g,%.6g,%.3f,%lld", progress->learning_rate, progress->gradient_norm, progress->tokens_per_second,
-             progress->seconds, (long long)progress->skipped);
-    print_cell(file, evaluation != NULL, "%.17g", evaluation ? evaluation->loss : 0);
-    print_cell(file, evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
-    print_cell(file, evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);
-    fputc('\n', file);
-    if (fflush(file) != 0 || ferror(file)) return fail_io(metrics, "write");
+    char cells[DR_METRICS_COLUMNS][LONGEST_CELL];
+    DR_TRY(find_again(metrics, progress->step - 1));
+    snprintf(cells[0], LONGEST_CELL, "%lld", (long long)progress->step);
+    print_cell(cells[1], true, "%.17g", progress->loss);
+    print_cell(cells[2], !isnan(progress->bits_per_byte), "%.6g", progress->bits_per_byte);
+    print_cell(cells[3], true, "%.6g", progress->learning_rate);
+    print_cell(cells[4], true, "%.6g", progress->gradient_norm);
+    print_cell(cells[5], true, "%.6g", progress->tokens_per_second);
+    print_cell(cells[6], true, "%.3f", progress->seconds);
+    snprintf(cells[7], LONGEST_CELL, "%lld", (long long)progress->skipped);
+    print_cell(cells[8], evaluation != NULL, "%.17g", evaluation ? evaluation->loss : 0);
+    print_cell(cells[9], evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
+    print_cell(cells[10], evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);
+    for (int i = 0; i < metrics->columns; i++)
+        fprintf(metrics->file, "%s%s", i > 0 ? "," : "", metrics->column[i] < 0 ? "" : cells[metrics->column[i]]);
+    fputc('\n', metrics->file);
+    if (fflush(metrics->file) != 0 || ferror(metrics->file)) return fail_io(metrics, "write");
     return DR_OK;
 }
 

@@ -2,17 +2,26 @@
 #ifndef DR_TRAIN_METRICS_H
 #define DR_TRAIN_METRICS_H
 
+#include "formats/folder.h"
 #include "train/task.h"
 
 #include <stdio.h>
 
+enum { DR_METRICS_COLUMNS = 11, DR_MOST_METRICS_COLUMNS = 64 };
+
 typedef struct {
     FILE *file;
     char *path;
+    int columns;                         /* of the file */
+    int column[DR_MOST_METRICS_COLUMNS]; /* which of ours stands in each; -1: somebody else's, left empty */
 } dr_metrics;
 
-/* Opens or makes FOLDER/metrics.csv, drops lines of steps after `step` and a last line that a kill cut short, and locks it
- * against other processes until it is closed. DR_ERROR_IO, also if another process trains in the folder. */
+/* Writes a file without steps among the first files of a run. */
+dr_status dr_metrics_begin(dr_folder *change);
+/* Opens or makes FOLDER/metrics.csv to go on after `step`. Lines of later steps and a last line that a kill cut short go: the
+ * run makes them again. Everything else stays; added columns stay empty from here on, Windows line ends become plain ones. A
+ * file that cannot be gone on with (a column missing, a line that is no step, steps out of order) is refused,
+ * DR_ERROR_FORMAT, and not touched. */
 dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics);
 /* One line, flushed. evaluation: NULL if there was none at this step. */
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation);

@@ -1,11 +1,13 @@
-/* Making a run from settings, or from the folder of an earlier one. A new run writes its first checkpoint before its first
- * step: a folder that cannot be written is found at once, and a kill at any later moment leaves something to resume. */
+/* Making a run from settings, or from the folder of an earlier one. All that can be found out about a new run in memory is
+ * found out before its folder is made; then its first checkpoint is written before its first step: a folder that cannot be
+ * written is found at once, and a kill at any later moment leaves something to resume. */
 #include "train/run.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
 #include "formats/folder.h"
+#include "train/trial.h"
 
 #include <errno.h>
 #include <math.h>
@@ -30,15 +32,15 @@ static dr_status copy_options(const dr_train_options *options, dr_train_options 
     return DR_OK;
 }
 
-/* Folder and options that are all at their defaults; to be filled. */
-static dr_status begin(const char *folder, dr_run **run) {
+/* A run whose options are all at their defaults, and that has no folder; to be filled. */
+static dr_status begin(dr_run **run) {
     void *memory;
     *run = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_run), "a run", &memory));
     dr_run *made = memory;
     made->position = (dr_run_position){.held_out = NAN, .accuracy = NAN};
-    dr_status status = dr_copy_string(folder, &made->folder);
-    if (status == DR_OK) status = dr_train_options_create(&made->options);
+    made->lock = dr_run_lock_none();
+    dr_status status = dr_train_options_create(&made->options);
     if (status != DR_OK)
         dr_run_destroy(made);
     else
@@ -60,29 +62,56 @@ static dr_status make_optimizer(dr_run *run) {
     return dr_optimizer_create(run->model, &settings, &run->optimizer);
 }
 
-dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
+dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, dr_run **run) {
     dr_run *made;
     dr_model_config config;
     dr_status status;
     *run = NULL;
-    if (access(folder, F_OK) == 0) DR_TRY(dr_folder_recover(folder));
-    if (dr_checkpoint_exists(folder))
-        return dr_fail(DR_ERROR_ARGUMENT, "%s holds a run already: resume it, or choose another folder", folder);
-    DR_TRY(begin(folder, &made));
+    DR_TRY(begin(&made));
     DR_GO(copy_options(options, made->options));
     DR_GO(make_corpus_path_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     made->position.fingerprint = made->task->fingerprint;
     DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
+    DR_GO(dr_trial_fits(backend, &config));
     DR_GO(dr_model_create(backend, &config, (uint64_t)dr_setting_integer(made->options, DR_SET_SEED), &made->model));
     DR_GO(make_optimizer(made));
-    if (made->task->ops->publish) DR_GO(made->task->ops->publish(made->task, folder));
-    DR_GO(dr_checkpoint_write(folder, made->options, made->optimizer, &made->position));
-    DR_GO(dr_metrics_open(folder, 0, &made->metrics));
+    DR_GO(dr_trial_run(made));
     *run = made;
     return DR_OK;
 done:
     dr_run_destroy(made);
+    return status;
+}
+
+/* What a new run's folder has beside its checkpoint. */
+static dr_status write_first_files(const void *context, dr_folder *change) {
+    const dr_task *task = context;
+    DR_TRY(dr_metrics_begin(change));
+    return task->ops->publish ? task->ops->publish(task, change) : DR_OK;
+}
+
+/* Gives a prepared run its folder. */
+static dr_status settle(dr_run *run, const char *folder) {
+    DR_TRY(dr_copy_string(folder, &run->folder));
+    DR_TRY(dr_run_folder_claim(run->folder, &run->lock));
+    dr_status status =
+        dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, write_first_files, run->task);
+    if (status == DR_OK) status = dr_metrics_open(run->folder, 0, &run->metrics);
+    if (status != DR_OK) dr_run_folder_give_back(&run->lock);
+    return status;
+}
+
+dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
+    dr_run *made;
+    *run = NULL;
+    DR_TRY(dr_run_folder_check(folder));
+    DR_TRY(dr_run_prepare(backend, options, &made));
+    dr_status status = settle(made, folder);
+    if (status == DR_OK)
+        *run = made;
+    else
+        dr_run_destroy(made);
     return status;
 }
 
@@ -114,34 +143,53 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
     return DR_OK;
 }
 
+/* The folder must hold a run; nothing is changed in one that does not. */
+static dr_status check_holds_run(const char *folder) {
+    if (access(folder, F_OK) != 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, dr_system_text(errno));
+    DR_TRY(dr_folder_recover(folder));
+    if (dr_checkpoint_exists(folder)) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: it has no settings.json", folder);
+}
+
+/* Whether model, optimizer, settings and data are of one run. */
+static dr_status check_agreement(const dr_run *run) {
+    const dr_model_config *config = dr_model_get_config(run->model);
+    const dr_run_position *position = &run->position;
+    if (config->vocabulary != run->task->vocabulary)
+        return dr_fail(DR_ERROR_FORMAT, "%s: the model's vocabulary of %lld ids is not that of its settings, %lld", run->folder,
+                       (long long)config->vocabulary, (long long)run->task->vocabulary);
+    DR_TRY(dr_train_check_model(run->options, config, run->folder));
+    if (position->fingerprint != run->task->fingerprint)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "the corpus %s is not the text that the run began with: put that back, or begin a new run",
+                       dr_setting_text(run->options, DR_SET_CORPUS));
+    if (position->step > run->schedule.steps)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "steps is %lld, but the run in %s has done %lld already: give more, or leave it as it is",
+                       (long long)run->schedule.steps, run->folder, (long long)position->step);
+    return DR_OK;
+}
+
 dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run) {
     dr_run *made;
     dr_status status;
     *run = NULL;
-    if (access(folder, F_OK) != 0)
-        return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, dr_system_text(errno));
-    DR_TRY(dr_folder_recover(folder));
-    if (!dr_checkpoint_exists(folder))
-        return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: it has no settings.json", folder);
-    DR_TRY(begin(folder, &made));
+    DR_TRY(check_holds_run(folder));
+    DR_TRY(begin(&made));
+    DR_GO(dr_copy_string(folder, &made->folder));
+    DR_GO(dr_run_lock_take(made->folder, &made->lock));
+    DR_GO(check_holds_run(folder)); /* now that nobody writes there */
     DR_GO(dr_train_options_read(made->options, folder));
+    int64_t steps = dr_setting_integer(made->options, DR_SET_STEPS);
     if (changes) DR_GO(apply_changes(changes, made->options));
     DR_GO(make_corpus_path_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     DR_GO(dr_model_load(backend, folder, &made->model));
     DR_GO(make_optimizer(made));
+    if (steps != made->schedule.steps) made->earlier_steps = steps;
     DR_GO(dr_checkpoint_read(folder, made->optimizer, &made->position));
-    if (dr_model_get_config(made->model)->vocabulary != made->task->vocabulary) {
-        status = dr_fail(DR_ERROR_FORMAT, "%s: the model's vocabulary of %lld ids is not that of its settings, %lld", folder,
-                         (long long)dr_model_get_config(made->model)->vocabulary, (long long)made->task->vocabulary);
-        goto done;
-    }
-    if (made->position.fingerprint != made->task->fingerprint) {
-        status = dr_fail(DR_ERROR_ARGUMENT,
-                         "the corpus %s is not the text that the run began with: put that back, or begin a new run",
-                         dr_setting_text(made->options, DR_SET_CORPUS));
-        goto done;
-    }
+    DR_GO(check_agreement(made));
     DR_GO(dr_metrics_open(folder, made->position.step, &made->metrics));
     *run = made;
     return DR_OK;
@@ -152,6 +200,22 @@ done:
 
 dr_model *dr_run_model(dr_run *run) {
     return run->model;
+}
+
+/* What other steps than before do to a run that has done some: the schedule is a function of step and steps. */
+static void describe_schedule(const dr_run *run, char *text, size_t size) {
+    dr_schedule earlier = run->schedule;
+    int64_t next = run->position.step + 1;
+    earlier.steps = run->earlier_steps;
+    int used =
+        dr_format(text, size, "steps: %lld instead of %lld, so the learning rate falls over all %lld: step %lld has %.3g",
+                  (long long)run->schedule.steps, (long long)earlier.steps, (long long)run->schedule.steps, (long long)next,
+                  dr_schedule_rate(&run->schedule, next));
+    if (next <= earlier.steps)
+        dr_format(text + used, size - (size_t)used, ", not %.3g", dr_schedule_rate(&earlier, next));
+    else
+        dr_format(text + used, size - (size_t)used, ", after %.3g at the end of the run before",
+                  dr_schedule_rate(&earlier, earlier.steps));
 }
 
 void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context) {
@@ -171,15 +235,20 @@ void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *
              dr_backend_threads(backend));
     line(context, text);
     run->task->ops->describe(run->task, line, context);
-    if (run->position.step == 0) return;
-    snprintf(text, sizeof text, "resumed after step %lld of %lld", (long long)run->position.step,
-             (long long)run->schedule.steps);
+    if (run->position.step > 0) {
+        snprintf(text, sizeof text, "resumed after step %lld of %lld", (long long)run->position.step,
+                 (long long)run->schedule.steps);
+        line(context, text);
+    }
+    if (run->earlier_steps == 0 || run->position.step == 0 || run->position.step == run->schedule.steps) return;
+    describe_schedule(run, text, sizeof text);
     line(context, text);
 }
 
 void dr_run_destroy(dr_run *run) {
     if (!run) return;
     dr_metrics_close(&run->metrics);
+    dr_run_lock_release(&run->lock);
     dr_optimizer_destroy(run->optimizer);
     dr_model_destroy(run->model);
     if (run->task) run->task->ops->destroy(run->task);

@@ -4,10 +4,12 @@
 
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/run_folder.h"
 #include "train/schedule.h"
 
 struct dr_run {
-    char *folder;
+    char *folder; /* NULL: it is kept nowhere, and can only be measured */
+    dr_run_lock lock;
     dr_train_options *options;
     dr_task *task;
     dr_model *model;
@@ -15,6 +17,7 @@ struct dr_run {
     dr_schedule schedule;
     dr_metrics metrics;
     dr_run_position position;
+    int64_t earlier_steps; /* of the schedule before a resumed run was given others; else 0 */
 };
 
 #endif

@@ -54,7 +54,7 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
         INTEGER("value_size", "0", 0, 1e5, MODEL, "of a head; 0: key_size times the expansion of the rule's family"),
     [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 256, mqar 128", -1, 1e7, MODEL,
                                     "width of the MLP; -1: 8/3 of hidden, rounded up to a multiple of 256; 0: no MLP"),
-    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4", 0, 64, MODEL,
+    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4", 0, 16, MODEL,
                                  "width of the short convolution; 0: none; auto: as the rule's family has it"),
     [DR_SET_TIED] = BOOLEAN("tied", "true", MODEL, "the head is the embedding"),
     [DR_SET_OUTPUT_GATE] = BOOLEAN("output_gate", "auto", MODEL, "of the mixer; auto: as the rule's family has it"),
@@ -69,7 +69,7 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_CONV_INITIALIZER_RANGE] = REAL("conv_initializer_range", "0", 0, 10, MODEL,
                                            "short convolutions are uniform within it at first; 0: as linear weights"),
 
-    [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 2147483647, RECALL, "token ids, more than seq_len"),
+    [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 16777216, RECALL, "token ids, more than seq_len"),
     [DR_SET_PAIRS] = INTEGER("pairs", "4", 1, 1e6, RECALL, "keys with their values; 4 tokens of seq_len each"),
     [DR_SET_LEAST_PAIRS] =
         INTEGER("least_pairs", "0", 0, 1e6, RECALL,

@@ -3,6 +3,7 @@
 #ifndef DR_TRAIN_TASK_H
 #define DR_TRAIN_TASK_H
 
+#include "formats/folder.h"
 #include "train/settings.h"
 
 typedef struct {
@@ -18,8 +19,8 @@ typedef struct {
      * many bytes of text its targets are, 0 if they are not text. */
     dr_status (*batch)(dr_task *, int64_t step, dr_batch *batch, int64_t *bytes);
     dr_status (*evaluate)(dr_task *, dr_model *model, dr_evaluation *evaluation);
-    /* Writes what the user needs beside the model into the folder of a new run; NULL: nothing. */
-    dr_status (*publish)(const dr_task *, const char *folder);
+    /* Writes what the user needs beside the model among the first files of a run; NULL: nothing. */
+    dr_status (*publish)(const dr_task *, dr_folder *change);
     void (*describe)(const dr_task *, void (*line)(void *context, const char *text), void *context);
     void (*destroy)(dr_task *);
 } dr_task_operations;
@@ -27,7 +28,9 @@ typedef struct {
 struct dr_task {
     const dr_task_operations *ops;
     int64_t vocabulary;
-    uint64_t fingerprint; /* of data that lies outside of the run folder: a resumed run must find the same */
+    int64_t sequences, rows, targets; /* of the largest batch */
+    bool selects;                     /* targets are at positions, not all rows */
+    uint64_t fingerprint;             /* of data that lies outside of the run folder: a resumed run must find the same */
 };
 
 /* The task that the settings name. */

@@ -7,7 +7,6 @@
 #include "data/windows.h"
 #include "evaluate/score.h"
 #include "formats/file.h"
-#include "formats/folder.h"
 #include "train/task.h"
 
 #include <limits.h>
@@ -46,29 +45,22 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
     return DR_OK;
 }
 
-/* FOLDER/held_out/00000-NAME and so on, in the order of the corpus. */
-static dr_status publish(const dr_task *task, const char *folder) {
+/* held_out/00000-NAME and so on, in the order of the corpus. */
+static dr_status publish(const dr_task *task, dr_folder *change) {
     const language *self = (const language *)task;
     const dr_documents *held_out = &self->split.held_out;
-    char path[PATH_MAX], name[NAME_MAX + 1];
-    if (snprintf(path, sizeof path, "%s/held_out", folder) >= (int)sizeof path)
-        return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", folder);
-    dr_folder *change;
-    DR_TRY(dr_folder_begin(path, &change));
+    char name[NAME_MAX + 1];
+    DR_TRY(dr_folder_subfolder(change, "held_out"));
     for (int64_t i = 0; i < held_out->count; i++) {
         const dr_document *document = &held_out->at[i];
         const char *slash = strrchr(document->name, '/');
-        snprintf(name, sizeof name, "%05lld-%.200s", (long long)i, slash ? slash + 1 : document->name);
+        snprintf(name, sizeof name, "held_out/%05lld-%.200s", (long long)i, slash ? slash + 1 : document->name);
         dr_file file;
         dr_file_create(dr_folder_path(change, name), &file);
         dr_file_write(&file, document->text, (size_t)document->bytes);
-        dr_status status = dr_file_finish(&file);
-        if (status != DR_OK) {
-            dr_folder_abandon(change);
-            return status;
-        }
+        DR_TRY(dr_file_finish(&file));
     }
-    return dr_folder_commit(change);
+    return DR_OK;
 }
 
 static void describe(const dr_task *task, void (*line)(void *context, const char *text), void *context) {
@@ -131,6 +123,8 @@ dr_status dr_task_language_model_create(const dr_train_options *options, dr_task
     DR_GO(dr_split_create(self->corpus, seed, &self->split));
     DR_GO(dr_windows_create(&self->split.training, self->length, seed, &self->windows));
     DR_GO(allocate(self));
+    self->task.sequences = self->batch;
+    self->task.rows = self->task.targets = self->batch * self->length;
     *task = &self->task;
     return DR_OK;
 done:

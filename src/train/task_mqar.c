@@ -135,6 +135,8 @@ dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task) {
     DR_GO(dr_mqar_create(&self->shape, &self->mqar));
     DR_GO(set_mixture(options, self));
     DR_GO(allocate(self));
+    self->task.sequences = self->batch, self->task.rows = self->batch * self->shape.length;
+    self->task.targets = self->batch * self->shape.pairs, self->task.selects = true;
     *task = &self->task;
     return DR_OK;
 done:

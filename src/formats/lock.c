@@ -1,0 +1,42 @@
+/* Locks by flock, which the kernel drops when the last descriptor of the holder is closed. Between opening and locking a file
+ * its holder before may have removed or renamed it: then a lock on it says nothing, and the name is opened again. */
+#include "formats/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool dr_lock_stands(int descriptor, const char *path) {
+    struct stat held, named;
+    return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
+/* Closes the descriptor and keeps errno. */
+static void drop(int descriptor) {
+    int why = errno;
+    close(descriptor);
+    errno = why;
+}
+
+static int lock(int descriptor) {
+    int locked;
+    do locked = flock(descriptor, LOCK_EX | LOCK_NB);
+    while (locked != 0 && errno == EINTR);
+    return locked;
+}
+
+int dr_lock_take(const char *path) {
+    for (;;) {
+        int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        if (descriptor < 0) return -1;
+        if (lock(descriptor) != 0) {
+            drop(descriptor);
+            return -1;
+        }
+        if (dr_lock_stands(descriptor, path)) return descriptor;
+        drop(descriptor);
+    }
+}

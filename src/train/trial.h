@@ -1,0 +1,15 @@
+/* Whether a run can run, found out in memory, before anything is written. */
+#ifndef DR_TRAIN_TRIAL_H
+#define DR_TRAIN_TRIAL_H
+
+#include <deltarule/train.h>
+
+/* DR_ERROR_MEMORY, with both numbers, if a model of this configuration and its optimizer are more than there is. */
+dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config);
+/* Plans the memory of a step, and makes the gradient of a few tokens: DR_ERROR_MEMORY, or what the backend says that cannot
+ * compute the model. Changes no parameter. */
+dr_status dr_trial_run(dr_run *run);
+/* Bytes of parameters, gradient and optimizer, of a step, and of the copies that a checkpoint is written from. */
+int64_t dr_trial_bytes(const dr_run *run);
+
+#endif
