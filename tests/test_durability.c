@@ -84,17 +84,53 @@ static void test_order(void **state) {
     must(dr_folder_commit(change));
     int at = EXPECT(0, parent);     /* the name of the outer folder */
     at = EXPECT(at, "sync outer/"); /* and of the inner one */
-    at = EXPECT(at, "sync a");      /* each file when it is finished */
-    at = EXPECT(at, "sync b");
-    at = EXPECT(at, "sync a", "sync b"); /* once more, whoever wrote it */
-    at = EXPECT(at, "sync .new/");       /* their names */
-    at = EXPECT(at, "rename .new");      /* published */
+    at = EXPECT(at, "sync a", "sync b");
+    at = EXPECT(at, "sync .new/");  /* their names */
+    at = EXPECT(at, "rename .new"); /* published */
     at = EXPECT(at, "sync inner/");
     at = EXPECT(at, "rename a", "rename b"); /* only now the old files may go */
     at = EXPECT(at, "sync inner/");
     assert_int_equal(at, notes);
     assert_holds("outer/inner/a", "one");
     assert_holds("outer/inner/b", "two");
+}
+
+/* A file by itself: its content, then its name. */
+static void test_order_of_one_file(void **state) {
+    (void)state;
+    dr_file file;
+    scratch_write("alone/file", "old", 3);
+    notes = 0;
+    must(dr_file_create(scratch_path("alone/file"), &file));
+    must(dr_file_write(&file, "new", 3));
+    must(dr_file_finish(&file));
+    int at = EXPECT(0, "sync .file.new-0");
+    at = EXPECT(at, "sync alone/");
+    assert_int_equal(at, notes);
+    assert_holds("alone/file", "new");
+}
+
+/* Files in a folder of a change, which moves as one: they and their names are on the disk before it does. */
+static void test_order_of_a_subfolder(void **state) {
+    (void)state;
+    dr_folder *change;
+    must(dr_folder_begin(scratch_path("with"), &change));
+    must(dr_folder_subfolder(change, "below"));
+    notes = 0;
+    write_file(change, "below/a", "one");
+    must(dr_folder_commit(change));
+    int at = EXPECT(0, "sync .a.new-0");
+    at = EXPECT(at, "sync below/"); /* the name of a */
+    at = EXPECT(at, "sync below/");
+    at = EXPECT(at, "sync .new/"); /* the name of the folder */
+    EXPECT(at, "rename .new");
+    assert_holds("with/below/a", "one");
+    must(dr_folder_begin(scratch_path("with"), &change));
+    must(dr_folder_subfolder(change, "given-up"));
+    write_file(change, "given-up/a", "one");
+    dr_folder_abandon(change);
+    scratch_remove(scratch_path("with/below"));
+    assert_int_equal(rmdir(scratch_path("with")), 0); /* nothing is left of it */
 }
 
 /* Another writer published a change while this one was being prepared, and was killed before it had moved its files. It came
@@ -132,6 +168,8 @@ static void test_readers_finish_a_commit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_order_of_one_file),
+        cmocka_unit_test(test_order_of_a_subfolder),
         cmocka_unit_test(test_another_writers_commit_is_finished_first),
         cmocka_unit_test(test_readers_finish_a_commit),
     };
