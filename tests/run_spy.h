@@ -80,13 +80,11 @@ static dr_status spy_rms_norm_forward(dr_backend *backend, const dr_rms_norm *no
     return spy_true->rms_norm_forward(backend, norm, x, weight, gate, y);
 }
 
-static dr_status spy_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                        const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                        void *workspace) {
-    spy.recurrence = *recurrence;
-    spy.rule = *recurrence->rule;
+static dr_status spy_recurrence_forward(const dr_plan *plan, const dr_call *call) {
+    spy.recurrence = plan->recurrence;
+    spy.rule = plan->rule;
     spy.recurrence.rule = &spy.rule;
-    return spy_true->recurrence_forward(backend, recurrence, inputs, initial, o, final, saved, workspace);
+    return spy_true->recurrence_forward(plan, call);
 }
 
 static dr_status spy_sum_squares(dr_backend *backend, int64_t count, const void *x, double *sum) {

@@ -32,6 +32,9 @@ typedef struct {
      * of an element, which later decays and erasures shrink. A, K, P and all gradients keep the backend's type; value_size must
      * be even. DR_ERROR_UNSUPPORTED except on the CPU backend. */
     bool bf16_state;
+    /* A plan's bound on the tokens of a sequence, for which memory is planned; 0: the rows. The functions that take boundaries
+     * here in layout find it themselves and do not read it. */
+    int64_t longest;
 } dr_recurrence;
 
 typedef struct {

@@ -5,6 +5,7 @@
 #endif
 #include "backends/reference/reference.h"
 #include "base/error.h"
+#include "ops/plan_make.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,13 +14,14 @@
 typedef struct {
     const char *name;
     dr_status (*open)(const dr_backend_options *options, dr_backend **backend);
+    dr_backend (*imagine)(const dr_backend_options *options);
 } entry;
 
 static const entry entries[] = {
-    {"reference", dr_reference_open},
-    {"cpu", dr_cpu_open},
+    {"reference", dr_reference_open, dr_reference_imagine},
+    {"cpu", dr_cpu_open, dr_cpu_imagine},
 #ifdef DR_BUILD_CUDA
-    {"cuda", dr_cuda_open},
+    {"cuda", dr_cuda_open, dr_cuda_imagine},
 #endif
 };
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
@@ -46,6 +48,21 @@ dr_status dr_backend_open(const char *name, const dr_backend_options *options, d
     for (int i = 0; i < ENTRIES; i++)
         if (strcmp(entries[i].name, name) == 0) return entries[i].open(options, backend);
     return fail_unknown(name);
+}
+
+dr_status dr_recurrence_saved(const char *backend, const dr_backend_options *options, const dr_recurrence *recurrence,
+                              dr_saved_size *saved) {
+    if (!backend || !saved)
+        return dr_fail(DR_ERROR_ARGUMENT, "the size of what is saved takes the name of a backend and a place for the size");
+    for (int i = 0; i < ENTRIES; i++) {
+        if (strcmp(entries[i].name, backend) != 0) continue;
+        dr_backend imagined = entries[i].imagine(options);
+        dr_plan plan;
+        DR_TRY(dr_plan_make_any(&imagined, recurrence, &plan));
+        *saved = plan.saved;
+        return DR_OK;
+    }
+    return fail_unknown(backend);
 }
 
 void dr_backend_close(dr_backend *backend) {

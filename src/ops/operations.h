@@ -9,7 +9,7 @@
 #ifndef DR_OPS_OPERATIONS_H
 #define DR_OPS_OPERATIONS_H
 
-#include <deltarule/recurrence.h>
+#include "ops/plan.h"
 
 typedef struct {
     int64_t rows, in, out;
@@ -83,6 +83,8 @@ typedef struct dr_operations {
     const char *name;
     dr_dtype dtype;
     bool bf16_state; /* whether recurrences may have it */
+    bool device;     /* memory is not the host's, and work goes to streams */
+    bool pools;      /* whether decoding takes slots */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);
@@ -182,23 +184,19 @@ typedef struct dr_operations {
     /* parameter, m, v [count] updated in place */
     dr_status (*adamw)(dr_backend *, const dr_adamw *, int64_t count, const void *gradient, void *parameter, void *m, void *v);
 
-    /* the recurrence: as in recurrence.h, called with checked arguments */
-    dr_status (*recurrence_plan)(dr_backend *, const dr_recurrence *, dr_recurrence_memory *memory);
-    dr_status (*recurrence_forward)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_states *initial, void *o,
-                                    const dr_mutable_states *final, void *saved, void *workspace);
-    dr_status (*recurrence_backward)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_states *initial,
-                                     const void *saved, const void *d_o, const dr_states *d_final,
-                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
-    dr_status (*recurrence_decode)(dr_backend *, const dr_recurrence *, const dr_inputs *, const dr_mutable_states *states,
-                                   void *o, void *workspace);
-    /* NULL where there are no pools of states */
-    dr_status (*recurrence_decode_slots)(dr_backend *, const dr_recurrence *, const dr_slots *, const dr_inputs *,
-                                         const dr_mutable_states *states, void *o, void *workspace);
+    /* The recurrence. A plan comes with recurrence and calls filled in and checked; recurrence_plan fills in memory, saved and
+     * engine, or refuses with DR_ERROR_UNSUPPORTED. Calls come with checked arguments (ops/plan.c); where memory is the host's,
+     * with boundaries in int64. */
+    dr_status (*recurrence_plan)(dr_plan *);
+    dr_status (*recurrence_forward)(const dr_plan *, const dr_call *);
+    dr_status (*recurrence_backward)(const dr_plan *, const dr_call *);
+    dr_status (*recurrence_decode)(const dr_plan *, const dr_call *);
     /* tokens from one saved state to the next, and the saved states; both NULL where a forward saves none */
-    int64_t (*recurrence_chunk)(const dr_backend *, const dr_recurrence *);
-    dr_status (*recurrence_boundary)(dr_backend *, const dr_recurrence *, const void *saved, int64_t sequence, int64_t boundary,
+    int64_t (*recurrence_chunk)(const dr_plan *);
+    dr_status (*recurrence_boundary)(const dr_plan *, const dr_call *, int64_t sequence, int64_t boundary,
                                      const dr_mutable_states *states);
-    int (*recurrence_kernel)(const dr_backend *, const dr_recurrence *, bool decode, char *text, size_t size);
+    int (*recurrence_kernel)(const dr_plan *, bool decode, char *text, size_t size);
+    void (*recurrence_path)(const dr_plan *, bool packed, dr_stage, dr_stage_path *);
 } dr_operations;
 
 struct dr_backend {

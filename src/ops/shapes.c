@@ -119,12 +119,13 @@ static dr_status check_counts(const dr_recurrence *recurrence) {
     return DR_OK;
 }
 
-dr_status dr_recurrence_check(const dr_recurrence *recurrence) {
+static dr_status check_rule(const dr_recurrence *recurrence) {
     if (!recurrence) return dr_fail(DR_ERROR_ARGUMENT, "the recurrence is missing");
-    const dr_recurrence *r = recurrence;
-    if (!r->rule) return dr_fail(DR_ERROR_ARGUMENT, "the recurrence has no rule");
-    DR_TRY(dr_rule_check(r->rule));
-    DR_TRY(dr_layout_check(&r->layout));
+    if (!recurrence->rule) return dr_fail(DR_ERROR_ARGUMENT, "the recurrence has no rule");
+    return dr_rule_check(recurrence->rule);
+}
+
+static dr_status check_options(const dr_recurrence *r) {
     if (r->key_heads < 1 || r->value_heads < 1 || r->key_size < 1 || r->value_size < 1)
         return dr_fail(DR_ERROR_ARGUMENT,
                        "key heads %lld, value heads %lld, key size %lld, value size %lld: each must be at least 1",
@@ -143,4 +144,32 @@ dr_status dr_recurrence_check(const dr_recurrence *recurrence) {
                        (long long)r->value_size);
     if (r->chunk < 0) return dr_fail(DR_ERROR_ARGUMENT, "chunk %lld is below 0; 0 plans it", (long long)r->chunk);
     return check_counts(r);
+}
+
+dr_status dr_recurrence_check(const dr_recurrence *recurrence) {
+    DR_TRY(check_rule(recurrence));
+    DR_TRY(dr_layout_check(&recurrence->layout));
+    return check_options(recurrence);
+}
+
+/* That so many sequences of at most `longest` tokens can have so many rows. */
+static dr_status check_longest(const dr_recurrence *r) {
+    const dr_layout *layout = &r->layout;
+    if (r->longest < 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "longest %lld is below 0; 0 bounds sequences by the rows", (long long)r->longest);
+    int64_t most;
+    if (r->longest > 0 && dr_product((int64_t[]){layout->sequences, r->longest}, 2, &most) && most < layout->rows)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld sequences of at most %lld tokens cannot have %lld rows",
+                       (long long)layout->sequences, (long long)r->longest, (long long)layout->rows);
+    return DR_OK;
+}
+
+dr_status dr_recurrence_check_bounds(const dr_recurrence *recurrence) {
+    DR_TRY(check_rule(recurrence));
+    dr_layout whole = recurrence->layout; /* one sequence: lengths may be any */
+    whole.cu_seqlens = NULL;
+    if (whole.sequences >= 1) whole.sequences = 1;
+    DR_TRY(dr_layout_check(&whole));
+    DR_TRY(check_longest(recurrence));
+    return check_options(recurrence);
 }

@@ -34,4 +34,7 @@ int64_t dr_layout_longest(const dr_layout *layout);
 /* DR_ERROR_ARGUMENT unless the rule, the layout, the sizes and the options are right, and every tensor is countable. */
 dr_status dr_recurrence_check(const dr_recurrence *recurrence);
 
+/* The same of a recurrence whose calls say where sequences begin: cu_seqlens is not read. */
+dr_status dr_recurrence_check_bounds(const dr_recurrence *recurrence);
+
 #endif

@@ -33,6 +33,7 @@
 #define dr_reference_recurrence_backward   plain_float_backward
 #define dr_reference_recurrence_decode     plain_float_decode
 #define dr_reference_recurrence_kernel     plain_float_kernel
+#define dr_reference_recurrence_path       plain_float_path
 #define double float
 
 #include "backends/reference/recurrence.c"
@@ -52,6 +53,7 @@ dr_backend *plain_float_backend(void) {
         .recurrence_backward = plain_float_backward,
         .recurrence_decode = plain_float_decode,
         .recurrence_kernel = plain_float_kernel,
+        .recurrence_path = plain_float_path,
     };
     static dr_backend backend = {.ops = &table, .isa = "float", .threads = 1};
     return &backend;

@@ -76,6 +76,7 @@ static const dr_operations operations = {
     .recurrence_chunk = dr_cpu_recurrence_chunk,
     .recurrence_boundary = dr_cpu_recurrence_boundary,
     .recurrence_kernel = dr_cpu_recurrence_kernel,
+    .recurrence_path = dr_cpu_recurrence_path,
 };
 
 /* The kernels that the options name, or the best that the machine has. */
@@ -95,6 +96,11 @@ static dr_status choose_kernels(const char *isa, dr_cpu_features features, const
         return DR_OK;
     }
     return dr_fail(DR_ERROR_ARGUMENT, "there is no instruction set \"%s\": it is one of portable, avx2, avx512", isa);
+}
+
+dr_backend dr_cpu_imagine(const dr_backend_options *options) {
+    (void)options; /* what is saved is the same for every instruction set */
+    return (dr_backend){.ops = &operations, .isa = dr_cpu_kernels_portable.name, .threads = 1};
 }
 
 dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {

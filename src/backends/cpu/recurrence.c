@@ -22,8 +22,33 @@ static const dr_cpu_recurrence_kernels *kernels_of(const dr_backend *backend) {
     return &dr_cpu_recurrence_kernels_portable;
 }
 
-static int threads_for(const dr_backend *backend, int64_t tasks) {
-    return tasks < backend->threads ? (int)(tasks > 1 ? tasks : 1) : backend->threads;
+/* What a plan keeps: the plans of its calls, which lack the boundaries only. */
+typedef struct {
+    const dr_cpu_recurrence_kernels *kernels;
+    dr_cpu_plan plan, decode;
+    size_t forward_bytes, backward_bytes, decode_bytes; /* of a thread's chunk */
+    bool twice;                                         /* there is room for a backward in two passes */
+} cpu_engine;
+_Static_assert(sizeof(cpu_engine) <= DR_PLAN_ENGINE_BYTES, "a plan has no room for what the CPU keeps of it");
+
+static const cpu_engine *engine_of(const dr_plan *plan) {
+    return (const cpu_engine *)(const void *)&plan->engine;
+}
+
+/* The plan of a call: with where its sequences begin. */
+static dr_cpu_plan plan_of_call(const dr_plan *plan, const dr_call *call) {
+    dr_cpu_plan own = engine_of(plan)->plan;
+    own.layout = dr_call_layout(plan, call);
+    return own;
+}
+
+static int threads_of(const dr_plan *plan, const dr_call *call) {
+    return call->threads > 0 ? call->threads : plan->backend->threads;
+}
+
+/* Threads of a region of so many tasks. */
+static int threads_for(int threads, int64_t tasks) {
+    return tasks < threads ? (int)(tasks > 1 ? tasks : 1) : threads;
 }
 
 static int64_t tasks_of(const dr_cpu_plan *plan) {
@@ -32,26 +57,26 @@ static int64_t tasks_of(const dr_cpu_plan *plan) {
 
 /* Time of a task for each of so many blocks of value columns of each task, against one for all of them on a thread of its own:
  * a quarter of the work is the keys' and is done for each block. */
-static double block_time(const dr_backend *backend, const dr_cpu_plan *plan, int64_t blocks) {
-    const int64_t rounds = (tasks_of(plan) * blocks + backend->threads - 1) / backend->threads;
+static double block_time(int threads, const dr_cpu_plan *plan, int64_t blocks) {
+    const int64_t rounds = (tasks_of(plan) * blocks + threads - 1) / threads;
     return (double)rounds * (0.25 + 0.75 / (double)blocks);
 }
 
 /* The number of blocks that ends first. */
-static int64_t best_blocks(const dr_backend *backend, const dr_cpu_plan *plan) {
+static int64_t best_blocks(int threads, const dr_cpu_plan *plan) {
     int64_t best = 1;
     for (int64_t blocks = 2; blocks <= dr_cpu_most_blocks(plan); blocks++)
-        if (block_time(backend, plan, blocks) < block_time(backend, plan, best)) best = blocks;
+        if (block_time(threads, plan, blocks) < block_time(threads, plan, best)) best = blocks;
     return best;
 }
 
 /* Blocks of value columns of each task of a forward, where there are more threads than tasks. A matrix scan is too dear for
  * that, and a diagonal scan that is carried in place must not be made twice. */
-static int64_t forward_blocks(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call) {
+static int64_t forward_blocks(int threads, const dr_cpu_plan *plan, const dr_cpu_call *call) {
     const void *scan = call->initial ? call->initial->at[DR_STATE_A] : NULL;
     const bool in_place = scan && call->final && call->final->at[DR_STATE_A] == scan;
-    if (tasks_of(plan) >= backend->threads || plan->matrix || in_place) return 1;
-    return best_blocks(backend, plan);
+    if (tasks_of(plan) >= threads || plan->matrix || in_place) return 1;
+    return best_blocks(threads, plan);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -63,9 +88,10 @@ static size_t chunk_bytes(const dr_cpu_plan *plan, dr_cpu_chunk_use use) {
     return arena.used;
 }
 
-/* The chunk of the calling thread: the workspace holds one a thread. */
-static void lay_own_chunk(const dr_cpu_plan *plan, dr_cpu_chunk_use use, void *workspace, size_t bytes, dr_cpu_chunk *chunk) {
-    dr_arena arena = {.block = (char *)workspace + (size_t)omp_get_thread_num() * bytes};
+/* The chunk of a thread: the workspace holds one for each. */
+static void lay_chunk(const dr_cpu_plan *plan, dr_cpu_chunk_use use, void *workspace, int thread, size_t bytes,
+                      dr_cpu_chunk *chunk) {
+    dr_arena arena = {.block = (char *)workspace + (size_t)thread * bytes};
     dr_cpu_chunk_lay(plan, use, &arena, chunk);
 }
 
@@ -88,16 +114,76 @@ static int64_t slots_of(const dr_cpu_plan *plan) {
     return plan->layout.rows / dr_cpu_segment(plan) + plan->layout.sequences;
 }
 
-static void lay_saved(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_call *call) {
-    size_t slots = (size_t)slots_of(plan);
-    size_t states = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->value_size;
-    call->saved_states = dr_arena_take(arena, states * sizeof(float));
-    if (plan->rule->scan == DR_SCAN_DIAGONAL)
-        call->saved_scan = dr_arena_take(arena, slots * (size_t)(plan->key_heads * plan->key_size) * sizeof(float));
-    size_t matrices = slots * (size_t)(plan->value_heads * plan->key_size) * (size_t)plan->key_size;
-    if (plan->matrix) call->saved_matrix = dr_arena_take(arena, matrices * sizeof(float));
-    size_t updates = (size_t)(plan->layout.rows * plan->steps) * (size_t)(plan->value_heads * plan->value_size);
-    if (plan->chunkwise && plan->erases) call->saved_updates = dr_arena_take(arena, updates * sizeof(float));
+/* The parts of what a forward saves: bytes of each slot, and of each row. */
+enum { SAVED_STATES, SAVED_SCAN, SAVED_MATRIX, SAVED_UPDATES, SAVED_PARTS };
+
+static size_t bytes_of_saved(const dr_cpu_plan *plan, int part) {
+    const size_t HV = (size_t)plan->value_heads, K = (size_t)plan->key_size, V = (size_t)plan->values;
+    switch (part) {
+    case SAVED_STATES:
+        return HV * K * V * sizeof(float);
+    case SAVED_SCAN:
+        return plan->rule->scan == DR_SCAN_DIAGONAL ? (size_t)plan->key_heads * K * sizeof(float) : 0;
+    case SAVED_MATRIX:
+        return plan->matrix ? HV * K * K * sizeof(float) : 0;
+    default:
+        return plan->chunkwise && plan->erases ? (size_t)plan->steps * HV * V * sizeof(float) : 0;
+    }
+}
+
+static dr_saved_size saved_size(const dr_cpu_plan *plan) {
+    dr_saved_size size = {.segment = dr_cpu_segment(plan)};
+    dr_arena padding = {0};
+    for (int part = 0; part < SAVED_PARTS; part++) {
+        const size_t bytes = bytes_of_saved(plan, part);
+        if (bytes > 0) dr_arena_take(&padding, 1);
+        *(part == SAVED_UPDATES ? &size.per_row : &size.per_segment) += bytes;
+    }
+    size.fixed = padding.used;
+    return size;
+}
+
+/* Of each part where it begins, NULL: it is not there. */
+static void lay_saved(const dr_cpu_plan *plan, void *saved, char *part[SAVED_PARTS]) {
+    dr_arena arena = {.block = saved};
+    for (int i = 0; i < SAVED_PARTS; i++) {
+        const size_t bytes = bytes_of_saved(plan, i), count = (size_t)(i == SAVED_UPDATES ? plan->layout.rows : slots_of(plan));
+        part[i] = bytes > 0 ? dr_arena_take(&arena, bytes * count) : NULL;
+    }
+}
+
+static void find_saved(const dr_cpu_plan *plan, void *saved, dr_cpu_call *call) {
+    char *part[SAVED_PARTS];
+    lay_saved(plan, saved, part);
+    call->saved_states = (float *)(void *)part[SAVED_STATES];
+    call->saved_scan = (float *)(void *)part[SAVED_SCAN];
+    call->saved_matrix = (float *)(void *)part[SAVED_MATRIX];
+    call->saved_updates = (float *)(void *)part[SAVED_UPDATES];
+}
+
+/* Zeros in the slots that no sequence uses, and behind each part: what is saved has no byte that nobody wrote. */
+static void pad_saved(const dr_plan *plan, const dr_cpu_plan *own, char *saved) {
+    char *part[SAVED_PARTS + 1], *const end = saved + plan->memory.saved;
+    lay_saved(own, saved, part);
+    part[SAVED_PARTS] = end;
+    for (int64_t i = 0; i < own->layout.sequences; i++) {
+        const int64_t tokens = dr_layout_begin(&own->layout, i + 1) - dr_layout_begin(&own->layout, i),
+                      each = dr_cpu_segment(own);
+        const int64_t used = dr_cpu_first_slot(own, i) + tokens / each + (tokens % each > 0);
+        const int64_t next = i + 1 < own->layout.sequences ? dr_cpu_first_slot(own, i + 1) : slots_of(own);
+        for (int k = 0; k < SAVED_UPDATES; k++) {
+            const size_t bytes = bytes_of_saved(own, k);
+            if (part[k] && next > used) memset(part[k] + (size_t)used * bytes, 0, (size_t)(next - used) * bytes);
+        }
+    }
+    for (int k = 0; k < SAVED_PARTS; k++) {
+        if (!part[k]) continue;
+        const size_t count = (size_t)(k == SAVED_UPDATES ? own->layout.rows : slots_of(own));
+        char *behind = part[k] + bytes_of_saved(own, k) * count, *next = end;
+        for (int j = SAVED_PARTS; j > k; j--)
+            if (part[j]) next = part[j];
+        memset(behind, 0, (size_t)(next - behind));
+    }
 }
 
 /* Whether a backward may go in two passes: nothing but the state is carried from chunk to chunk, and no parameter's gradient is
@@ -116,54 +202,64 @@ static void lay_kept_states(const dr_cpu_plan *plan, dr_arena *arena, dr_cpu_cal
 
 /* Blocks of value columns of the first pass of a backward, 0: it has one pass only. The first is some 0.45 of the work of the
  * second, whose tasks are segments. */
-static int64_t backward_blocks(const dr_backend *backend, const dr_cpu_plan *plan, const dr_input_gradients *wanted) {
+static int64_t backward_blocks(int threads, const dr_cpu_plan *plan, const dr_input_gradients *wanted) {
     const int64_t tasks = tasks_of(plan);
-    if (tasks == 0 || tasks >= backend->threads || !passes_twice(plan, wanted)) return 0;
+    if (tasks == 0 || tasks >= threads || !passes_twice(plan, wanted)) return 0;
     const int64_t segments = slots_of(plan) / plan->layout.sequences;
     if (segments < 2) return 0;
-    const int64_t blocks = best_blocks(backend, plan), rounds = (tasks * segments + backend->threads - 1) / backend->threads;
-    return 0.45 * block_time(backend, plan, blocks) + (double)rounds / (double)segments < 1 ? blocks : 0;
+    const int64_t blocks = best_blocks(threads, plan), rounds = (tasks * segments + threads - 1) / threads;
+    return 0.45 * block_time(threads, plan, blocks) + (double)rounds / (double)segments < 1 ? blocks : 0;
 }
 
-dr_status dr_cpu_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    dr_arena saved = {0}, sums = {0};
+dr_status dr_cpu_recurrence_plan(dr_plan *plan) {
+    cpu_engine *engine = (cpu_engine *)(void *)&plan->engine;
+    const size_t threads = (size_t)plan->backend->threads;
+    engine->kernels = kernels_of(plan->backend);
+    dr_cpu_recurrence_make_plan(&plan->recurrence, false, &engine->plan);
+    dr_cpu_recurrence_make_plan(&plan->recurrence, true, &engine->decode);
+    engine->forward_bytes = chunk_bytes(&engine->plan, DR_CHUNK_FORWARD);
+    engine->backward_bytes = chunk_bytes(&engine->plan, DR_CHUNK_BACKWARD);
+    engine->decode_bytes = chunk_bytes(&engine->decode, DR_CHUNK_DECODE);
+    engine->twice = backward_blocks(plan->backend->threads, &engine->plan, NULL) > 0;
+    dr_arena sums = {0};
     dr_cpu_call call = {0};
-    lay_saved(&plan, &saved, &call);
-    lay_partial_sums(&plan, NULL, &sums, &call);
-    if (backward_blocks(backend, &plan, NULL) > 0) lay_kept_states(&plan, &sums, &call);
-    size_t threads = (size_t)backend->threads;
-    *memory = (dr_recurrence_memory){
-        .forward = threads * chunk_bytes(&plan, DR_CHUNK_FORWARD),
-        .backward = threads * chunk_bytes(&plan, DR_CHUNK_BACKWARD) + sums.used,
-        .saved = saved.used,
+    lay_partial_sums(&engine->plan, NULL, &sums, &call);
+    if (engine->twice) lay_kept_states(&engine->plan, &sums, &call);
+    plan->saved = saved_size(&engine->plan);
+    plan->memory = (dr_recurrence_memory){
+        .forward = threads * engine->forward_bytes,
+        .backward = threads * engine->backward_bytes + sums.used,
+        .saved = dr_saved_bytes(&plan->saved, plan->recurrence.layout.rows, plan->recurrence.layout.sequences),
+        .decode = threads * engine->decode_bytes,
     };
-    dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    memory->decode = threads * chunk_bytes(&plan, DR_CHUNK_DECODE);
     return DR_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_cpu_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                    const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                    void *workspace) {
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    dr_cpu_call call = {.inputs = inputs, .initial = initial, .o = o, .final = final};
-    if (saved) lay_saved(&plan, &(dr_arena){.block = saved}, &call);
-    const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    const int64_t blocks = forward_blocks(backend, &plan, &call), tasks = tasks_of(&plan);
-    size_t bytes = chunk_bytes(&plan, DR_CHUNK_FORWARD);
-#pragma omp parallel for schedule(static) num_threads(threads_for(backend, tasks *blocks))
+dr_status dr_cpu_recurrence_forward(const dr_plan *plan, const dr_call *given) {
+    const cpu_engine *engine = engine_of(plan);
+    const dr_cpu_plan own = plan_of_call(plan, given);
+    dr_cpu_call call = {.inputs = given->inputs, .initial = given->initial, .o = given->o, .final = given->final};
+    if (given->saved) {
+        find_saved(&own, given->saved, &call);
+        pad_saved(plan, &own, given->saved);
+    }
+    const int most = threads_of(plan, given);
+    const int64_t blocks = forward_blocks(most, &own, &call), tasks = tasks_of(&own);
+    const int threads = threads_for(most, tasks * blocks);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < tasks * blocks; i++) {
-        dr_cpu_plan block;
+        dr_cpu_plan part;
+        const dr_cpu_plan *block = &own;
         dr_cpu_chunk chunk;
-        dr_cpu_plan_block(&plan, blocks, i % blocks, &block);
-        lay_own_chunk(&block, DR_CHUNK_FORWARD, workspace, bytes, &chunk);
+        if (blocks > 1) {
+            dr_cpu_plan_block(&own, blocks, i % blocks, &part);
+            block = &part;
+        }
+        lay_chunk(block, DR_CHUNK_FORWARD, given->workspace, omp_get_thread_num(), engine->forward_bytes, &chunk);
         const int64_t task = i / blocks;
-        kernels->forward(&block, &call, &chunk, task / plan.key_heads, task % plan.key_heads);
+        engine->kernels->forward(block, &call, &chunk, task / own.key_heads, task % own.key_heads);
     }
     return DR_OK;
 }
@@ -196,23 +292,24 @@ static int64_t sequence_of(const dr_cpu_plan *plan, int64_t slot) {
     return low;
 }
 
-static void backward_twice(const dr_backend *backend, const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t blocks,
-                           void *workspace, size_t bytes) {
-    const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
+static void backward_twice(const cpu_engine *engine, const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t blocks,
+                           void *workspace, int threads) {
+    const dr_cpu_recurrence_kernels *kernels = engine->kernels;
     const int64_t heads = plan->key_heads, carried = tasks_of(plan) * blocks, segments = slots_of(plan) * heads;
     dr_cpu_call carrying = *call;
     carrying.d_inputs = NULL; /* which it does not write */
-#pragma omp parallel num_threads(backend->threads)
+#pragma omp parallel num_threads(threads)
     {
         dr_cpu_chunk chunk;
+        const int thread = omp_get_thread_num();
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < carried; i++) {
             dr_cpu_plan block;
             dr_cpu_plan_block(plan, blocks, i % blocks, &block);
-            lay_own_chunk(&block, DR_CHUNK_BACKWARD, workspace, bytes, &chunk);
+            lay_chunk(&block, DR_CHUNK_BACKWARD, workspace, thread, engine->backward_bytes, &chunk);
             kernels->carry(&block, &carrying, &chunk, i / blocks / heads, i / blocks % heads);
         }
-        lay_own_chunk(plan, DR_CHUNK_BACKWARD, workspace, bytes, &chunk);
+        lay_chunk(plan, DR_CHUNK_BACKWARD, workspace, thread, engine->backward_bytes, &chunk);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < segments; i++) {
             const int64_t slot = i / heads, sequence = sequence_of(plan, slot);
@@ -221,92 +318,102 @@ static void backward_twice(const dr_backend *backend, const dr_cpu_plan *plan, c
     }
 }
 
-dr_status dr_cpu_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    dr_cpu_call call = {
-        .inputs = inputs, .initial = initial, .d_o = d_o, .d_final = d_final, .d_inputs = d_inputs, .d_initial = d_initial};
-    lay_saved(&plan, &(dr_arena){.block = (char *)saved}, &call);
-    size_t bytes = chunk_bytes(&plan, DR_CHUNK_BACKWARD);
-    dr_arena sums = {.block = (char *)workspace + (size_t)backend->threads * bytes};
-    lay_partial_sums(&plan, d_inputs, &sums, &call);
-    const int64_t blocks = backward_blocks(backend, &plan, d_inputs);
+dr_status dr_cpu_recurrence_backward(const dr_plan *plan, const dr_call *given) {
+    const cpu_engine *engine = engine_of(plan);
+    const dr_cpu_plan own = plan_of_call(plan, given);
+    dr_cpu_call call = {.inputs = given->inputs,
+                        .initial = given->initial,
+                        .d_o = given->d_o,
+                        .d_final = given->d_final,
+                        .d_inputs = given->d_inputs,
+                        .d_initial = given->d_initial};
+    find_saved(&own, given->saved, &call);
+    const int most = threads_of(plan, given);
+    dr_arena sums = {.block = (char *)given->workspace + (size_t)plan->backend->threads * engine->backward_bytes};
+    lay_partial_sums(&own, given->d_inputs, &sums, &call);
+    const int64_t blocks = engine->twice ? backward_blocks(most, &own, given->d_inputs) : 0;
     if (blocks > 0) {
-        lay_kept_states(&plan, &sums, &call);
-        backward_twice(backend, &plan, &call, blocks, workspace, bytes);
+        lay_kept_states(&own, &sums, &call);
+        backward_twice(engine, &own, &call, blocks, given->workspace, most);
         return DR_OK;
     }
-    const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    const int64_t tasks = tasks_of(&plan);
-#pragma omp parallel num_threads(threads_for(backend, tasks))
+    const int64_t tasks = tasks_of(&own);
+    const int threads = threads_for(most, tasks);
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
         dr_cpu_chunk chunk;
-        lay_own_chunk(&plan, DR_CHUNK_BACKWARD, workspace, bytes, &chunk);
+        lay_chunk(&own, DR_CHUNK_BACKWARD, given->workspace, omp_get_thread_num(), engine->backward_bytes, &chunk);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < tasks; i++) kernels->backward(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < tasks; i++)
+            engine->kernels->backward(&own, &call, &chunk, i / own.key_heads, i % own.key_heads);
     }
-    sum_parameters(&plan, &call);
+    sum_parameters(&own, &call);
     return DR_OK;
 }
 
-dr_status dr_cpu_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                   const dr_mutable_states *states, void *o, void *workspace) {
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, true, &plan);
-    dr_cpu_call call = {.inputs = inputs, .o = o, .final = states};
-    const dr_cpu_recurrence_kernels *kernels = kernels_of(backend);
-    const int64_t heads = plan.layout.sequences * plan.value_heads, keys = plan.layout.sequences * plan.key_heads;
-    const int threads = threads_for(backend, heads);
+dr_status dr_cpu_recurrence_decode(const dr_plan *plan, const dr_call *given) {
+    const cpu_engine *engine = engine_of(plan);
+    const dr_cpu_plan *own = &engine->decode;
+    const dr_cpu_call call = {.inputs = given->inputs, .o = given->o, .final = given->states};
+    const int64_t heads = own->layout.sequences * own->value_heads, keys = own->layout.sequences * own->key_heads;
+    const int threads = threads_for(threads_of(plan, given), heads);
     /* A is shared by the value heads of a key head: where these go to several threads, it moves on once all have read it */
     const bool whole = keys >= threads;
-    const int64_t scans = !whole && plan.rule->scan == DR_SCAN_DIAGONAL ? keys : 0, unit = whole ? plan.group : 1;
-    size_t bytes = chunk_bytes(&plan, DR_CHUNK_DECODE);
-#pragma omp parallel num_threads(threads)
+    const int64_t scans = !whole && own->rule->scan == DR_SCAN_DIAGONAL ? keys : 0, unit = whole ? own->group : 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
         dr_cpu_chunk chunk;
         const int64_t self = omp_get_thread_num(), all = omp_get_num_threads();
-        lay_own_chunk(&plan, DR_CHUNK_DECODE, workspace, bytes, &chunk);
-        kernels->decode(&plan, &call, &chunk, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit, whole);
+        lay_chunk(own, DR_CHUNK_DECODE, given->workspace, (int)self, engine->decode_bytes, &chunk);
+        engine->kernels->decode(own, &call, &chunk, heads / unit * self / all * unit, heads / unit * (self + 1) / all * unit,
+                                whole);
 #pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < scans; i++) kernels->decode_scan(&plan, &call, &chunk, i / plan.key_heads, i % plan.key_heads);
+        for (int64_t i = 0; i < scans; i++)
+            engine->kernels->decode_scan(own, &call, &chunk, i / own->key_heads, i % own->key_heads);
     }
     return DR_OK;
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-int64_t dr_cpu_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence) {
-    (void)backend;
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
-    return dr_cpu_segment(&plan);
+int64_t dr_cpu_recurrence_chunk(const dr_plan *plan) {
+    return dr_cpu_segment(&engine_of(plan)->plan);
 }
 
 static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to) {
     if (saved && to) memcpy(to, saved + slot * count, (size_t)count * sizeof(float));
 }
 
-dr_status dr_cpu_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                     int64_t boundary, const dr_mutable_states *states) {
-    (void)backend;
-    dr_cpu_plan plan;
-    dr_cpu_recurrence_make_plan(recurrence, false, &plan);
+dr_status dr_cpu_recurrence_boundary(const dr_plan *plan, const dr_call *given, int64_t sequence, int64_t boundary,
+                                     const dr_mutable_states *states) {
+    const dr_cpu_plan *own = &engine_of(plan)->plan;
     dr_cpu_call call = {0};
-    lay_saved(&plan, &(dr_arena){.block = (char *)saved}, &call);
-    const int64_t slot = dr_cpu_first_slot(&plan, sequence) + boundary;
-    const int64_t HV = plan.value_heads, K = plan.key_size;
-    copy_slot(call.saved_states, slot, HV * K * plan.value_size, states->at[DR_STATE_S]);
-    copy_slot(call.saved_scan, slot, plan.key_heads * K, states->at[DR_STATE_A]);
+    find_saved(own, given->saved, &call);
+    const int64_t begin = given->boundaries.at ? dr_boundaries_at(&given->boundaries, sequence)
+                                               : own->layout.rows / own->layout.sequences * sequence;
+    const int64_t slot = begin / dr_cpu_segment(own) + sequence + boundary, HV = own->value_heads, K = own->key_size;
+    copy_slot(call.saved_states, slot, HV * K * own->value_size, states->at[DR_STATE_S]);
+    copy_slot(call.saved_scan, slot, own->key_heads * K, states->at[DR_STATE_A]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_K]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_P]);
     return DR_OK;
 }
 
-int dr_cpu_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {
-    if (decode) return snprintf(text, size, "cpu decode %s", backend->isa);
-    if (recurrence->path == DR_PATH_RECURRENT) return snprintf(text, size, "cpu recurrent %s", backend->isa);
-    return snprintf(text, size, "cpu chunkwise %s chunk %lld", backend->isa, (long long)dr_cpu_chunk_length(recurrence, false));
+/* ---- what runs ------------------------------------------------------------------------------------------------------- */
+
+int dr_cpu_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
+    const char *isa = plan->backend->isa;
+    if (decode) return snprintf(text, size, "cpu decode %s", isa);
+    if (plan->recurrence.path == DR_PATH_RECURRENT) return snprintf(text, size, "cpu recurrent %s", isa);
+    return snprintf(text, size, "cpu chunkwise %s chunk %lld", isa, (long long)dr_cpu_chunk_length(&plan->recurrence, false));
+}
+
+void dr_cpu_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
+    (void)packed;
+    const bool chunkwise = engine_of(plan)->plan.chunkwise, decode = stage == DR_STAGE_DECODE;
+    *path = (dr_stage_path){.storage = DR_F32, .parts = 1, .chunk = dr_cpu_chunk_length(&plan->recurrence, decode)};
+    const char *engine = decode ? "decode" : chunkwise ? "chunkwise" : "recurrent";
+    if (stage != DR_STAGE_DECODE && !chunkwise) path->chunk = 1;
+    snprintf(path->instance, sizeof path->instance, "%s %s", engine, plan->backend->isa);
 }

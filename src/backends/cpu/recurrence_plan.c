@@ -146,7 +146,8 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
     if (plan->block > DR_BLOCK_TOKENS) plan->block = DR_BLOCK_TOKENS;
     plan->chunk = dr_cpu_chunk_length(recurrence, decode);
     plan->segment = segment_length(recurrence, plan);
-    int64_t longest = at_least_one(decode ? 1 : dr_layout_longest(&plan->layout));
+    plan->segment_tokens = plan->segment * plan->chunk;
+    const int64_t longest = decode ? 1 : recurrence->longest;
     if (plan->chunk > longest) plan->chunk = longest;
     plan_reads(plan);
     plan_inputs(recurrence, plan);

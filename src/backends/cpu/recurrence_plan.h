@@ -1,4 +1,4 @@
-/* What one call of the recurrence works with: sizes and flags that follow from the descriptor, and the memory of one chunk.
+/* What a call of the recurrence works with: sizes and flags that follow from the descriptor, and the memory of one chunk.
  *
  * A chunk is C tokens of one sequence, N = steps C rows. Its buffers hold one key head and, in turn, each of its value heads.
  * Every matrix of it has rows of `pitch` floats, of which the first `width` (a multiple of 16) take part in the arithmetic and
@@ -32,10 +32,11 @@ typedef struct {
     int64_t key_size, key_width, key_pitch, value_size, value_width, value_pitch;
     int64_t value_first, values; /* of a head's values in the tensors, the value_size from value_first on belong to this plan */
     bool chunkwise;
-    int64_t chunk;   /* tokens a chunk */
-    int64_t segment; /* chunks from one saved state to the next */
-    int64_t block;   /* tokens of a block of rows, see isa/recurrence_prepare.c */
-    int64_t steps;   /* rows a token */
+    int64_t chunk;          /* tokens a chunk, none longer than the longest sequence */
+    int64_t segment;        /* chunks from one saved state to the next */
+    int64_t segment_tokens; /* tokens from one to the next, whatever the longest sequence is */
+    int64_t block;          /* tokens of a block of rows, see isa/recurrence_prepare.c */
+    int64_t steps;          /* rows a token */
     bool step_axis;
     /* rows with a read: how many a token; the i-th of a chunk is row erase_first + i erase_stride */
     int64_t erases, erase_first, erase_stride;
@@ -166,7 +167,7 @@ typedef struct {
 
 typedef enum { DR_CHUNK_FORWARD, DR_CHUNK_BACKWARD, DR_CHUNK_DECODE } dr_cpu_chunk_use;
 
-/* The only place where chunk length and blocks are chosen. */
+/* The only place where chunk length and blocks are chosen; recurrence->longest bounds the sequences. */
 void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan);
 
 /* The plan of block i of so many blocks of value columns, at most dr_cpu_most_blocks: after a forward of each, all is done.
@@ -181,7 +182,7 @@ void dr_cpu_chunk_lay(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *a
 
 /* Tokens from one saved state to the next. */
 static inline int64_t dr_cpu_segment(const dr_cpu_plan *plan) {
-    return plan->segment * plan->chunk;
+    return plan->segment_tokens;
 }
 
 /* Where the states before each segment of a sequence are saved: slots of different sequences never meet, without a table. */

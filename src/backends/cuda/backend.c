@@ -114,6 +114,8 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
 static const dr_operations operations = {
     .name = "cuda",
     .dtype = DR_F32,
+    .device = true,
+    .pools = true,
     .allocate = dr_cuda_allocate,
     .free = dr_cuda_free,
     .zero = dr_cuda_zero,
@@ -132,11 +134,23 @@ static const dr_operations operations = {
     .recurrence_forward = dr_cuda_recurrence_forward,
     .recurrence_backward = dr_cuda_recurrence_backward,
     .recurrence_decode = dr_cuda_recurrence_decode,
-    .recurrence_decode_slots = dr_cuda_recurrence_decode_slots,
     .recurrence_chunk = dr_cuda_recurrence_chunk,
     .recurrence_boundary = dr_cuda_recurrence_boundary,
     .recurrence_kernel = dr_cuda_recurrence_kernel,
+    .recurrence_path = dr_cuda_recurrence_path,
 };
+
+/* Hopper's kernels unless the options say otherwise; what is saved depends on no other property of a device. */
+dr_backend dr_cuda_imagine(const dr_backend_options *options) {
+    static const dr_cuda sm_90a = {.major = 9, .hopper = true, .processors = 132, .shared_limit = 232448},
+                         sm_80 = {.major = 8, .processors = 108, .shared_limit = 166912};
+    const bool older = options && options->isa && !strcmp(options->isa, "sm_80");
+    return (dr_backend){.ops = &operations,
+                        .isa = older ? "sm_80" : "sm_90a",
+                        .threads = 1,
+                        .storage = options ? options->dtype : DR_F32,
+                        .state = (void *)(older ? &sm_80 : &sm_90a)};
+}
 
 dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) {
     const dr_backend_options chosen = options ? *options : (dr_backend_options){0};

@@ -49,84 +49,100 @@ static dr_status choose(const dr_backend *backend, const dr_recurrence *recurren
     return recurrence->path == DR_PATH_CHUNKWISE ? status : DR_OK;
 }
 
-dr_status dr_cuda_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    const engine *chosen;
-    DR_TRY(choose(backend, recurrence, &chosen));
-    *memory = (dr_recurrence_memory){0};
-    DR_TRY(dr_cuda_decode_plan(backend, recurrence, memory));
-    return chosen->plan(backend, recurrence, memory);
+/* What a call is about: the plan's, with where its sequences begin. */
+static dr_status recurrence_of(const dr_plan *plan, const dr_call *call, dr_recurrence *recurrence) {
+    *recurrence = plan->recurrence;
+    if (call->boundaries.at && (call->boundaries.device || call->boundaries.dtype != DR_I64))
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend cuda takes boundaries as I64 in host memory");
+    recurrence->layout.cu_seqlens = call->boundaries.at;
+    return DR_OK;
 }
 
-dr_status dr_cuda_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                     const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                     void *workspace) {
-    const dr_states from = initial ? *initial : (dr_states){{NULL}};
-    const dr_mutable_states to = final ? *final : (dr_mutable_states){{NULL}};
+dr_status dr_cuda_recurrence_plan(dr_plan *plan) {
     const engine *chosen;
+    DR_TRY(choose(plan->backend, &plan->recurrence, &chosen));
+    plan->memory = (dr_recurrence_memory){0};
+    plan->saved = (dr_saved_size){.segment = 1};
+    DR_TRY(dr_cuda_decode_plan(plan->backend, &plan->recurrence, &plan->memory));
+    return chosen->plan(plan->backend, &plan->recurrence, &plan->memory);
+}
+
+dr_status dr_cuda_recurrence_forward(const dr_plan *plan, const dr_call *call) {
+    const dr_states from = call->initial ? *call->initial : (dr_states){{NULL}};
+    const dr_mutable_states to = call->final ? *call->final : (dr_mutable_states){{NULL}};
+    const engine *chosen;
+    dr_recurrence recurrence;
     int before;
-    DR_TRY(choose(backend, recurrence, &chosen));
-    DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = chosen->forward(backend, recurrence, inputs, &from, o, &to, saved, workspace);
+    DR_TRY(recurrence_of(plan, call, &recurrence));
+    DR_TRY(choose(plan->backend, &recurrence, &chosen));
+    DR_TRY(dr_cuda_enter(plan->backend, &before));
+    dr_status status =
+        chosen->forward(plan->backend, &recurrence, call->inputs, &from, call->o, &to, call->saved, call->workspace);
     dr_cuda_leave(before);
     return status;
 }
 
-dr_status dr_cuda_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                      const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                      const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    const dr_states from = initial ? *initial : (dr_states){{NULL}}, d_from = d_final ? *d_final : (dr_states){{NULL}};
-    const dr_mutable_states d_to = d_initial ? *d_initial : (dr_mutable_states){{NULL}};
+dr_status dr_cuda_recurrence_backward(const dr_plan *plan, const dr_call *call) {
+    const dr_states from = call->initial ? *call->initial : (dr_states){{NULL}};
+    const dr_states d_from = call->d_final ? *call->d_final : (dr_states){{NULL}};
+    const dr_mutable_states d_to = call->d_initial ? *call->d_initial : (dr_mutable_states){{NULL}};
     const engine *chosen;
+    dr_recurrence recurrence;
     int before;
-    DR_TRY(choose(backend, recurrence, &chosen));
-    DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = chosen->backward(backend, recurrence, inputs, &from, saved, d_o, &d_from, d_inputs, &d_to, workspace);
+    DR_TRY(recurrence_of(plan, call, &recurrence));
+    DR_TRY(choose(plan->backend, &recurrence, &chosen));
+    DR_TRY(dr_cuda_enter(plan->backend, &before));
+    dr_status status = chosen->backward(plan->backend, &recurrence, call->inputs, &from, call->saved, call->d_o, &d_from,
+                                        call->d_inputs, &d_to, call->workspace);
     dr_cuda_leave(before);
     return status;
 }
 
-dr_status dr_cuda_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                    const dr_mutable_states *states, void *o, void *workspace) {
-    return dr_cuda_recurrence_decode_slots(backend, recurrence, NULL, inputs, states, o, workspace);
-}
-
-/* slots NULL: sequence i has slot i. */
-dr_status dr_cuda_recurrence_decode_slots(dr_backend *backend, const dr_recurrence *recurrence, const dr_slots *slots,
-                                          const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace) {
+dr_status dr_cuda_recurrence_decode(const dr_plan *plan, const dr_call *call) {
     int before;
-    DR_TRY(check(recurrence));
-    DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = dr_cuda_decode(backend, recurrence, slots, inputs, states, o, workspace);
+    DR_TRY(dr_cuda_enter(plan->backend, &before));
+    dr_status status =
+        dr_cuda_decode(plan->backend, &plan->recurrence, call->slots, call->inputs, call->states, call->o, call->workspace);
     dr_cuda_leave(before);
     return status;
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-int64_t dr_cuda_recurrence_chunk(const dr_backend *backend, const dr_recurrence *recurrence) {
+int64_t dr_cuda_recurrence_chunk(const dr_plan *plan) {
     const engine *chosen;
-    return choose(backend, recurrence, &chosen) == DR_OK && chosen != &recurrent ? dr_cuda_chunkwise_chunk(backend, recurrence)
-                                                                                 : dr_cuda_recurrent_chunk(recurrence);
+    const dr_recurrence *recurrence = &plan->recurrence;
+    return choose(plan->backend, recurrence, &chosen) == DR_OK && chosen != &recurrent
+               ? dr_cuda_chunkwise_chunk(plan->backend, recurrence)
+               : dr_cuda_recurrent_chunk(recurrence);
 }
 
-dr_status dr_cuda_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                                      int64_t boundary, const dr_mutable_states *states) {
+dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *call, int64_t sequence, int64_t boundary,
+                                      const dr_mutable_states *states) {
     const engine *chosen;
+    dr_recurrence recurrence;
     int before;
-    DR_TRY(choose(backend, recurrence, &chosen));
-    DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = chosen->boundary(backend, recurrence, saved, sequence, boundary, states);
+    DR_TRY(recurrence_of(plan, call, &recurrence));
+    DR_TRY(choose(plan->backend, &recurrence, &chosen));
+    DR_TRY(dr_cuda_enter(plan->backend, &before));
+    dr_status status = chosen->boundary(plan->backend, &recurrence, call->saved, sequence, boundary, states);
     dr_cuda_leave(before);
     return status;
 }
 
-int dr_cuda_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
-                              size_t size) {
+int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
     const engine *chosen;
+    const dr_backend *backend = plan->backend;
     const char *storage = dr_dtype_name(backend->storage);
     if (decode) return snprintf(text, size, "cuda decode %s %s", backend->isa, storage);
-    const dr_status status = choose(backend, recurrence, &chosen);
-    if (status == DR_OK && chosen == &widened) return dr_cuda_widened_kernel(backend, recurrence, text, size);
-    if (status == DR_OK && chosen == &chunkwise) return dr_cuda_chunkwise_kernel(backend, recurrence, text, size);
+    const dr_status status = choose(backend, &plan->recurrence, &chosen);
+    if (status == DR_OK && chosen == &widened) return dr_cuda_widened_kernel(backend, &plan->recurrence, text, size);
+    if (status == DR_OK && chosen == &chunkwise) return dr_cuda_chunkwise_kernel(backend, &plan->recurrence, text, size);
     return snprintf(text, size, "cuda recurrent %s %s", backend->isa, storage);
+}
+
+void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
+    (void)packed;
+    *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = dr_cuda_recurrence_chunk(plan), .parts = 1};
+    dr_cuda_recurrence_kernel(plan, stage == DR_STAGE_DECODE, path->instance, sizeof path->instance);
 }

@@ -53,7 +53,13 @@ static const dr_operations operations = {
     .recurrence_backward = dr_reference_recurrence_backward,
     .recurrence_decode = dr_reference_recurrence_decode,
     .recurrence_kernel = dr_reference_recurrence_kernel,
+    .recurrence_path = dr_reference_recurrence_path,
 };
+
+dr_backend dr_reference_imagine(const dr_backend_options *options) {
+    (void)options;
+    return (dr_backend){.ops = &operations, .isa = "double", .threads = 1};
+}
 
 dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend) {
     (void)options;

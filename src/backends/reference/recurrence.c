@@ -53,17 +53,18 @@ static size_t workspace_bytes(const dr_recurrence *recurrence, int64_t tokens, i
 
 /* States that a backward keeps: before each step of the longest sequence, and the last. */
 static int64_t states_kept(const dr_recurrence *recurrence) {
-    return dr_layout_longest(&recurrence->layout) * dr_rule_steps(recurrence->rule) + 1;
+    return recurrence->longest * dr_rule_steps(recurrence->rule) + 1;
 }
 
-dr_status dr_reference_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    (void)backend;
-    int64_t tokens = dr_layout_longest(&recurrence->layout), states = states_kept(recurrence), bytes;
+dr_status dr_reference_recurrence_plan(dr_plan *plan) {
+    const dr_recurrence *recurrence = &plan->recurrence;
+    int64_t tokens = recurrence->longest, states = states_kept(recurrence), bytes;
     int64_t sizes[] = {states, recurrence->key_size, recurrence->value_size, sizeof(double)};
     if (!dr_product(sizes, 4, &bytes))
         return dr_fail(DR_ERROR_ARGUMENT, "the states of a sequence of %lld tokens are more than can be addressed",
                        (long long)tokens);
-    *memory = (dr_recurrence_memory){
+    plan->saved = (dr_saved_size){.segment = 1};
+    plan->memory = (dr_recurrence_memory){
         .forward = workspace_bytes(recurrence, tokens, 1),
         .backward = workspace_bytes(recurrence, tokens, states),
         .saved = 0,
@@ -122,10 +123,8 @@ static void matrix_backward(const dr_reference_head *head, const dr_states *init
     store_state(head->d_matrix, at, count, d_initial->at[kind]);
 }
 
-dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                          const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                          void *workspace) {
-    (void)backend, (void)saved;
+static void forward(const dr_recurrence *recurrence, const dr_inputs *inputs, const dr_states *initial, void *o,
+                    const dr_mutable_states *final, void *workspace) {
     int64_t K = recurrence->key_size, V = recurrence->value_size;
     int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
     bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
@@ -134,7 +133,7 @@ dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurren
     dr_reference_head head = {.recurrence = recurrence, .inputs = inputs};
     dr_reference_scratch scratch;
     dr_arena arena = {.block = workspace};
-    lay_out(&arena, recurrence, dr_layout_longest(&recurrence->layout), 1, &head, &scratch);
+    lay_out(&arena, recurrence, recurrence->longest, 1, &head, &scratch);
     for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
         head.first_row = dr_layout_begin(&recurrence->layout, i);
         head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
@@ -156,6 +155,18 @@ dr_status dr_reference_recurrence_forward(dr_backend *backend, const dr_recurren
             }
         }
     }
+}
+
+/* What a call is about, with where its sequences begin. */
+static dr_recurrence recurrence_of(const dr_plan *plan, const dr_call *call) {
+    dr_recurrence recurrence = plan->recurrence;
+    recurrence.layout = dr_call_layout(plan, call);
+    return recurrence;
+}
+
+dr_status dr_reference_recurrence_forward(const dr_plan *plan, const dr_call *call) {
+    const dr_recurrence recurrence = recurrence_of(plan, call);
+    forward(&recurrence, call->inputs, call->initial, call->o, call->final, call->workspace);
     return DR_OK;
 }
 
@@ -164,20 +175,20 @@ static void zero_gradients(const dr_recurrence *recurrence, const dr_input_gradi
         if (gradients->at[i]) memset(gradients->at[i], 0, (size_t)dr_recurrence_input_count(recurrence, i) * sizeof(double));
 }
 
-dr_status dr_reference_recurrence_backward(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                           const dr_states *initial, const void *saved, const void *d_o,
-                                           const dr_states *d_final, const dr_input_gradients *d_inputs,
-                                           const dr_mutable_states *d_initial, void *workspace) {
-    (void)backend, (void)saved;
+static void backward(const dr_recurrence *recurrence, const dr_call *call) {
+    const dr_inputs *inputs = call->inputs;
+    const dr_input_gradients *d_inputs = call->d_inputs;
+    const double *d_o = call->d_o;
     int64_t K = recurrence->key_size, V = recurrence->value_size;
     int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
     bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
-    const dr_states from = initial ? *initial : (dr_states){{0}}, d_from = d_final ? *d_final : (dr_states){{0}};
-    const dr_mutable_states d_to = d_initial ? *d_initial : (dr_mutable_states){{0}};
+    const dr_states from = call->initial ? *call->initial : (dr_states){{0}};
+    const dr_states d_from = call->d_final ? *call->d_final : (dr_states){{0}};
+    const dr_mutable_states d_to = call->d_initial ? *call->d_initial : (dr_mutable_states){{0}};
     dr_reference_head head = {.recurrence = recurrence, .inputs = inputs, .gradients = d_inputs};
     dr_reference_scratch scratch;
-    dr_arena arena = {.block = workspace};
-    lay_out(&arena, recurrence, dr_layout_longest(&recurrence->layout), states_kept(recurrence), &head, &scratch);
+    dr_arena arena = {.block = call->workspace};
+    lay_out(&arena, recurrence, recurrence->longest, states_kept(recurrence), &head, &scratch);
     zero_gradients(recurrence, d_inputs);
     for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
         head.first_row = dr_layout_begin(&recurrence->layout, i);
@@ -209,18 +220,29 @@ dr_status dr_reference_recurrence_backward(dr_backend *backend, const dr_recurre
             }
         }
     }
+}
+
+dr_status dr_reference_recurrence_backward(const dr_plan *plan, const dr_call *call) {
+    const dr_recurrence recurrence = recurrence_of(plan, call);
+    backward(&recurrence, call);
     return DR_OK;
 }
 
-dr_status dr_reference_recurrence_decode(dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                         const dr_mutable_states *states, void *o, void *workspace) {
+dr_status dr_reference_recurrence_decode(const dr_plan *plan, const dr_call *call) {
+    dr_recurrence one = plan->recurrence;
+    one.longest = 1;
     dr_states initial;
-    for (int i = 0; i < DR_STATES; i++) initial.at[i] = states->at[i];
-    return dr_reference_recurrence_forward(backend, recurrence, inputs, &initial, o, states, NULL, workspace);
+    for (int i = 0; i < DR_STATES; i++) initial.at[i] = call->states->at[i];
+    forward(&one, call->inputs, &initial, call->o, call->states, call->workspace);
+    return DR_OK;
 }
 
-int dr_reference_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
-                                   size_t size) {
-    (void)backend, (void)recurrence, (void)decode;
+int dr_reference_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
+    (void)plan, (void)decode;
     return snprintf(text, size, "reference recurrent");
+}
+
+void dr_reference_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
+    (void)plan, (void)packed, (void)stage;
+    *path = (dr_stage_path){.instance = "recurrent", .storage = DR_F64, .chunk = 1, .parts = 1};
 }

@@ -11,6 +11,9 @@
 /* options may be NULL; neither threads nor isa concern this backend. Close with dr_backend_close or ops->close. */
 dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend);
 
+/* One to plan recurrences with, which calls nothing. */
+dr_backend dr_reference_imagine(const dr_backend_options *options);
+
 /* memory.c */
 dr_status dr_reference_allocate(dr_backend *, size_t bytes, void **memory);
 void dr_reference_free(dr_backend *, void *memory);
