@@ -38,7 +38,7 @@ class Layout(ctypes.Structure):
 class Recurrence(ctypes.Structure):
     _fields_ = [("rule", c_void_p), ("layout", Layout), ("key_heads", c_int64), ("value_heads", c_int64),
                 ("key_size", c_int64), ("value_size", c_int64), ("scale", c_double), ("path", c_int), ("chunk", c_int64),
-                ("bf16_state", ctypes.c_bool), ("longest", ctypes.c_int64)]
+                ("bf16_state", ctypes.c_bool), ("longest", ctypes.c_int64), ("forget", ctypes.c_double)]
 
 
 class Memory(ctypes.Structure):

@@ -71,7 +71,7 @@ class Layout(ctypes.Structure):
 class Recurrence(ctypes.Structure):
     _fields_ = [("rule", c_void_p), ("layout", Layout), ("key_heads", c_int64), ("value_heads", c_int64), ("key_size", c_int64),
                 ("value_size", c_int64), ("scale", c_double), ("path", c_int), ("chunk", c_int64), ("bf16_state", ctypes.c_bool),
-                ("longest", c_int64)]
+                ("longest", c_int64), ("forget", c_double)]
 
 
 class Memory(ctypes.Structure):
@@ -153,7 +153,7 @@ class Case:
         if not address:
             raise RuntimeError(library.dr_last_error().decode())
         self.recurrence = Recurrence(rule=address, layout=Layout(sequences, sequences * tokens, None), key_heads=heads,
-                                     value_heads=heads, key_size=size, value_size=size)
+                                     value_heads=heads, key_size=size, value_size=size, forget=2.0**-20)
         self.memory = Memory()
         check(library, library.dr_recurrence_plan(backend, byref(self.recurrence), byref(self.memory)))
         self.tensors, self.gradients = {}, {}

@@ -35,7 +35,19 @@ typedef struct {
     /* A plan's bound on the tokens of a sequence, for which memory is planned; 0: the rows. The functions that take boundaries
      * here in layout find it themselves and do not read it. */
     int64_t longest;
+    /* How little of a state may be taken as nothing, 0 <= forget < 1; 0: only what is gone exactly. Backend cuda, with vectors
+     * of 16 bits, begins parts of a long sequence at zero where decays and erasures provably leave at most that much of what
+     * was before, in parts whose number depends on how many sequences and heads are in the call: so outputs, states and
+     * gradients of a sequence can differ, within that, with what else is in the batch. With 0 they do not, and it may take
+     * longer. Other backends and types drop nothing. DR_FORGET is the usual value, and that of dr_recurrence_default. */
+    double forget;
 } dr_recurrence;
+
+/* 2^-20: a 2048th of what numbers of 16 bits round. */
+#define DR_FORGET 9.5367431640625e-7
+
+/* A recurrence to start from: no rule, layout, heads and sizes yet, everything else as usual. */
+DR_API dr_recurrence dr_recurrence_default(void);
 
 typedef struct {
     const void *at[DR_INPUTS];

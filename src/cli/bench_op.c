@@ -50,8 +50,10 @@ static int read_recurrences(const cli_command *command, const cli_flag *rule, co
             break;
         }
         int64_t value_heads = cli_flag_integer(&shape[VALUE_HEADS]), value_size = cli_flag_integer(&shape[VALUE_SIZE]);
-        recurrences[i] = (dr_recurrence){
-            .rule = &rules[i], .key_heads = cli_flag_integer(&shape[HEADS]), .key_size = cli_flag_integer(&shape[HEAD_SIZE])};
+        recurrences[i] = dr_recurrence_default();
+        recurrences[i].rule = &rules[i];
+        recurrences[i].key_heads = cli_flag_integer(&shape[HEADS]);
+        recurrences[i].key_size = cli_flag_integer(&shape[HEAD_SIZE]);
         recurrences[i].value_heads = value_heads ? value_heads : recurrences[i].key_heads;
         recurrences[i].value_size = value_size ? value_size : recurrences[i].key_size;
     }

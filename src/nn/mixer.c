@@ -315,6 +315,7 @@ dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream) {
 dr_recurrence dr_layer_recurrence(const dr_layer *layer) {
     const dr_mixer *mixer = layer->mixer;
     return (dr_recurrence){.rule = &mixer->rule,
+                           .forget = DR_FORGET,
                            .layout = layer->layout,
                            .key_heads = mixer->heads,
                            .value_heads = mixer->value_heads,

@@ -6,7 +6,7 @@
 #include "ops/plan_make.h"
 #include "ops/shapes.h"
 
-dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, int64_t longest, unsigned calls, dr_plan *plan) {
+dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, unsigned calls, dr_plan *plan) {
     if (recurrence->bf16_state && !backend->ops->bf16_state)
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no states in bfloat16", backend->ops->name);
     plan->backend = backend;
@@ -14,7 +14,8 @@ dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, int
     plan->recurrence = *recurrence;
     plan->recurrence.rule = &plan->rule;
     plan->recurrence.layout.cu_seqlens = NULL;
-    plan->recurrence.longest = longest > 1 ? longest : 1;
+    plan->bounded = recurrence->longest > 0;
+    if (!plan->bounded) plan->recurrence.longest = recurrence->layout.rows > 1 ? recurrence->layout.rows : 1;
     plan->calls = calls;
     plan->room = 0;
     return backend->ops->recurrence_plan(plan);
@@ -34,8 +35,7 @@ dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence,
     DR_TRY(dr_recurrence_check_bounds(recurrence));
     const dr_layout *layout = &recurrence->layout;
     const unsigned even = layout->rows % layout->sequences == 0 ? DR_CALLS_EVEN : 0;
-    DR_TRY(dr_plan_make(backend, recurrence, recurrence->longest ? recurrence->longest : layout->rows, DR_CALLS_PACKED | even,
-                        plan));
+    DR_TRY(dr_plan_make(backend, recurrence, DR_CALLS_PACKED | even, plan));
     plan->rule.name = plan->rule.title = plan->rule.source = NULL; /* text of the caller's */
     add_room(plan);
     return DR_OK;

@@ -13,6 +13,7 @@ struct dr_plan {
     dr_backend *backend;
     dr_recurrence recurrence; /* rule is the one below; no cu_seqlens; longest is 1 at least */
     dr_rule rule;
+    bool bounded; /* longest is the caller's bound, not that of the rows */
     unsigned calls;
     dr_recurrence_memory memory;
     dr_saved_size saved;

@@ -5,8 +5,8 @@
 
 #include "ops/plan.h"
 
-/* recurrence was checked; longest bounds its sequences; calls: kinds of calls that will be. */
-dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, int64_t longest, unsigned calls, dr_plan *plan);
+/* recurrence was checked; calls: kinds of calls that will be. */
+dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, unsigned calls, dr_plan *plan);
 
 /* As dr_plan_create, in the caller's memory. */
 dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan);

@@ -5,6 +5,10 @@
 #include "ops/plan_make.h"
 #include "ops/shapes.h"
 
+dr_recurrence dr_recurrence_default(void) {
+    return (dr_recurrence){.path = DR_PATH_BEST, .forget = DR_FORGET};
+}
+
 dr_dtype dr_recurrence_output_dtype(const dr_backend *backend) {
     return backend->ops->dtype == DR_F32 ? backend->storage : backend->ops->dtype;
 }
@@ -16,9 +20,10 @@ dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input) {
 static dr_status plan_of(const dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan) {
     if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
     DR_TRY(dr_recurrence_check(recurrence));
-    const dr_layout *layout = &recurrence->layout;
-    return dr_plan_make((dr_backend *)backend, recurrence, dr_layout_longest(layout),
-                        layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+    dr_recurrence bounded = *recurrence;
+    bounded.longest = dr_layout_longest(&recurrence->layout);
+    if (bounded.longest < 1) bounded.longest = 1;
+    return dr_plan_make((dr_backend *)backend, &bounded, recurrence->layout.cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
 }
 
 static dr_boundaries boundaries_of(const dr_recurrence *recurrence) {

@@ -142,6 +142,8 @@ static dr_status check_options(const dr_recurrence *r) {
     if (r->bf16_state && r->value_size % 2 != 0)
         return dr_fail(DR_ERROR_ARGUMENT, "value size %lld is odd; a state in bfloat16 needs an even one",
                        (long long)r->value_size);
+    if (!(r->forget >= 0 && r->forget < 1))
+        return dr_fail(DR_ERROR_ARGUMENT, "forget %g: it must be at least 0 and less than 1", r->forget);
     if (r->chunk < 0) return dr_fail(DR_ERROR_ARGUMENT, "chunk %lld is below 0; 0 plans it", (long long)r->chunk);
     return check_counts(r);
 }

@@ -152,6 +152,7 @@ static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *w
     enum { LAST = 100, LONG = 1 << 17 };
     const int64_t long_seqlens[] = {0, LONG, LONG + LAST}, last_seqlens[] = {0, LAST};
     dr_recurrence together = {
+        .forget = DR_FORGET,
         .rule = dr_rule_find("gdn"),
         .layout = {.sequences = 2, .rows = LONG + LAST, .cu_seqlens = long_seqlens},
         .key_heads = 1,
@@ -179,6 +180,7 @@ static bool many_sequences_are_right(gpu *g, int type, const char *rule, int64_t
     for (int i = 0; i < SEQUENCES; i++) cu_seqlens[i + 1] = cu_seqlens[i] + 1 + i % 3;
     const int64_t rows = cu_seqlens[SEQUENCES];
     const dr_recurrence r = {
+        .forget = DR_FORGET,
         .rule = dr_rule_find(rule),
         .layout = {.sequences = SEQUENCES, .rows = rows, .cu_seqlens = cu_seqlens},
         .key_heads = 1,
@@ -219,6 +221,7 @@ static bool stages_beside_are_right(gpu *g, const char *rule, fault *what) {
     int64_t cu_seqlens[SEQUENCES + 1];
     for (int i = 0; i <= SEQUENCES; i++) cu_seqlens[i] = i * TOKENS;
     dr_recurrence equal = {
+        .forget = DR_FORGET,
         .rule = dr_rule_find(rule),
         .layout = {.sequences = SEQUENCES, .rows = ROWS},
         .key_heads = 7,

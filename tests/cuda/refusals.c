@@ -18,6 +18,7 @@ static dr_status open_with(dr_backend_options options) {
 
 static dr_status plan_of_tokens(gpu *g, const char *rule, int64_t tokens, int64_t K, int64_t V, dr_path path, int64_t chunk) {
     const dr_recurrence r = {.rule = dr_rule_find(rule),
+                             .forget = DR_FORGET,
                              .layout = {.sequences = 1, .rows = tokens},
                              .key_heads = 1,
                              .value_heads = 1,

@@ -47,7 +47,7 @@ static dr_status read_properties(dr_cuda *gpu) {
 
 static dr_status find_device(const dr_backend_options *options, dr_cuda *gpu) {
     int count = 0, before;
-    *gpu = (dr_cuda){.device = options->device, .stream = options->stream};
+    *gpu = (dr_cuda){.device = options->device, .stream.at = options->stream};
     DR_TRY(check_machine(cudaGetDeviceCount(&count)));
     if (gpu->device < 0 || gpu->device >= count)
         return dr_fail(DR_ERROR_ARGUMENT, "there is no GPU %d: this machine has %d, counted from 0", gpu->device, count);
@@ -63,7 +63,7 @@ static dr_status find_device(const dr_backend_options *options, dr_cuda *gpu) {
 static void close_backend(dr_backend *backend) {
     int before;
     if (dr_cuda_enter(backend, &before) == DR_OK) {
-        cudaStreamSynchronize(dr_cuda_of(backend)->stream);
+        cudaStreamSynchronize(dr_cuda_of(backend)->stream.at);
         dr_cuda_product_close(backend->state);
         dr_cuda_leave(before);
     }
@@ -74,7 +74,9 @@ static void close_backend(dr_backend *backend) {
 static dr_status wait_for_stream(dr_backend *backend) {
     int before;
     DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = dr_cuda_check(cudaStreamSynchronize(dr_cuda_of(backend)->stream), "waiting for the stream");
+    dr_status status = dr_cuda_refuse_capture(dr_cuda_of(backend), "waiting");
+    if (status == DR_OK)
+        status = dr_cuda_check(cudaStreamSynchronize(dr_cuda_of(backend)->stream.at), "waiting for the stream");
     dr_cuda_leave(before);
     return status;
 }
@@ -163,11 +165,12 @@ dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) 
     DR_TRY(find_device(&chosen, &gpu));
     void *memory = NULL, *state = NULL;
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
-    dr_status status = dr_allocate(sizeof(dr_cuda), "a backend's state", &state);
+    dr_status status = dr_allocate_zero(sizeof(dr_cuda_state), "a backend's state", &state);
     if (status != DR_OK) {
         dr_release(memory);
         return status;
     }
+    gpu.stream.kernels = &((dr_cuda_state *)state)->kernels;
     *(dr_cuda *)state = gpu;
     dr_backend *opened = memory;
     *opened = (dr_backend){

@@ -27,18 +27,36 @@ extern "C" {
 /* Sizes that kernels take: beyond them a recurrence is refused. */
 enum { DR_CUDA_MOST_KEY = 256, DR_CUDA_MOST_VALUE = 256 };
 
+/* Kernels whose limit of shared memory was raised, by their addresses: a table that threads share, entries are added only. */
+enum { DR_CUDA_MOST_KERNELS = 512 };
+typedef struct {
+    const void *raised[DR_CUDA_MOST_KERNELS];
+} dr_cuda_kernels;
+
+/* Where launches go. */
+typedef struct {
+    cudaStream_t at;
+    dr_cuda_kernels *kernels; /* of the backend */
+} dr_cuda_stream;
+
 typedef struct {
     int device;
-    cudaStream_t stream;
-    int processors;      /* streaming multiprocessors */
-    size_t shared_limit; /* bytes of shared memory that a block may have */
-    size_t memory, l2;   /* bytes */
-    int major, minor;    /* compute capability */
-    bool hopper;         /* the kernels for sm_90a run; else those for sm_80 */
-    int driver, runtime; /* versions, 1000 major + 10 minor */
+    dr_cuda_stream stream; /* of the backend, or in a call's copy of this the call's */
+    int processors;        /* streaming multiprocessors */
+    size_t shared_limit;   /* bytes of shared memory that a block may have */
+    size_t memory, l2;     /* bytes */
+    int major, minor;      /* compute capability */
+    bool hopper;           /* the kernels for sm_90a run; else those for sm_80 */
+    int driver, runtime;   /* versions, 1000 major + 10 minor */
     char name[128];
     struct dr_cuda_product *product; /* a library for measuring, opened when first asked for (measure.c) */
 } dr_cuda;
+
+/* The device's data and, in a heap block of its own, what its launches share. */
+typedef struct {
+    dr_cuda gpu;
+    dr_cuda_kernels kernels;
+} dr_cuda_state;
 
 static inline const dr_cuda *dr_cuda_of(const dr_backend *backend) {
     return (const dr_cuda *)backend->state;
@@ -57,10 +75,14 @@ void dr_cuda_leave(int before);
 /* DR_ERROR_UNSUPPORTED unless so many blocks, a product of sizes, can be launched; *blocks is their number. */
 dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks);
 
-/* Lets launches of a kernel have so much shared memory, and as much as a block may: the limit belongs to the kernel, which
- * other threads of the process launch with other sizes, so that one that fitted a launch would not fit theirs. Set once a
- * kernel and device. */
-dr_status dr_cuda_allow_shared(const void *kernel, int bytes);
+/* Lets launches of a kernel have as much shared memory as a block may: the limit belongs to the kernel, which other threads of
+ * the process launch with other sizes, so that one that fitted a launch would not fit theirs. The runtime is asked once a
+ * kernel and backend. */
+dr_status dr_cuda_allow_shared(dr_cuda_kernels *kernels, const void *kernel);
+enum { DR_CUDA_SHARED_AS_IT_IS = 48 * 1024 }; /* bytes that every launch may have */
+
+/* DR_ERROR_UNSUPPORTED while the stream is captured in a graph, which `what` cannot be and would break. */
+dr_status dr_cuda_refuse_capture(const dr_cuda *gpu, const char *what);
 
 /* How rows fall into sequences, for kernels. */
 typedef struct {
@@ -69,10 +91,12 @@ typedef struct {
     const int64_t *offsets; /* [sequences + 1] on the device; NULL: equally long */
 } dr_cuda_layout;
 
-/* Bytes of the workspace that a layout needs on the device (0 without cu_seqlens), and the layout there: memory is written by
- * kernels whose arguments hold the numbers, so that nothing waits, no host memory has to stay, and a graph may capture it. */
-size_t dr_cuda_layout_bytes(const dr_layout *layout);
-dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, void *memory, dr_cuda_layout *put);
+/* Bytes of the workspace that boundaries of so many sequences need on the device, and the layout there. Boundaries in host
+ * memory are written by kernels whose arguments hold the numbers, so that nothing waits, no host memory has to stay, and a
+ * graph may capture it; those on the device are read where they are, or widened to int64. */
+size_t dr_cuda_layout_bytes(const dr_layout *layout, bool packed);
+dr_status dr_cuda_layout_put(const dr_cuda *gpu, const dr_layout *layout, const dr_boundaries *boundaries, void *memory,
+                             dr_cuda_layout *put);
 
 #ifdef __cplusplus
 }

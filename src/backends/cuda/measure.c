@@ -16,10 +16,10 @@ static dr_status capture(const dr_cuda *gpu, dr_status (*run)(void *context), vo
                          cudaGraphExec_t *exec) {
     cudaGraph_t graph = NULL;
     dr_status status =
-        dr_cuda_check(cudaStreamBeginCapture(gpu->stream, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+        dr_cuda_check(cudaStreamBeginCapture(gpu->stream.at, cudaStreamCaptureModeThreadLocal), "beginning a graph");
     if (status != DR_OK) return status;
     for (int64_t i = 0; i < runs && status == DR_OK; i++) status = run(context);
-    dr_status ended = dr_cuda_check(cudaStreamEndCapture(gpu->stream, &graph), "ending a graph");
+    dr_status ended = dr_cuda_check(cudaStreamEndCapture(gpu->stream.at, &graph), "ending a graph");
     if (status == DR_OK) status = ended; /* a failed run comes first */
     if (status == DR_OK) status = dr_cuda_check(cudaGraphInstantiate(exec, graph, 0), "making a graph");
     if (graph) cudaGraphDestroy(graph);
@@ -30,11 +30,11 @@ static dr_status capture(const dr_cuda *gpu, dr_status (*run)(void *context), vo
 static dr_status run_between(const dr_cuda *gpu, cudaGraphExec_t exec, dr_status (*run)(void *context), void *context,
                              int64_t runs, const cudaEvent_t event[2], double *seconds) {
     float milliseconds = 0;
-    if (exec) DR_CUDA(cudaGraphUpload(exec, gpu->stream));
-    DR_CUDA(cudaEventRecord(event[0], gpu->stream));
-    if (exec) DR_CUDA(cudaGraphLaunch(exec, gpu->stream));
+    if (exec) DR_CUDA(cudaGraphUpload(exec, gpu->stream.at));
+    DR_CUDA(cudaEventRecord(event[0], gpu->stream.at));
+    if (exec) DR_CUDA(cudaGraphLaunch(exec, gpu->stream.at));
     for (int64_t i = 0; i < runs && !exec; i++) DR_TRY(run(context));
-    DR_CUDA(cudaEventRecord(event[1], gpu->stream));
+    DR_CUDA(cudaEventRecord(event[1], gpu->stream.at));
     DR_CUDA(cudaEventSynchronize(event[1]));
     DR_CUDA(cudaEventElapsedTime(&milliseconds, event[0], event[1]));
     *seconds = 1e-3 * (double)milliseconds;
@@ -60,16 +60,16 @@ done:
 dr_status dr_cuda_time_runs(dr_backend *backend, dr_status (*run)(void *context), void *context, int64_t runs, bool replay,
                             double *seconds) {
     dr_cuda *gpu = backend->state;
-    const cudaStream_t own = gpu->stream;
+    const cudaStream_t own = gpu->stream.at;
     int before;
     DR_TRY(dr_cuda_enter(backend, &before));
     dr_status status = dr_cuda_check(cudaStreamSynchronize(own), "waiting for the stream");
     if (status == DR_OK && replay && !own)
-        status = dr_cuda_check(cudaStreamCreateWithFlags(&gpu->stream, cudaStreamNonBlocking), "making a stream");
+        status = dr_cuda_check(cudaStreamCreateWithFlags(&gpu->stream.at, cudaStreamNonBlocking), "making a stream");
     if (status == DR_OK) status = time_on_stream(gpu, run, context, runs, replay, seconds);
-    if (gpu->stream != own) {
-        cudaStreamDestroy(gpu->stream);
-        gpu->stream = own;
+    if (gpu->stream.at != own) {
+        cudaStreamDestroy(gpu->stream.at);
+        gpu->stream.at = own;
     }
     dr_cuda_leave(before);
     return status;
@@ -80,7 +80,7 @@ dr_status dr_cuda_time_runs(dr_backend *backend, dr_status (*run)(void *context)
 dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
     int before;
     DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = dr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream),
+    dr_status status = dr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream.at),
                                      "copying within the GPU's memory");
     dr_cuda_leave(before);
     return status;
@@ -152,7 +152,7 @@ static dr_status multiply(dr_cuda *gpu, int64_t size, const void *a, const void 
     const int n = (int)size;
     if (!gpu->product) DR_TRY(open_product(gpu));
     const struct dr_cuda_product *blas = gpu->product;
-    int failed = blas->set_stream(blas->handle, gpu->stream);
+    int failed = blas->set_stream(blas->handle, gpu->stream.at);
     if (!failed) failed = blas->set_workspace(blas->handle, blas->workspace, WORKSPACE);
     /* row by row, a b is what cuBLAS, which goes column by column, takes for b a */
     if (!failed)

@@ -9,6 +9,7 @@ enum { PART = 1 << 20 }; /* elements converted at a time */
 dr_status dr_cuda_allocate(dr_backend *backend, size_t bytes, void **memory) {
     int before;
     void *got = NULL;
+    DR_TRY(dr_cuda_refuse_capture(dr_cuda_of(backend), "allocating memory"));
     DR_TRY(dr_cuda_enter(backend, &before));
     cudaError_t error = cudaMalloc(&got, bytes ? bytes : 1);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
@@ -35,7 +36,7 @@ void dr_cuda_free(dr_backend *backend, void *memory) {
 void dr_cuda_zero(dr_backend *backend, void *memory, size_t bytes) {
     int before;
     if (!bytes || dr_cuda_enter(backend, &before) != DR_OK) return;
-    cudaMemsetAsync(memory, 0, bytes, dr_cuda_of(backend)->stream);
+    cudaMemsetAsync(memory, 0, bytes, dr_cuda_of(backend)->stream.at);
     dr_cuda_leave(before);
 }
 
@@ -78,8 +79,9 @@ static void convert(void *to, dr_dtype to_dtype, const void *from, dr_dtype from
 
 /* Copies and waits. */
 static dr_status copy(const dr_cuda *gpu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    DR_CUDA(cudaMemcpyAsync(to, from, bytes, kind, gpu->stream));
-    DR_CUDA(cudaStreamSynchronize(gpu->stream));
+    DR_TRY(dr_cuda_refuse_capture(gpu, "a copy between host and GPU, which waits,"));
+    DR_CUDA(cudaMemcpyAsync(to, from, bytes, kind, gpu->stream.at));
+    DR_CUDA(cudaStreamSynchronize(gpu->stream.at));
     return DR_OK;
 }
 
@@ -155,7 +157,7 @@ dr_status dr_cuda_rows_gather(dr_backend *backend, int64_t count, int64_t dim, c
     for (int64_t i = 0, run; i < count && status == DR_OK; i += run) {
         for (run = 1; i + run < count && positions[i + run] == positions[i] + run;) run++;
         status = dr_cuda_check(cudaMemcpyAsync((char *)y + (size_t)i * row, (const char *)x + (size_t)positions[i] * row,
-                                               (size_t)run * row, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream),
+                                               (size_t)run * row, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream.at),
                                "copying rows");
     }
     dr_cuda_leave(before);

@@ -3,8 +3,10 @@
  * one's. The thread's device is set here, once a call. */
 #include "backends/cuda/recurrence.h"
 
+#include "backends/cuda/backward/backward.h"
 #include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/engines.h"
+#include "backends/cuda/rows/rows_make.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
 static dr_status check(const dr_recurrence *recurrence) {
@@ -20,129 +22,184 @@ static dr_status check(const dr_recurrence *recurrence) {
     return DR_OK;
 }
 
-/* The entries of an engine (engines.h). */
-typedef struct {
-    dr_status (*plan)(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory);
-    dr_status (*forward)(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                         const dr_states *initial, void *o, const dr_mutable_states *final, void *saved, void *workspace);
-    dr_status (*backward)(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                          const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                          const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
-    dr_status (*boundary)(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved, int64_t sequence,
-                          int64_t boundary, const dr_mutable_states *states);
-} engine;
+static const dr_cuda_engine *engine_of(const dr_plan *plan) {
+    return (const dr_cuda_engine *)(const void *)&plan->engine;
+}
 
-static const engine recurrent = {dr_cuda_recurrent_plan, dr_cuda_recurrent_forward, dr_cuda_recurrent_backward,
-                                 dr_cuda_recurrent_boundary};
-static const engine chunkwise = {dr_cuda_chunkwise_plan, dr_cuda_chunkwise_forward, dr_cuda_chunkwise_backward,
-                                 dr_cuda_chunkwise_boundary};
-static const engine widened = {dr_cuda_widened_plan, dr_cuda_widened_forward, dr_cuda_widened_backward,
-                               dr_cuda_widened_boundary};
+_Static_assert(sizeof(dr_cuda_engine) <= DR_PLAN_ENGINE_BYTES, "a plan has no room for what the GPU keeps of it");
 
-/* DR_ERROR_UNSUPPORTED if the chunkwise engine is asked for and does not take the recurrence. */
-static dr_status choose(const dr_backend *backend, const dr_recurrence *recurrence, const engine **chosen) {
+/* Chooses for the calls that the plan is for; DR_ERROR_UNSUPPORTED if the chunkwise engine is asked for and does not take the
+ * recurrence. */
+static dr_status choose(const dr_plan *plan, dr_cuda_engine *engine) {
+    const dr_recurrence *recurrence = &plan->recurrence;
+    const dr_cuda *gpu = dr_cuda_of(plan->backend);
+    const dr_dtype storage = plan->backend->storage;
     DR_TRY(check(recurrence));
-    *chosen = &recurrent;
+    dr_cuda_rows_plan(recurrence, storage, &engine->rows);
+    engine->kind = DR_CUDA_RECURRENT;
     if (recurrence->path == DR_PATH_RECURRENT) return DR_OK;
-    dr_status status = dr_cuda_chunkwise_check(backend, recurrence);
-    if (status == DR_OK) *chosen = dr_cuda_widens(backend, recurrence) ? &widened : &chunkwise;
+    const bool widens = dr_cuda_widens(storage, recurrence->rule);
+    dr_status status = DR_OK;
+    if (plan->calls & DR_CALLS_EVEN)
+        status = dr_cuda_chunkwise_make(gpu, widens ? DR_F32 : storage, recurrence, false, &engine->even);
+    if (status == DR_OK && plan->calls & DR_CALLS_PACKED)
+        status = dr_cuda_chunkwise_make(gpu, widens ? DR_F32 : storage, recurrence, true, &engine->packed);
+    if (status == DR_OK) engine->kind = widens ? DR_CUDA_WIDENED : DR_CUDA_CHUNKWISE;
     return recurrence->path == DR_PATH_CHUNKWISE ? status : DR_OK;
 }
 
-/* What a call is about: the plan's, with where its sequences begin. */
-static dr_status recurrence_of(const dr_plan *plan, const dr_call *call, dr_recurrence *recurrence) {
-    *recurrence = plan->recurrence;
-    if (call->boundaries.at && (call->boundaries.device || call->boundaries.dtype != DR_I64))
-        return dr_fail(DR_ERROR_UNSUPPORTED, "backend cuda takes boundaries as I64 in host memory");
-    recurrence->layout.cu_seqlens = call->boundaries.at;
+dr_status dr_cuda_recurrence_plan(dr_plan *plan) {
+    dr_cuda_engine *engine = (dr_cuda_engine *)(void *)&plan->engine;
+    const dr_recurrence *recurrence = &plan->recurrence;
+    DR_TRY(choose(plan, engine));
+    plan->memory = (dr_recurrence_memory){0};
+    for (unsigned kind = DR_CALLS_EVEN; kind <= DR_CALLS_PACKED; kind <<= 1) {
+        const bool packed = kind == DR_CALLS_PACKED;
+        if (!(plan->calls & kind)) continue;
+        if (engine->kind == DR_CUDA_RECURRENT)
+            dr_cuda_recurrent_plan(dr_cuda_of(plan->backend), recurrence, packed, &plan->memory, &plan->saved);
+        else
+            dr_cuda_chunkwise_plan(packed ? &engine->packed : &engine->even, recurrence, packed,
+                                   plan->bounded ? recurrence->longest : 0, &plan->memory, &plan->saved);
+    }
+    if (engine->kind == DR_CUDA_WIDENED) dr_cuda_widened_plan(recurrence, &plan->memory);
+    plan->memory.saved = dr_saved_bytes(&plan->saved, recurrence->layout.rows, recurrence->layout.sequences);
     return DR_OK;
 }
 
-dr_status dr_cuda_recurrence_plan(dr_plan *plan) {
-    const engine *chosen;
-    DR_TRY(choose(plan->backend, &plan->recurrence, &chosen));
-    plan->memory = (dr_recurrence_memory){0};
-    plan->saved = (dr_saved_size){.segment = 1};
-    DR_TRY(dr_cuda_decode_plan(plan->backend, &plan->recurrence, &plan->memory));
-    return chosen->plan(plan->backend, &plan->recurrence, &plan->memory);
+/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+
+static const dr_states no_states;
+static const dr_mutable_states no_mutable_states;
+
+/* The call as engines take it; gpu gets the device's data with the call's stream. */
+static dr_cuda_call call_of(const dr_plan *plan, const dr_call *call, dr_cuda *gpu) {
+    *gpu = *dr_cuda_of(plan->backend);
+    if (call->stream) gpu->stream.at = call->stream;
+    return (dr_cuda_call){
+        .gpu = gpu,
+        .storage = plan->backend->storage,
+        .recurrence = &plan->recurrence,
+        .engine = engine_of(plan),
+        .boundaries = &call->boundaries,
+        .inputs = call->inputs,
+        .initial = call->initial ? call->initial : &no_states,
+        .o = call->o,
+        .final = call->final ? call->final : &no_mutable_states,
+        .saved = call->saved,
+        .saved_bytes = plan->memory.saved,
+        .workspace = call->workspace,
+        .d_o = call->d_o,
+        .d_final = call->d_final ? call->d_final : &no_states,
+        .d_inputs = call->d_inputs,
+        .d_initial = call->d_initial ? call->d_initial : &no_mutable_states,
+    };
 }
 
-dr_status dr_cuda_recurrence_forward(const dr_plan *plan, const dr_call *call) {
-    const dr_states from = call->initial ? *call->initial : (dr_states){{NULL}};
-    const dr_mutable_states to = call->final ? *call->final : (dr_mutable_states){{NULL}};
-    const engine *chosen;
-    dr_recurrence recurrence;
+dr_status dr_cuda_recurrence_forward(const dr_plan *plan, const dr_call *given) {
+    dr_status (*const forward[])(const dr_cuda_call *) = {dr_cuda_recurrent_forward, dr_cuda_chunkwise_forward,
+                                                          dr_cuda_widened_forward};
+    dr_cuda gpu;
+    const dr_cuda_call call = call_of(plan, given, &gpu);
     int before;
-    DR_TRY(recurrence_of(plan, call, &recurrence));
-    DR_TRY(choose(plan->backend, &recurrence, &chosen));
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status =
-        chosen->forward(plan->backend, &recurrence, call->inputs, &from, call->o, &to, call->saved, call->workspace);
+    dr_status status = forward[call.engine->kind](&call);
     dr_cuda_leave(before);
     return status;
 }
 
-dr_status dr_cuda_recurrence_backward(const dr_plan *plan, const dr_call *call) {
-    const dr_states from = call->initial ? *call->initial : (dr_states){{NULL}};
-    const dr_states d_from = call->d_final ? *call->d_final : (dr_states){{NULL}};
-    const dr_mutable_states d_to = call->d_initial ? *call->d_initial : (dr_mutable_states){{NULL}};
-    const engine *chosen;
-    dr_recurrence recurrence;
+dr_status dr_cuda_recurrence_backward(const dr_plan *plan, const dr_call *given) {
+    dr_status (*const backward[])(const dr_cuda_call *) = {dr_cuda_recurrent_backward, dr_cuda_chunkwise_backward,
+                                                           dr_cuda_widened_backward};
+    dr_cuda gpu;
+    const dr_cuda_call call = call_of(plan, given, &gpu);
     int before;
-    DR_TRY(recurrence_of(plan, call, &recurrence));
-    DR_TRY(choose(plan->backend, &recurrence, &chosen));
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = chosen->backward(plan->backend, &recurrence, call->inputs, &from, call->saved, call->d_o, &d_from,
-                                        call->d_inputs, &d_to, call->workspace);
+    dr_status status = backward[call.engine->kind](&call);
     dr_cuda_leave(before);
     return status;
 }
 
-dr_status dr_cuda_recurrence_decode(const dr_plan *plan, const dr_call *call) {
+dr_status dr_cuda_recurrence_decode(const dr_plan *plan, const dr_call *given) {
+    dr_cuda gpu;
+    const dr_cuda_call call = call_of(plan, given, &gpu);
     int before;
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status =
-        dr_cuda_decode(plan->backend, &plan->recurrence, call->slots, call->inputs, call->states, call->o, call->workspace);
+    dr_status status = dr_cuda_decode(&call, given->slots, given->states);
     dr_cuda_leave(before);
     return status;
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-int64_t dr_cuda_recurrence_chunk(const dr_plan *plan) {
-    const engine *chosen;
-    const dr_recurrence *recurrence = &plan->recurrence;
-    return choose(plan->backend, recurrence, &chosen) == DR_OK && chosen != &recurrent
-               ? dr_cuda_chunkwise_chunk(plan->backend, recurrence)
-               : dr_cuda_recurrent_chunk(recurrence);
+/* Of either kind of call: they have the same chunks. */
+static const dr_cuda_chunk_plan *chunk_plan_of(const dr_plan *plan) {
+    const dr_cuda_engine *engine = engine_of(plan);
+    return plan->calls & DR_CALLS_EVEN ? &engine->even : &engine->packed;
 }
 
-dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *call, int64_t sequence, int64_t boundary,
+int64_t dr_cuda_recurrence_chunk(const dr_plan *plan) {
+    return engine_of(plan)->kind == DR_CUDA_RECURRENT ? dr_cuda_recurrent_chunk(&plan->recurrence) : chunk_plan_of(plan)->chunk;
+}
+
+dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *given, int64_t sequence, int64_t boundary,
                                       const dr_mutable_states *states) {
-    const engine *chosen;
-    dr_recurrence recurrence;
+    dr_cuda gpu;
+    const dr_cuda_call call = call_of(plan, given, &gpu);
+    const bool chunkwise = call.engine->kind != DR_CUDA_RECURRENT;
     int before;
-    DR_TRY(recurrence_of(plan, call, &recurrence));
-    DR_TRY(choose(plan->backend, &recurrence, &chosen));
+    if (chunkwise && chunk_plan_of(plan)->storage != DR_F32)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "the states that a forward saves on backend cuda are rounded to %s: open it with F32, "
+                       "or end the forward where the state is wanted",
+                       dr_dtype_name(call.storage));
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = chosen->boundary(plan->backend, &recurrence, call->saved, sequence, boundary, states);
+    dr_status status = chunkwise ? dr_cuda_chunkwise_boundary(&call, sequence, boundary, states)
+                                 : dr_cuda_recurrent_boundary(&call, sequence, boundary, states);
     dr_cuda_leave(before);
     return status;
 }
 
+/* ---- what runs ------------------------------------------------------------------------------------------------------- */
+
 int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
-    const engine *chosen;
-    const dr_backend *backend = plan->backend;
-    const char *storage = dr_dtype_name(backend->storage);
-    if (decode) return snprintf(text, size, "cuda decode %s %s", backend->isa, storage);
-    const dr_status status = choose(backend, &plan->recurrence, &chosen);
-    if (status == DR_OK && chosen == &widened) return dr_cuda_widened_kernel(backend, &plan->recurrence, text, size);
-    if (status == DR_OK && chosen == &chunkwise) return dr_cuda_chunkwise_kernel(backend, &plan->recurrence, text, size);
-    return snprintf(text, size, "cuda recurrent %s %s", backend->isa, storage);
+    const char *isa = plan->backend->isa, *storage = dr_dtype_name(plan->backend->storage);
+    if (decode) return snprintf(text, size, "cuda decode %s %s", isa, storage);
+    if (engine_of(plan)->kind == DR_CUDA_RECURRENT) return snprintf(text, size, "cuda recurrent %s %s", isa, storage);
+    const dr_cuda_chunk_plan *chunks = chunk_plan_of(plan);
+    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld", isa, dr_dtype_name(chunks->storage),
+                    (long long)chunks->chunk);
+}
+
+/* Who takes the state from chunk to chunk. */
+static const char *state_pass_of(const dr_cuda_chunk_plan *plan) {
+    if (plan->one_pass) return "one_pass";
+    if (plan->early.parts) return "one_pass in parts, or scan_warpgroups";
+    return plan->linear ? "scan_linear" : plan->warpgroups ? "scan_warpgroups" : "scan";
+}
+
+static const char *prepare_of(const dr_cuda_chunk_plan *plan) {
+    if (plan->one_pass || plan->linear) return state_pass_of(plan);
+    return plan->beside.processors ? "prepare_beside" : plan->rows.channel_decay ? "prepare_channel" : "prepare";
+}
+
+static const char *backward_of(const dr_cuda_chunk_plan *plan) {
+    if (plan->linear_back) return "gradients_linear";
+    return dr_cuda_backward_fuses(plan) ? "reverse, gradients" : "reverse, updates, keys";
 }
 
 void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
-    (void)packed;
-    *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = dr_cuda_recurrence_chunk(plan), .parts = 1};
-    dr_cuda_recurrence_kernel(plan, stage == DR_STAGE_DECODE, path->instance, sizeof path->instance);
+    const dr_cuda_engine *engine = engine_of(plan);
+    const char *isa = plan->backend->isa, *instance = stage == DR_STAGE_DECODE ? "decode" : "tokens";
+    *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = 1, .parts = 1};
+    if (stage != DR_STAGE_DECODE && engine->kind != DR_CUDA_RECURRENT) {
+        const dr_cuda_chunk_plan *chunks = packed ? &engine->packed : &engine->even;
+        path->storage = chunks->storage;
+        path->chunk = chunks->chunk;
+        path->parts = chunks->early.parts > chunks->parts ? chunks->early.parts : chunks->parts;
+        instance = stage == DR_STAGE_PREPARE    ? prepare_of(chunks)
+                   : stage == DR_STAGE_BACKWARD ? backward_of(chunks)
+                                                : state_pass_of(chunks);
+    }
+    snprintf(path->instance, sizeof path->instance, "%s %s", instance, isa);
 }

@@ -84,6 +84,7 @@ static void destroy(train_case *c) {
 static double recurrence_of(const train_case *c) {
     const dr_model_config *config = dr_model_get_config(c->model);
     dr_recurrence recurrence = {.rule = &config->rule,
+                                .forget = DR_FORGET,
                                 .layout = c->batch.layout,
                                 .key_heads = config->heads,
                                 .value_heads = config->value_heads,

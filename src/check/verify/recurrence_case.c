@@ -320,6 +320,7 @@ dr_status dr_squash_case_read(dr_vector_file *file, dr_recurrence_case *read) {
     set_constant(read, DR_INPUT_SCAN_GAIN, &zero);
     read->output_cotangent = (dr_tensor){.dtype = DR_F32, .data = (void *)&zero};
     read->recurrence = (dr_recurrence){
+        .forget = DR_FORGET,
         .rule = &read->rule,
         .layout = {.sequences = shape[0] * shape[1], .rows = shape[0] * shape[1]},
         .key_heads = shape[2],

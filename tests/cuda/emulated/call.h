@@ -116,8 +116,10 @@ static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size,
     dr_inputs inputs = {};
     dr_input_gradients gradients = {};
     add_inputs(s, &backend, &inputs, &gradients);
-    check(dr_cuda_chunk_make_plan(&s->recurrence, DR_BF16, &gpu, plan) == DR_OK, "the engine makes no plan of the call");
-    dr_cuda_rows_make(&backend, &s->recurrence, &inputs, &gradients, &plan->rows);
+    s->recurrence.forget = DR_FORGET;
+    check(dr_cuda_chunk_make_plan(&s->recurrence, false, DR_BF16, &gpu, plan) == DR_OK, "the engine makes no plan of the call");
+    dr_cuda_rows_plan(&s->recurrence, DR_BF16, &plan->rows);
+    dr_cuda_rows_point(&inputs, &gradients, &plan->rows);
     plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
 }
 
@@ -133,6 +135,13 @@ static inline void make_steep(const dr_cuda_chunk_plan &plan) {
         }
 }
 
+/* What lies between the stages of a forward that a backward follows. */
+static inline void lay_stages(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    *tensors = {};
+    dr_cuda_chunk_lay_between(plan, true, arena, tensors);
+    dr_cuda_chunk_lay_rest(plan, arena, tensors);
+}
+
 /* The tensors of a backward: what its forward saves is given, the workspace is left. States before each chunk,
  * gradients of those after and of outputs are random numbers. */
 static inline void lay_backward(call_memory *s, dr_cuda_backward_call *call) {
@@ -142,7 +151,7 @@ static inline void lay_backward(call_memory *s, dr_cuda_backward_call *call) {
     const auto lay_saved = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
-        dr_cuda_chunk_lay(plan, true, &arena, &call->chunk);
+        lay_stages(plan, &arena, &call->chunk);
         states = dr_arena_take(&arena, dr_cuda_chunk_saved_bytes(plan));
         entry = dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
         dr_cuda_diagonal_lay_made(plan, &arena);

@@ -138,7 +138,7 @@ static inline void lay_forward(call_memory *s, const dr_cuda_chunk_plan &plan, d
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
-        dr_cuda_chunk_lay(&plan, true, &arena, &tensors);
+        lay_stages(&plan, &arena, &tensors);
         return arena.used;
     };
     lay(add_tensor(&s->left, lay(NULL))->at);

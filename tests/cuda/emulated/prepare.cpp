@@ -31,7 +31,7 @@ static void make_call(setting *s, const char *rule, bool any, bool beside, int t
     const auto lay = [&](char *block) {
         dr_arena arena = {};
         arena.block = block;
-        dr_cuda_chunk_lay(plan, true, &arena, &s->call.tensors);
+        lay_stages(plan, &arena, &s->call.tensors);
         dr_cuda_diagonal_lay(plan, &arena, &s->chain);
         s->chain.entry = (float *)dr_arena_take(&arena, dr_cuda_diagonal_entry_bytes(plan));
         dr_cuda_diagonal_lay_made(plan, &arena);

@@ -82,7 +82,8 @@ static void check_one_pass(const one_case &c) {
         check(plan.one_pass, "prepare and scan are not one kernel");
         dr_arena workspace = {};
         dr_cuda_chunk_tensors between;
-        dr_cuda_chunk_lay(&plan, false, &workspace, &between);
+        dr_cuda_chunk_lay_between(&plan, false, &workspace, &between);
+        dr_cuda_chunk_lay_rest(&plan, &workspace, &between);
         check((workspace.used > 0) == plan.reader_sum, "there is workspace just for what may also go by two kernels");
         lay_forward(&s, plan, &s.call);
         if (!c.saves) s.call.saved = NULL;

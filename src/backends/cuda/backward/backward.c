@@ -59,7 +59,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_correction = dr_arena_take(arena, tokens * (size_t)plan->key_heads * sizeof(float));
 }
 
-dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const bool rows_back = dr_cuda_diagonal_rows_back(&call->plan);
     if (dr_cuda_diagonal_inside_back(&call->plan) || rows_back)
         DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));

@@ -69,21 +69,21 @@ extern "C" {
 
 void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_backward_tensors *tensors);
 /* All stages but prepare and the diagonal scan's; call: everything filled in. */
-dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, dr_cuda_stream stream);
 
 /* The stages. */
-dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream); /* keys calls it */
+dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, dr_cuda_stream stream); /* keys calls it */
 /* Updates, keys and decay in one, where that fits. */
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan);
-dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream); /* gradients calls it */
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, dr_cuda_stream stream); /* gradients calls it */
 /* The diagonal scan's backward behind gradients (dr_cuda_diagonal_rows_back). */
-dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream);
-dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream);
+dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(64) scalar_decay(const __grid_constant_
             dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, x.head) == -INFINITY ? 0 : sum;
 }
 
-dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_rows *rows = &call->plan.rows;
     if (call->plan.blocks == 0 || !rows->input[DR_INPUT_LOG_DECAY].gradient) return DR_OK;
     if (!rows->scalar_decay) return DR_OK;

@@ -336,7 +336,7 @@ static __global__ void __launch_bounds__(128 + 128 * (key_boxes > value_boxes ? 
 }
 
 template <typename T, int key_boxes, int value_boxes, int reading>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     const gradients_call known = gradients_of(*call);
@@ -350,7 +350,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     return run(gradients<T, key_boxes, value_boxes, reading, false>);
 }
 
-template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <int reading> static dr_status launch_width(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     typedef __nv_bfloat16 T;
     const bool wide = call->plan.value_width == 128;
     if (call->plan.key_width == 64)
@@ -358,7 +358,7 @@ template <int reading> static dr_status launch_width(const dr_cuda_backward_call
     return wide ? launch<T, 2, 2, reading>(call, stream) : launch<T, 2, 1, reading>(call, stream);
 }
 
-dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     if (call->plan.blocks == 0) return DR_OK;
     if (call->plan.linear_back) return dr_cuda_backward_gradients_linear(call, stream);
     switch (reading_of(&call->plan)) {

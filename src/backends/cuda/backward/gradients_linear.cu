@@ -423,7 +423,7 @@ static __global__ void __launch_bounds__(256 + 128 * (key_boxes > value_boxes ? 
 }
 
 template <typename T, int key_boxes, int value_boxes>
-static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     const gradients_call known = gradients_of(*call);
@@ -436,7 +436,7 @@ static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) 
     return run(gradients_linear<T, key_boxes, value_boxes, false>);
 }
 
-dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     typedef __nv_bfloat16 T;
     const bool wide = call->plan.value_width == 128;
     if (call->plan.key_width == 64) return wide ? launch<T, 1, 2>(call, stream) : launch<T, 1, 1>(call, stream);

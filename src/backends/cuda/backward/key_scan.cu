@@ -290,7 +290,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     }
 }
 
-dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->blocks == 0) return DR_OK;
     const key_scan_call own = {*call, dr_block_dividers_of(*plan)};

@@ -382,12 +382,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     finish<T>(call, x, shared, room, k, first, q, r, w);
 }
 
-template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     return dr_cuda_launch("keys", keys<T>, {call->plan.blocks, call->plan.key_width / 64}, BLOCK_THREADS,
                           lay_room(sizeof(T), false).bytes, stream, *call);
 }
 
-dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_keys(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     if (call->plan.blocks == 0) return DR_OK;
     if (call->plan.rows.channel_decay) return dr_cuda_backward_keys_channel(call, stream);
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch<T>(call, stream));

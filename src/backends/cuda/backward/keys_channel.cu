@@ -619,7 +619,7 @@ static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
 
 typedef void (*keys_kernel)(dr_cuda_backward_call, keys_rule);
 
-static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, cudaStream_t stream) {
+static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, int element, dr_cuda_stream stream) {
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
@@ -676,7 +676,7 @@ template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call
     return rows->row[0].read == DR_READ_GATED_KEY ? keys_channel<T, READS | GATED | SINGLE> : keys_channel<T, READS | SINGLE>;
 }
 
-dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, return launch(call, choose_form<T>(*call), sizeof(T), stream));
     return DR_OK;
 }

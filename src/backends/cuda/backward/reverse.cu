@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
 
 /* ---- launches ------------------------------------------------------------------------------------------------------------ */
 
-template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, cudaStream_t stream) {
+template <typename T, int boxes> static dr_status launch_reverse(const reverse_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
     return dr_cuda_launch("reverse", reverse<T, boxes>,
                           {plan->sequences, plan->value_heads, plan->parts, plan->value_width / DR_CUDA_COLUMNS}, SCAN_THREADS,
@@ -203,7 +203,7 @@ static bool fits_groups(const dr_cuda_chunk_plan *plan) {
     return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
 }
 
-template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, cudaStream_t stream) {
+template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->scan.plan;
     const int columns = plan->value_width / DR_CUDA_COLUMNS, groups = dr_group_scan_groups(*plan);
     const group_reverse_kernel kernel = groups == 1 ? choose_groups<T, boxes, 1>(plan) : choose_groups<T, boxes, 2>(plan);
@@ -212,7 +212,7 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
                           128 + 128 * groups, dr_group_scan_bytes(group_call.scan), stream, group_call);
 }
 
-template <typename T, int boxes> static dr_status launch(const reverse_call *call, cudaStream_t stream) {
+template <typename T, int boxes> static dr_status launch(const reverse_call *call, dr_cuda_stream stream) {
     const auto pass = [=](const reverse_call *which) {
         if constexpr (sizeof(T) == 2 && boxes < 4)
             if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
@@ -236,7 +236,7 @@ template <typename T, int boxes> static dr_status launch(const reverse_call *cal
     return pass(call);
 }
 
-dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const reverse_call reverse = {{call->plan, call->chunk, call->d_final, call->d_initial, (void *)call->d_o,
                                    call->back.d_exit, dr_scan_lay(call->plan, (int)dr_dtype_size(call->plan.storage), false),
                                    false},

@@ -325,13 +325,13 @@ static bool has_gains(const dr_cuda_backward_call *call) {
     return gained;
 }
 
-template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T, int E> static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     return dr_cuda_launch("row_gradients", row_gradients<T, E>, {plan->slots, plan->key_heads, token_groups(*plan)}, 32 * WARPS,
                           0, stream, *call);
 }
 
-dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
         const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */

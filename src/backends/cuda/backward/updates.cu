@@ -381,18 +381,18 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     if (plan.reads) dr_store_columns<T>((T *)call.back.d_erase + block * 64 * 64, 64, 0, shared + room.d_update);
 }
 
-template <typename T> static dr_status launch(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <typename T> static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room<T>().bytes, stream, *call);
 }
 
-template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backward_call *call, cudaStream_t stream) {
+template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const int valued = kind == UPDATES_PAIRS && call->plan.rows.row[0].value == DR_VALUE_NONE;
     const updates_call all = {*call, dr_block_dividers_of(call->plan), valued};
     return dr_cuda_launch("updates_warpgroups", updates_warpgroups<__nv_bfloat16, kind>, {call->plan.blocks}, UPDATES_THREADS,
                           updates_places<kind != UPDATES_LINEAR>::bytes, stream, all);
 }
 
-dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, cudaStream_t stream) {
+dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     if (call->plan.blocks == 0) return DR_OK;
     switch (updates_kind_of(&call->plan)) {
     case UPDATES_LINEAR:

@@ -95,14 +95,14 @@ static __device__ inline dr_chunk_place dr_carry_first(const dr_carry_call &call
     return dr_chunk_of(call.scan.plan, call.scan.tensors.cu, place.sequence, back ? place.end - 1 : place.begin);
 }
 
-/* Leaves of a part's chunks those that come last, until the product of their decays is at most 2^-20 (DR_FORGOTTEN): then it
+/* Leaves of a part's chunks those that come last, until the product of their decays is at most plan.forgotten: then it
  * is as if they began at zero. By all threads of a block; sums: of log decays, by chunk. */
 template <bool back>
 static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&sums)[DR_CARRY_TRIMS], dr_scan_place &place) {
     const dr_cuda_chunk_plan &plan = call.scan.plan;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), warps = (int)(blockDim.x / 32);
     const int chunks = place.end - place.begin, most = chunks < DR_CARRY_TRIMS ? chunks : DR_CARRY_TRIMS;
-    if (!plan.rows.scalar_decay || chunks < 2) return;
+    if (!plan.rows.scalar_decay || !plan.forgets || chunks < 2) return;
     for (int i = warp; i < most; i += warps) {
         const int chunk = back ? place.begin + i : place.end - 1 - i;
         const dr_chunk_place at = dr_chunk_of(plan, call.scan.tensors.cu, place.sequence, chunk);
@@ -115,8 +115,8 @@ static __device__ inline void dr_carry_trim(const dr_carry_call &call, float (&s
     __syncthreads();
     float sum = 0;
     int taken = 0;
-    while (taken < most && !(sum <= DR_FORGOTTEN)) sum += sums[taken++];
-    if (!(sum <= DR_FORGOTTEN)) return;
+    while (taken < most && !(sum <= plan.forgotten)) sum += sums[taken++];
+    if (!(sum <= plan.forgotten)) return;
     if (back)
         place.end = place.begin + taken;
     else
@@ -390,7 +390,7 @@ static __global__ void __launch_bounds__(DR_JOIN_THREADS) join_linear(const __gr
 
 template <typename T, int groups, bool back, bool keeps>
 static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, float *between, float *passage,
-                                        cudaStream_t stream) {
+                                        dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &scan.plan;
     const bool gated = !back && plan->rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const dr_carry_call call = dr_carry_lay(scan, local, between, passage, groups, gated);
@@ -403,7 +403,7 @@ static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, 
 }
 
 template <typename T, bool back, bool keeps>
-static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage, cudaStream_t stream) {
+static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage, dr_cuda_stream stream) {
     if (dr_group_scan_groups(scan.plan) == 2)
         return dr_launch_carry_groups<T, 2, back, keeps>(scan, local, between, passage, stream);
     return dr_launch_carry_groups<T, 1, back, keeps>(scan, local, between, passage, stream);
@@ -412,7 +412,7 @@ static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *
 /* What the parts of cut sequences begin with, to `between`. */
 template <typename T, bool back>
 static dr_status dr_launch_linear_parts(const dr_scan_call &scan, float *local, float *between, float *passage,
-                                        cudaStream_t stream) {
+                                        dr_cuda_stream stream) {
     DR_TRY((dr_launch_carry<T, back, false>(scan, local, between, passage, stream)));
     const dr_carry_call call = {scan, local, between, passage, 0, 0, 0, 0, 0, 0};
     const int64_t size = (int64_t)scan.plan.value_width * scan.plan.key_width;

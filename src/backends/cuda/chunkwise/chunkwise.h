@@ -18,6 +18,7 @@
 #ifndef DR_CUDA_CHUNKWISE_H
 #define DR_CUDA_CHUNKWISE_H
 
+#include "backends/cuda/chunkwise/pad.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/rows/chain.h"
 #include "backends/cuda/rows/rows.h"
@@ -32,6 +33,7 @@ enum {
     DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
     DR_CUDA_PART_TOKENS = 1024,
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS,
+    DR_CUDA_MOST_PROCESSORS = 160 /* multiprocessors that plans count with: what is saved has room for as many parts */,
     DR_CUDA_EARLY_MOST = 64 /* chunks that a part begins early */,
     DR_CUDA_EARLY_CHAINS = 128, /* heads of all sequences, where some are prepared ahead */
     DR_CUDA_TRIM_PARTS = 256    /* parts of a sequence, if some chunks of them may do */
@@ -74,7 +76,10 @@ typedef struct {
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */
     bool warpgroups;    /* the scan is that of sm_90a's warp groups */
-    int32_t processors; /* streaming multiprocessors */
+    int32_t processors; /* streaming multiprocessors, at most DR_CUDA_MOST_PROCESSORS */
+    bool forgets;       /* forget of the recurrence is not 0 */
+    float forgotten;    /* its logarithm: the sum of log decays at which a state is taken as gone. 2^-20 is a 2048th of what
+                           vectors    of 16 bits round, so that it is not missed where what follows is a thousand times smaller */
     int64_t sequences, tokens;
     int64_t length; /* tokens of every sequence; 0: packed, see cu */
     int64_t slots;  /* of chunks */
@@ -110,11 +115,12 @@ typedef struct {
 typedef struct {
     int64_t *cu; /* [sequences + 1] cu_seqlens on the device (dr_cuda_layout_put), where packed */
     /* with plan.linear only for a backward that is not linear_back */
-    void *exit;                  /* [blocks][64][Kp] X */
-    void *score;                 /* [blocks][query_rows][64] P' */
-    void *reader;                /* [blocks][64][Kp] R~; with plan.reader_sum its rows, for a first pass over parts */
-    void *query;                 /* [blocks][query_rows][Kp] Q~ without the scale */
-    void *inverse;               /* [blocks][64][64] A, four bytes each; the backward asks for it */
+    void *exit;    /* [blocks][64][Kp] X */
+    void *score;   /* [blocks][query_rows][64] P' */
+    void *reader;  /* [blocks][64][Kp] R~; with plan.reader_sum `sums` */
+    void *sums;    /* [blocks][64][Kp] rows of key + lambda query, for a first pass over parts: no backward reads them */
+    void *query;   /* [blocks][query_rows][Kp] Q~ without the scale */
+    void *inverse; /* [blocks][64][64] A, four bytes each; the backward asks for it */
     dr_cuda_factors *factors;    /* [blocks] */
     float *keep;                 /* [blocks][Kp] D */
     unsigned *made;              /* [blocks] flags of what prepare makes beside the scan; NULL: it ends before */
@@ -165,19 +171,28 @@ __host__ __device__
 
 /* Everything but what belongs to a call: the tensors of rows, and the layout's place on the device. DR_ERROR_UNSUPPORTED where
  * the engine has no kernel. */
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan);
 /* Then, when it is known who makes the diagonal scan: whether one kernel makes all, or prepare runs beside the scan. */
 void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan);
 
-/* Lays the workspace out in the arena, or counts it. backward: with the inverse. */
-void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+/* Lay these out in the arena, or count them: what prepare makes, exit .. keep, if it is saved with the inverse; and the others.
+ * Of what is saved only what first passes say of parts is among these, which is laid last and returns where it begins. */
+void dr_cuda_chunk_lay_between(const dr_cuda_chunk_plan *plan, bool saved, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+void dr_cuda_chunk_lay_rest(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+void *dr_cuda_chunk_lay_saved_parts(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors);
+
+/* Adds the tensors that prepare makes and a forward saves. */
+void dr_cuda_chunk_pad(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_saved_pad *pad);
 
 /* Floats of one state for every part and value head. */
 size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan);
 
 /* What a forward saves for its backward: the state before each chunk, [blocks][Vp][Kp] in T (transposed: K is contiguous). */
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
+/* Adds all of these to a formula that holds for any number of rows and multiprocessors; longest: bounds sequences, 0: nothing
+ * does. */
+void dr_cuda_chunk_saved_size(const dr_cuda_chunk_plan *plan, int64_t longest, dr_saved_size *size);
 
 /* Whether heads go each by itself, so that of those that do not begin early prepare's chunks are made before the kernel that
  * makes the others' parts takes the multiprocessors: where parts are joined, and no chunk waits for another one. */
@@ -194,7 +209,7 @@ __host__ __device__
  * that prepare and scan would of the heads whose every part may; these then pass them over. Arguments as below. never: of none,
  * and then what comes goes without tensors.early. */
 dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                                    void *o, float *final, void *saved, bool never, cudaStream_t stream);
+                                    void *o, float *final, void *saved, bool never, dr_cuda_stream stream);
 
 /* Whether inputs and outputs lie as boxes can (device/boxes.cuh), which one kernel for both stages moves by one thread. */
 static inline bool dr_cuda_chunk_boxed(const dr_cuda_chunk_plan *plan, const void *o) {
@@ -202,11 +217,11 @@ static inline bool dr_cuda_chunk_boxed(const dr_cuda_chunk_plan *plan, const voi
 }
 
 /* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
-dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream);
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream);
 
 /* initial, final [sequences][HV][K][V] float or NULL; o [tokens][HV][V] T; saved as above or NULL. initial may be final. */
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                             void *o, float *final, void *saved, cudaStream_t stream);
+                             void *o, float *final, void *saved, dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

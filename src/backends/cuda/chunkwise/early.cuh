@@ -6,8 +6,8 @@
  *
  *     sigma^2 = larger root of s^2 - (2 - 2 p + n) s + (1 - p)^2      p = c w . r      n = c^2 |w|^2 |r|^2
  *
- * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to 2^-20
- * (DR_FORGOTTEN). Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
+ * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to what the
+ * recurrence takes as forgotten (plan.forgotten). Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
  * give the most that sigma can be; A has to be forgotten, too. If one part of a head would need more chunks than
  * plan.early.most, all of its parts are joined by what they do to a state, beside the kernel that makes other heads' parts;
  * where a sequence is not cut else, or the diagonal scan is made, this is so of all its heads. So it depends on the data, and
@@ -127,10 +127,10 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
         load(DR_INPUT_LOG_DECAY, fade);
         if (scanned) load(dr_diagonal_decay_input(rows), forget);
     }
-    float bound = 0, kept = scanned ? 0 : DR_FORGOTTEN;
+    float bound = 0, kept = scanned ? 0 : plan.forgotten;
     int count = 0;
 #pragma unroll 1
-    while (count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN)) {
+    while (count < most && !(bound <= plan.forgotten && kept <= plan.forgotten)) {
         dr_early_rows x[at_once];
 #pragma unroll
         for (int c = 0; c < at_once; c++) {
@@ -166,10 +166,10 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
         __syncthreads();
         if (count == 0) {
             float least = 0; /* without what rows add, which is no less than 0 */
-            for (int i = 0; i < most && !(least <= DR_FORGOTTEN); i++) least += decay[i].x + decay[i].y;
-            if (!(least <= DR_FORGOTTEN)) break;
+            for (int i = 0; i < most && !(least <= plan.forgotten); i++) least += decay[i].x + decay[i].y;
+            if (!(least <= plan.forgotten)) break;
         }
-        for (int end = count + at_once; count < end && count < most && !(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN);
+        for (int end = count + at_once; count < end && count < most && !(bound <= plan.forgotten && kept <= plan.forgotten);
              count++) {
             bound += decay[count].x + decay[count].y;
             if (scanned) kept += forgets[count].x + forgets[count].y;
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             for (int i = 0; i < EARLY_WARPS / 4; i++) bound += more[i].x + more[i].y + (more[i].z + more[i].w);
         }
     }
-    if (!(bound <= DR_FORGOTTEN && kept <= DR_FORGOTTEN)) count = most == edge ? edge : -1;
+    if (!(bound <= plan.forgotten && kept <= plan.forgotten)) count = most == edge ? edge : -1;
     if (threadIdx.x == 0) call.early[blockIdx.x] = count;
 }
 

@@ -18,31 +18,33 @@ typedef struct {
     void *layout;      /* in the workspace */
     void *states;      /* of the saved ones */
     float *scan_entry; /* of the saved ones: A before each chunk */
+    char *saved_parts; /* where what first passes say of parts begins, which they need not fill */
 } engine;
 
-static dr_status make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                      const dr_input_gradients *gradients, engine *e) {
-    *e = (engine){.layout = NULL};
-    DR_TRY(dr_cuda_chunk_make_plan(recurrence, backend->storage, dr_cuda_of(backend), &e->call.plan));
-    dr_cuda_rows_make(backend, recurrence, inputs, gradients, &e->call.plan.rows);
-    const dr_cuda_chunk_plan *plan = &e->call.plan;
+dr_status dr_cuda_chunkwise_make(const dr_cuda *gpu, dr_dtype storage, const dr_recurrence *recurrence, bool packed,
+                                 dr_cuda_chunk_plan *plan) {
+    DR_TRY(dr_cuda_chunk_make_plan(recurrence, packed, storage, gpu, plan));
+    dr_cuda_rows_plan(recurrence, storage, &plan->rows);
     const bool fused = dr_cuda_backward_fuses(plan);
-    e->call.plan.scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
-    dr_cuda_chunk_plan_stages(recurrence->rule, &e->call.plan);
+    plan->scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
+    dr_cuda_chunk_plan_stages(recurrence->rule, plan);
     return DR_OK;
 }
 
 static void lay_saved(engine *e, dr_arena *arena) {
-    dr_cuda_chunk_lay(&e->call.plan, true, arena, &e->call.chunk);
+    dr_cuda_chunk_lay_between(&e->call.plan, true, arena, &e->call.chunk);
     e->states = dr_arena_take(arena, dr_cuda_chunk_saved_bytes(&e->call.plan));
     e->scan_entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
     dr_cuda_diagonal_lay_made(&e->call.plan, arena);
+    e->saved_parts = dr_cuda_chunk_lay_saved_parts(&e->call.plan, arena, &e->call.chunk);
 }
 
-/* Of a forward also the tensors that a saving one has elsewhere. */
-static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine *e, dr_arena *arena) {
-    e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout));
-    if (!backward) dr_cuda_chunk_lay(&e->call.plan, false, arena, &e->call.chunk);
+static void lay_workspace(const dr_recurrence *recurrence, bool packed, bool backward, engine *e, dr_arena *arena) {
+    e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout, packed));
+    if (!backward) {
+        dr_cuda_chunk_lay_between(&e->call.plan, false, arena, &e->call.chunk);
+        dr_cuda_chunk_lay_rest(&e->call.plan, arena, &e->call.chunk);
+    }
     dr_cuda_diagonal_lay(&e->call.plan, arena, &e->diagonal);
     if (!backward) {
         e->diagonal.entry = dr_arena_take(arena, dr_cuda_diagonal_entry_bytes(&e->call.plan));
@@ -53,28 +55,37 @@ static void lay_workspace(const dr_recurrence *recurrence, bool backward, engine
     dr_cuda_diagonal_lay_gradients(&e->call.plan, arena, &e->call.diagonal);
 }
 
-dr_status dr_cuda_chunkwise_check(const dr_backend *backend, const dr_recurrence *recurrence) {
-    engine e;
-    return make(backend, recurrence, NULL, NULL, &e);
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
 }
 
-dr_status dr_cuda_chunkwise_plan(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    engine e;
-    dr_arena forward = {0}, backward = {0}, saved = {0};
-    DR_TRY(make(backend, recurrence, NULL, NULL, &e));
-    lay_workspace(recurrence, false, &e, &forward);
-    lay_workspace(recurrence, true, &e, &backward);
-    lay_saved(&e, &saved);
-    memory->forward = forward.used;
-    memory->backward = backward.used;
-    memory->saved = saved.used;
-    return DR_OK;
+void dr_cuda_chunkwise_plan(const dr_cuda_chunk_plan *plan, const dr_recurrence *recurrence, bool packed, int64_t longest,
+                            dr_recurrence_memory *memory, dr_saved_size *saved) {
+    engine e = {.call.plan = *plan};
+    dr_arena forward = {0}, backward = {0}, made = {0};
+    lay_workspace(recurrence, packed, false, &e, &forward);
+    lay_workspace(recurrence, packed, true, &e, &backward);
+    memory->forward = larger(memory->forward, forward.used);
+    memory->backward = larger(memory->backward, backward.used);
+    dr_cuda_chunk_plan row = *plan; /* what the diagonal scan makes of a token: a millionth, beyond which rounding up is lost */
+    row.tokens = 1 << 20;
+    dr_cuda_diagonal_lay_made(&row, &made);
+    const size_t channels = (size_t)(recurrence->key_heads * recurrence->key_size);
+    *saved = (dr_saved_size){.fixed = 0};
+    saved->per_row = made.used >> 20;
+    if (plan->rows.diagonal_scan) saved->per_segment = channels * sizeof(float);
+    dr_cuda_chunk_saved_size(plan, longest, saved);
 }
 
-/* What both directions do first. */
-static dr_status tell_layout(const dr_cuda *gpu, const dr_recurrence *recurrence, engine *e) {
+/* What both directions do first: the plan with the call's pointers, and where sequences begin. */
+static void begin(const dr_cuda_call *call, const dr_input_gradients *gradients, engine *e) {
+    *e = (engine){.call.plan = dr_cuda_packed(call) ? call->engine->packed : call->engine->even};
+    dr_cuda_rows_point(call->inputs, gradients, &e->call.plan.rows);
+}
+
+static dr_status tell_layout(const dr_cuda_call *call, engine *e) {
     dr_cuda_layout layout;
-    DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, e->layout, &layout));
+    DR_TRY(dr_cuda_layout_put(call->gpu, &call->recurrence->layout, call->boundaries, e->layout, &layout));
     e->call.chunk.cu = (int64_t *)layout.offsets;
     return DR_OK;
 }
@@ -86,26 +97,50 @@ static bool shares(const dr_states *initial, const dr_mutable_states *final) {
     return false;
 }
 
-dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                    const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                    void *workspace) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
+/* Zeros in all of what is saved that the stages leave. */
+static dr_status pad_saved(const dr_cuda_call *call, const engine *e) {
+    const dr_cuda_chunk_plan *plan = &e->call.plan;
+    const dr_cuda_rows *rows = &plan->rows;
+    const size_t keys = (size_t)plan->key_heads, vectors = keys * (size_t)rows->key_size * dr_dtype_size(plan->storage);
+    const size_t slots = (size_t)plan->slots, tokens = (size_t)plan->tokens;
+    char *const end = (char *)call->saved + call->saved_bytes;
+    dr_cuda_saved_pad pad = {.cu = e->call.chunk.cu, .sequences = plan->sequences, .slots = plan->slots, .chunk = plan->chunk};
+    if (slots > 0) {
+        dr_cuda_chunk_pad(plan, &e->call.chunk, &pad);
+        dr_cuda_pad_slots(&pad, e->states, dr_cuda_chunk_saved_bytes(plan) / slots);
+        dr_cuda_pad_slots(&pad, e->scan_entry, dr_cuda_diagonal_entry_bytes(plan) / slots);
+    }
+    dr_cuda_pad_whole(&pad, rows->squashed, tokens * vectors);
+    dr_cuda_pad_whole(&pad, rows->morrison, tokens * vectors);
+    dr_cuda_pad_whole(&pad, rows->ridge_query, tokens * vectors);
+    dr_cuda_pad_whole(&pad, rows->key_dot, tokens * keys * sizeof(float));
+    DR_CUDA(cudaMemsetAsync(e->saved_parts, 0, (size_t)(end - e->saved_parts), call->gpu->stream.at));
+    return dr_cuda_pad(&pad, call->gpu->stream);
+}
+
+dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
+    const dr_cuda *gpu = call->gpu;
+    const dr_states *initial = call->initial;
+    const dr_mutable_states *final = call->final;
+    void *const o = call->o;
     engine e;
-    DR_TRY(make(backend, recurrence, inputs, NULL, &e));
-    lay_workspace(recurrence, false, &e, &(dr_arena){.block = workspace});
+    begin(call, NULL, &e);
+    lay_workspace(call->recurrence, dr_cuda_packed(call), false, &e, &(dr_arena){.block = call->workspace});
     /* a backward wants what prepare leaves, which one kernel stores as boxes; key + lambda query, which it rounds, it takes as
      * boxes alone, so that a forward has the same bits without a backward; where a state lies that is given, the last part's
      * may not go before the first one has begun */
     const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
-    if (!boxed && (saved || e.call.plan.reader_sum)) e.call.plan.one_pass = false;
-    void *const sums = e.call.plan.reader_sum ? e.call.chunk.reader : NULL; /* no backward reads them */
-    if (saved) lay_saved(&e, &(dr_arena){.block = saved});
-    if (sums) e.call.chunk.reader = sums;
-    if (saved && e.scan_entry) e.diagonal.entry = e.scan_entry;
+    if (!boxed && (call->saved || e.call.plan.reader_sum)) e.call.plan.one_pass = false;
+    DR_TRY(tell_layout(call, &e));
+    if (call->saved) {
+        lay_saved(&e, &(dr_arena){.block = call->saved});
+        DR_TRY(pad_saved(call, &e));
+        if (e.call.chunk.sums) e.call.chunk.reader = e.call.chunk.sums;
+        if (e.scan_entry) e.diagonal.entry = e.scan_entry;
+    }
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
     e.call.chunk.scan = e.diagonal;
-    DR_TRY(tell_layout(gpu, recurrence, &e));
     if (e.call.plan.scan_inside && !e.call.plan.one_pass)
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
@@ -119,59 +154,43 @@ dr_status dr_cuda_chunkwise_forward(const dr_backend *backend, const dr_recurren
                               gpu->stream);
 }
 
-dr_status dr_cuda_chunkwise_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
+dr_status dr_cuda_chunkwise_backward(const dr_cuda_call *call) {
+    const dr_cuda *gpu = call->gpu;
     engine e;
-    DR_TRY(make(backend, recurrence, inputs, d_inputs, &e));
-    lay_workspace(recurrence, true, &e, &(dr_arena){.block = workspace});
-    lay_saved(&e, &(dr_arena){.block = (char *)saved});
+    begin(call, call->d_inputs, &e);
+    lay_workspace(call->recurrence, dr_cuda_packed(call), true, &e, &(dr_arena){.block = call->workspace});
+    lay_saved(&e, &(dr_arena){.block = call->saved});
     e.call.saved = e.states;
-    e.call.d_o = d_o;
-    e.call.initial = initial->at[DR_STATE_S];
-    e.call.d_final = d_final->at[DR_STATE_S];
-    e.call.d_initial = d_initial->at[DR_STATE_S];
+    e.call.d_o = call->d_o;
+    e.call.initial = call->initial->at[DR_STATE_S];
+    e.call.d_final = call->d_final->at[DR_STATE_S];
+    e.call.d_initial = call->d_initial->at[DR_STATE_S];
     e.diagonal.entry = e.scan_entry;
     e.call.chunk.scan.entry = e.scan_entry;
-    e.call.chain = dr_cuda_diagonal_turn(&e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A], d_initial->at[DR_STATE_A]);
-    DR_TRY(tell_layout(gpu, recurrence, &e));
+    e.call.chain =
+        dr_cuda_diagonal_turn(&e.diagonal, &e.call.diagonal, call->d_final->at[DR_STATE_A], call->d_initial->at[DR_STATE_A]);
+    DR_TRY(tell_layout(call, &e));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;
-    return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal, d_final->at[DR_STATE_A],
-                                     d_initial->at[DR_STATE_A], gpu->stream);
+    return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal,
+                                     call->d_final->at[DR_STATE_A], call->d_initial->at[DR_STATE_A], gpu->stream);
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-int64_t dr_cuda_chunkwise_chunk(const dr_backend *backend, const dr_recurrence *recurrence) {
-    engine e;
-    return make(backend, recurrence, NULL, NULL, &e) == DR_OK ? e.call.plan.chunk : 1;
-}
-
-dr_status dr_cuda_chunkwise_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
-                                     int64_t sequence, int64_t boundary, const dr_mutable_states *states) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
-    engine e;
-    if (backend->storage != DR_F32)
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "the states that a forward saves on backend cuda are rounded to %s: open it with F32, "
-                       "or end the forward where the state is wanted",
-                       dr_dtype_name(backend->storage));
-    DR_TRY(make(backend, recurrence, NULL, NULL, &e));
-    lay_saved(&e, &(dr_arena){.block = (char *)saved});
+dr_status dr_cuda_chunkwise_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
+                                     const dr_mutable_states *states) {
+    const dr_cuda *gpu = call->gpu;
+    const bool packed = dr_cuda_packed(call);
+    engine e = {.call.plan = packed ? call->engine->packed : call->engine->even};
+    lay_saved(&e, &(dr_arena){.block = call->saved});
     const dr_cuda_chunk_plan *plan = &e.call.plan;
-    const int64_t begin = dr_layout_begin(&recurrence->layout, sequence);
-    const int64_t first = recurrence->layout.cu_seqlens ? begin / plan->chunk + sequence : sequence * plan->sequence_chunks;
-    const int64_t slot = first + boundary, keys = recurrence->key_heads * recurrence->key_size;
+    const int64_t first =
+        packed ? dr_boundaries_at(call->boundaries, sequence) / plan->chunk + sequence : sequence * plan->sequence_chunks;
+    const int64_t slot = first + boundary, keys = call->recurrence->key_heads * call->recurrence->key_size;
     if (states->at[DR_STATE_S]) DR_TRY(dr_cuda_boundary_copy(gpu, plan, e.states, slot, states->at[DR_STATE_S]));
     if (states->at[DR_STATE_A])
         DR_CUDA(cudaMemcpyAsync(states->at[DR_STATE_A], e.scan_entry + slot * keys, (size_t)keys * sizeof(float),
-                                cudaMemcpyDeviceToDevice, gpu->stream));
+                                cudaMemcpyDeviceToDevice, gpu->stream.at));
     return DR_OK;
-}
-
-int dr_cuda_chunkwise_kernel(const dr_backend *backend, const dr_recurrence *recurrence, char *text, size_t size) {
-    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld", backend->isa, dr_dtype_name(backend->storage),
-                    (long long)dr_cuda_chunkwise_chunk(backend, recurrence));
 }

@@ -67,10 +67,6 @@ static __device__ inline dr_chunk_place dr_block_chunk(const dr_cuda_chunk_plan 
     return place;
 }
 
-/* The sum of log decays at which a state is forgotten by vectors of 16 bits: what is left of it, 2^-20, is a 2048th of what
- * they round, so that it is not missed where what follows is a thousand times smaller. */
-constexpr float DR_FORGOTTEN = -20 * 0.693147181f;
-
 /* Of each value head of each sequence behind the counts of all (tensors.early): whether its parts begin early, which one_pass
  * says. */
 static __device__ inline int32_t *dr_early_flag(const dr_cuda_chunk_plan &plan, int32_t *early, int64_t sequence, int head) {

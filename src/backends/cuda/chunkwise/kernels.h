@@ -10,9 +10,9 @@ extern "C" {
 
 #define DR_CHUNKWISE_DECLARE(suffix)                                                                                           \
     dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
-                                             cudaStream_t stream);                                                             \
+                                             dr_cuda_stream stream);                                                           \
     dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
-                                          const float *initial, void *o, float *final, void *saved, cudaStream_t stream)
+                                          const float *initial, void *o, float *final, void *saved, dr_cuda_stream stream)
 
 DR_CHUNKWISE_DECLARE(bf16);
 DR_CHUNKWISE_DECLARE(float32);
@@ -20,7 +20,7 @@ DR_CHUNKWISE_DECLARE(float32);
 /* plan.early is of warp groups, which 16 bits have. */
 dr_status dr_cuda_chunk_begin_early_bf16(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,
                                          const float *initial, void *o, float *final, void *saved, bool never,
-                                         cudaStream_t stream);
+                                         dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

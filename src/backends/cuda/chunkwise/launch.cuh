@@ -63,7 +63,7 @@ static dr_prepare_call dr_prepare_call_of(const dr_cuda_chunk_plan &plan, const 
 }
 
 template <typename T>
-static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream) {
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
@@ -84,13 +84,13 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
  * faster than four a multiprocessor that take all; where there are none, more of them would take longer to end. */
 template <typename T>
 static dr_status dr_launch_prepare_rest(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,
-                                        cudaStream_t stream) {
+                                        dr_cuda_stream stream) {
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, DR_PREPARE_PLAIN);
     return dr_cuda_launch_when(true, "prepare_rest", prepare_rest<T, DR_PREPARE_PLAIN>, {16, plan->processors}, PREPARE_THREADS,
                                call.facts.room.bytes, stream, call);
 }
 
-template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int boxes = plan->key_width / 64, units = call->summary && plan->reads ? boxes : 0;
     void (*kernel)(dr_scan_call) = boxes == 1 ? scan<T, 1> : boxes == 2 ? scan<T, 2> : scan<T, 4>;
@@ -128,7 +128,7 @@ template <typename T, int boxes> static dr_linear_kernel dr_linear_choose(const 
     return groups == 1 ? scan_linear<T, boxes, 1, false> : scan_linear<T, boxes, 2, false>;
 }
 
-template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_linear(const dr_scan_call &call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const bool gated = plan.rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     const int columns = dr_scan_groups(call), groups = dr_group_scan_groups(plan), beside = dr_linear_beside(groups);
@@ -149,7 +149,7 @@ template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_ch
         return one.boxed ? one_pass<T, kind, true, false> : one_pass<T, kind, false, false>;
 }
 
-template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
@@ -162,14 +162,14 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
                                ONE_PASS_BYTES, stream, one);
 }
 
-template <typename T> static dr_status dr_launch_find_early(const dr_scan_call &call, bool never, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_find_early(const dr_scan_call &call, bool never, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_early_call early = {plan, call.tensors.early, never};
     return dr_cuda_launch("find_early", plan.reader_sum ? find_early<T, true> : find_early<T, false>,
                           {plan.sequences, plan.value_heads, dr_cuda_early_count(&plan)}, EARLY_THREADS, 0, stream, early);
 }
 
-template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     if (plan->one_pass) return dr_launch_one_pass<T>(*call, stream);
     if (plan->linear) return dr_launch_linear<T>(*call, stream);
@@ -184,7 +184,7 @@ template <typename T> static dr_status dr_launch_group_scan(const dr_scan_call *
                                dr_group_scan_bytes(group_call) + beside, stream, group_call);
 }
 
-template <typename T> static dr_status dr_launch_trim(const dr_scan_call &call, cudaStream_t stream) {
+template <typename T> static dr_status dr_launch_trim(const dr_scan_call &call, dr_cuda_stream stream) {
     return dr_cuda_launch("trim_parts", call.plan.key_width == 64 ? trim_parts<T, 64> : trim_parts<T, 128>,
                           {call.plan.sequences, call.plan.value_heads, call.plan.parts, 2}, TRIM_THREADS, 0, stream, call);
 }
@@ -198,7 +198,7 @@ static dr_scan_call dr_scan_call_of(const dr_cuda_chunk_plan *plan, const dr_cud
 
 template <typename T>
 static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                                void *o, float *final, void *saved, cudaStream_t stream) {
+                                void *o, float *final, void *saved, dr_cuda_stream stream) {
     const dr_scan_call call = dr_scan_call_of<T>(plan, tensors, initial, o, final, saved);
     const auto launch = [=](const dr_scan_call *which) {
         if constexpr (sizeof(T) == 2)
@@ -226,11 +226,11 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
 
 #define DR_CHUNKWISE_KERNELS(T, suffix)                                                                                        \
     dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
-                                             cudaStream_t stream) {                                                            \
+                                             dr_cuda_stream stream) {                                                            \
         return dr_launch_prepare<T>(plan, tensors, stream);                                                                    \
     }                                                                                                                          \
     dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
-                                          const float *initial, void *o, float *final, void *saved, cudaStream_t stream) {     \
+                                          const float *initial, void *o, float *final, void *saved, dr_cuda_stream stream) {     \
         return dr_launch_scan<T>(plan, tensors, initial, o, final, saved, stream);                                             \
     }
 

@@ -205,14 +205,14 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
     }
 }
 
-template <bool back, int width> static dr_status dr_launch_join_width(const dr_join_call &call, cudaStream_t stream) {
+template <bool back, int width> static dr_status dr_launch_join_width(const dr_join_call &call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan &plan = call.plan;
     return dr_cuda_launch_when(!back && call.tensors.early, "join_parts", join_parts<back, width>,
                                {plan.sequences, plan.value_heads, plan.value_width / DR_JOIN_COLUMNS},
                                dr_join_shape<width>::threads, 0, stream, call);
 }
 
-template <bool back> static dr_status dr_launch_join(const dr_join_call &call, cudaStream_t stream) {
+template <bool back> static dr_status dr_launch_join(const dr_join_call &call, dr_cuda_stream stream) {
     if (call.plan.key_width == 64) return dr_launch_join_width<back, 64>(call, stream);
     if (call.plan.key_width == 128) return dr_launch_join_width<back, 128>(call, stream);
     return dr_launch_join_width<back, 256>(call, stream);

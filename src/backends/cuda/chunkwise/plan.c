@@ -8,9 +8,9 @@ static int32_t round_up(int64_t size, int32_t unit) {
     return (int32_t)((size + unit - 1) / unit * unit);
 }
 
-static int64_t slots_of(const dr_recurrence *recurrence, int64_t chunk) {
+static int64_t slots_of(const dr_recurrence *recurrence, bool packed, int64_t chunk) {
     const dr_layout *layout = &recurrence->layout;
-    if (layout->cu_seqlens) return layout->rows / chunk + layout->sequences;
+    if (packed) return layout->rows / chunk + layout->sequences;
     const int64_t length = layout->rows / layout->sequences;
     return layout->sequences * ((length + chunk - 1) / chunk);
 }
@@ -92,16 +92,20 @@ static bool is_one_pass(const dr_cuda_chunk_plan *plan) {
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
  * do not pay; a third of that, where rows read nothing and a thread block has two groups of columns, and then three do. What is
  * wanted follows from the heads and the device only, so that a sequence is cut alike in any batch. */
-static void plan_parts(const dr_layout *layout, dr_decay decay, dr_cuda_chunk_plan *plan) {
+static int32_t parts_wanted(const dr_cuda_chunk_plan *plan, int64_t processors) {
     const int64_t columns = plan->value_width / DR_CUDA_COLUMNS, blocks = plan->linear ? (columns + 1) / 2 : columns;
-    const int64_t wanted = (plan->warpgroups ? 1 : 2) * (int64_t)plan->processors / (plan->value_heads * blocks);
-    plan->parts_wanted = wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
-    const int64_t chunks = (dr_layout_longest(layout) + plan->chunk - 1) / plan->chunk;
+    const int64_t wanted = (plan->warpgroups ? 1 : 2) * processors / (plan->value_heads * blocks);
+    return wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
+}
+
+static void plan_parts(int64_t longest, dr_decay decay, dr_cuda_chunk_plan *plan) {
+    plan->parts_wanted = parts_wanted(plan, plan->processors);
+    const int64_t chunks = (longest + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_most_parts(plan, chunks);
     plan->sequence_chunks = (int32_t)((plan->length + plan->chunk - 1) / plan->chunk);
     plan->sequence_parts = dr_cuda_parts(plan, plan->sequence_chunks, &plan->part_chunks);
-    plan->trims =
-        plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && !plan->linear && decay != DR_DECAY_NONE;
+    plan->trims = plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && !plan->linear &&
+                  decay != DR_DECAY_NONE && plan->forgets;
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
@@ -131,7 +135,8 @@ static void plan_early(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const int64_t heads = plan->sequences * plan->value_heads, chunks = plan->sequence_chunks;
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
-    if (rule->decay != DR_DECAY_SCALAR || parts < 2 || (plan->beside.processors && plan->sequences > 1)) return;
+    if (rule->decay != DR_DECAY_SCALAR || !plan->forgets || parts < 2 || (plan->beside.processors && plan->sequences > 1))
+        return;
     const int64_t each = (chunks + parts - 1) / parts, made = (chunks + each - 1) / each;
     if (4 * heads * made < 3 * plan->processors) return;
     const int64_t pays = plan->parts > 1 ? each : each / 3; /* until it costs what joined or whole ones do */
@@ -150,7 +155,7 @@ void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     if (plan->early.parts) plan->trims = false; /* it would have been one of those */
 }
 
-dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype storage, const dr_cuda *gpu,
+dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     const int steps = dr_rule_steps(rule);
@@ -182,13 +187,15 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
         .reader_direct = reads_directly(rule),
         .query_direct = queries_directly(rule),
         .hopper = gpu->hopper,
-        .processors = gpu->processors,
+        .processors = gpu->processors < DR_CUDA_MOST_PROCESSORS ? gpu->processors : DR_CUDA_MOST_PROCESSORS,
+        .forgets = recurrence->forget > 0,
+        .forgotten = (float)log(recurrence->forget),
         .sequences = layout->sequences,
         .tokens = layout->rows,
-        .length = layout->cu_seqlens ? 0 : layout->rows / layout->sequences,
+        .length = packed ? 0 : layout->rows / layout->sequences,
     };
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
-    plan->slots = slots_of(recurrence, plan->chunk);
+    plan->slots = slots_of(recurrence, packed, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
     plan->halves = gpu->hopper && storage != DR_F32;
     plan->warpgroups = plan->halves && plan->key_width <= 128;
@@ -196,7 +203,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, dr_dtype stor
                        plan->value_width <= 128 && reads_sum(rule);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
     plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&rule->row[0]);
-    plan_parts(layout, rule->decay, plan);
+    plan_parts(packed ? recurrence->longest : plan->length, rule->decay, plan);
     return DR_OK;
 }
 
@@ -205,58 +212,128 @@ static size_t part_places(const dr_cuda_chunk_plan *plan) {
     return ((size_t)plan->slots / DR_CUDA_PART_CHUNKS + 1) * (size_t)plan->value_heads;
 }
 
-void dr_cuda_chunk_lay(const dr_cuda_chunk_plan *plan, bool backward, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
-    const size_t element = dr_dtype_size(plan->storage), blocks = (size_t)plan->blocks;
-    const size_t rows = DR_CUDA_CHUNK_ROWS, queries = (size_t)plan->query_rows, keys = (size_t)plan->key_width;
-    const size_t readers = blocks * rows * keys * element;
+/* Of a block, what prepare leaves for the scan and, if it is saved, for a backward. */
+enum { EXIT, SCORE, READER, QUERY, INVERSE, FACTORS, KEEP, BETWEEN };
+typedef struct {
+    size_t bytes[BETWEEN];
+} between_bytes;
+
+static between_bytes between_of(const dr_cuda_chunk_plan *plan, bool saved) {
+    const size_t element = dr_dtype_size(plan->storage), rows = DR_CUDA_CHUNK_ROWS, keys = (size_t)plan->key_width;
+    const size_t queries = (size_t)plan->query_rows;
     /* Whether something is passed on. Of key + lambda query one kernel makes all only where all lies as boxes: a call tells. */
-    const bool passes = !plan->linear && (!plan->one_pass || plan->reader_sum);
-    const bool between = backward ? !plan->linear_back : passes;
-    *tensors = (dr_cuda_chunk_tensors){0};
-    if (between) tensors->exit = dr_arena_take(arena, readers);
-    if (between) tensors->score = dr_arena_take(arena, blocks * queries * rows * element);
-    if (plan->reads && !plan->reader_direct && !plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
-    if (!plan->query_direct) tensors->query = dr_arena_take(arena, blocks * queries * keys * element);
-    if (backward && plan->reads) tensors->inverse = dr_arena_take(arena, blocks * rows * rows * sizeof(float));
-    if (between) tensors->factors = dr_arena_take(arena, blocks * sizeof(dr_cuda_factors));
-    if (between) tensors->keep = dr_arena_take(arena, blocks * keys * sizeof(float));
-    if (plan->beside.processors) tensors->made = dr_arena_take(arena, blocks * sizeof(unsigned));
-    if (plan->early.parts)
-        tensors->early =
-            dr_arena_take(arena, ((size_t)(plan->sequences * plan->value_heads) * (size_t)(dr_cuda_early_count(plan) + 1) + 1) *
-                                     sizeof(int32_t));
-    if (plan->parts == 1) return;
+    const bool passes = saved ? !plan->linear_back : !plan->linear && (!plan->one_pass || plan->reader_sum);
+    between_bytes of = {{0}};
+    if (passes) {
+        of.bytes[EXIT] = rows * keys * element;
+        of.bytes[SCORE] = queries * rows * element;
+        of.bytes[FACTORS] = sizeof(dr_cuda_factors);
+        of.bytes[KEEP] = keys * sizeof(float);
+    }
+    if (plan->reads && !plan->reader_direct && !plan->reader_sum) of.bytes[READER] = rows * keys * element;
+    if (!plan->query_direct) of.bytes[QUERY] = queries * keys * element;
+    if (saved && plan->reads) of.bytes[INVERSE] = rows * rows * sizeof(float);
+    return of;
+}
+
+void dr_cuda_chunk_lay_between(const dr_cuda_chunk_plan *plan, bool saved, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    const between_bytes of = between_of(plan, saved);
+    void *at[BETWEEN];
+    for (int i = 0; i < BETWEEN; i++) at[i] = of.bytes[i] ? dr_arena_take(arena, (size_t)plan->blocks * of.bytes[i]) : NULL;
+    tensors->exit = at[EXIT];
+    tensors->score = at[SCORE];
+    tensors->reader = at[READER];
+    tensors->query = at[QUERY];
+    tensors->inverse = at[INVERSE];
+    tensors->factors = at[FACTORS];
+    tensors->keep = at[KEEP];
+}
+
+static size_t early_bytes(const dr_cuda_chunk_plan *plan) {
+    const size_t chains = (size_t)(plan->sequences * plan->value_heads);
+    return plan->early.parts ? (chains * (size_t)(dr_cuda_early_count(plan) + 1) + 1) * sizeof(int32_t) : 0;
+}
+
+static size_t passage_bytes(const dr_cuda_chunk_plan *plan) { /* of a part and head */
+    const size_t keys = (size_t)plan->key_width;
+    return plan->reads ? keys * keys * sizeof(float) : plan->linear ? sizeof(float) : 0;
+}
+
+static void lay_parts(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    const bool cut = plan->parts > 1;
+    tensors->early = plan->early.parts ? dr_arena_take(arena, early_bytes(plan)) : NULL;
+    tensors->passage = cut && passage_bytes(plan) ? dr_arena_take(arena, part_places(plan) * passage_bytes(plan)) : NULL;
+    tensors->trims = cut && plan->trims ? dr_arena_take(arena, part_places(plan) * sizeof(dr_cuda_trim)) : NULL;
+}
+
+void dr_cuda_chunk_lay_rest(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
     const size_t states = dr_cuda_chunk_part_states(plan) * sizeof(float);
+    if (plan->beside.processors) tensors->made = dr_arena_take(arena, (size_t)plan->blocks * sizeof(unsigned));
+    lay_parts(plan, arena, tensors);
+    if (plan->parts == 1) return;
     tensors->local = dr_arena_take(arena, states);
     tensors->entry = dr_arena_take(arena, states);
-    if (!backward && plan->reader_sum) tensors->reader = dr_arena_take(arena, readers);
-    if (plan->reads) tensors->passage = dr_arena_take(arena, states / (size_t)plan->value_width * keys);
-    if (plan->linear) tensors->passage = dr_arena_take(arena, states / ((size_t)plan->value_width * keys));
-    if (plan->trims) tensors->trims = dr_arena_take(arena, part_places(plan) * sizeof(dr_cuda_trim));
+    if (plan->reader_sum)
+        tensors->sums = dr_arena_take(arena, (size_t)plan->blocks * DR_CUDA_CHUNK_ROWS * (size_t)plan->key_width *
+                                                 dr_dtype_size(plan->storage));
+    tensors->reader = plan->reader_sum ? tensors->sums : tensors->reader;
+}
+
+void *dr_cuda_chunk_lay_saved_parts(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_chunk_tensors *tensors) {
+    void *const begin = arena->block ? arena->block + arena->used : NULL;
+    lay_parts(plan, arena, tensors);
+    return begin;
+}
+
+void dr_cuda_chunk_pad(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_saved_pad *pad) {
+    const between_bytes of = between_of(plan, true);
+    void *const at[BETWEEN] = {tensors->exit,    tensors->score,   tensors->reader, tensors->query,
+                               tensors->inverse, tensors->factors, tensors->keep};
+    for (int i = 0; i < BETWEEN; i++)
+        if (of.bytes[i]) dr_cuda_pad_slots(pad, at[i], (size_t)plan->value_heads * of.bytes[i]);
 }
 
 size_t dr_cuda_chunk_part_states(const dr_cuda_chunk_plan *plan) {
     return part_places(plan) * (size_t)plan->value_width * (size_t)plan->key_width;
 }
 
+static size_t state_bytes(const dr_cuda_chunk_plan *plan) {
+    return (size_t)plan->value_width * (size_t)plan->key_width * dr_dtype_size(plan->storage);
+}
+
 size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan) {
-    return (size_t)plan->blocks * (size_t)plan->value_width * (size_t)plan->key_width * dr_dtype_size(plan->storage);
+    return (size_t)plan->blocks * state_bytes(plan);
+}
+
+void dr_cuda_chunk_saved_size(const dr_cuda_chunk_plan *plan, int64_t longest, dr_saved_size *size) {
+    const size_t heads = (size_t)plan->value_heads;
+    const between_bytes of = between_of(plan, true);
+    size_t block = state_bytes(plan), places = sizeof(dr_cuda_trim);
+    for (int i = 0; i < BETWEEN; i++) block += of.bytes[i];
+    const bool cut = parts_wanted(plan, DR_CUDA_MOST_PROCESSORS) > 1 &&
+                     (longest == 0 || (longest + plan->chunk - 1) / plan->chunk >= 3 * (DR_CUDA_PART_TOKENS / plan->chunk));
+    if (cut) places += passage_bytes(plan);
+    /* a part has DR_CUDA_PART_CHUNKS chunks; parts that begin early are told of by two numbers of 4 bytes a part and one a
+     * sequence, and there may be as many sequences as slots */
+    size->segment = plan->chunk;
+    size->per_segment += heads * (block + (places + DR_CUDA_PART_CHUNKS - 1) / DR_CUDA_PART_CHUNKS + 5);
+    size->fixed += heads * places + sizeof(int32_t) + 64 * (BETWEEN + 8);
 }
 
 dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                                    void *o, float *final, void *saved, bool never, cudaStream_t stream) {
+                                    void *o, float *final, void *saved, bool never, dr_cuda_stream stream) {
     if (!plan->early.parts) return DR_OK;
     return dr_cuda_chunk_begin_early_bf16(plan, tensors, initial, o, final, saved, never, stream);
 }
 
-dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, cudaStream_t stream) {
+dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream) {
     if (plan->linear || plan->one_pass || (tensors->early && dr_cuda_early_apart(plan))) return DR_OK;
     if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
     return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }
 
 dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                             void *o, float *final, void *saved, cudaStream_t stream) {
+                             void *o, float *final, void *saved, dr_cuda_stream stream) {
     if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
     return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

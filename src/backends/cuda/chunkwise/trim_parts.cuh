@@ -5,7 +5,7 @@
  *     |X^T diag(c) R~|^2 <= sum over i, j of c_i c_j (x_i . x_j) (r_i . r_j)      and <= (sum over i of |c_i x_i| |r_i|)^2
  *
  * (docs/chunkwise.md, What a state forgets), of tensors that prepare has left, and rows that it reads. If the last chunks of a
- * part bring that to 2^-20 (DR_FORGOTTEN), they do for the state behind it, from whatever state they begin with; back the
+ * part bring that to plan.forgotten, they do for the state behind it, from whatever state they begin with; back the
  * first ones do for the gradient before it; and nobody asks what the part does to a state. Both ends have to, since a forward
  * leaves to its backward what parts do. It depends on the sequence's data alone. */
 #ifndef DR_CUDA_TRIM_PARTS_CUH
@@ -109,8 +109,8 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     float bound = 0;
     int taken = 0;
     /* without what rows add, which is no less than 0 */
-    if (wanted && !(known && dr_warp_sum(lane < most ? lanes_log_near(kept[lane]) : 0) <= DR_FORGOTTEN)) taken = -1;
-    while (wanted && taken >= 0 && !(bound <= DR_FORGOTTEN)) {
+    if (wanted && !(known && dr_warp_sum(lane < most ? lanes_log_near(kept[lane]) : 0) <= plan.forgotten)) taken = -1;
+    while (wanted && taken >= 0 && !(bound <= plan.forgotten)) {
         const int slot = warp / (TRIM_SHARE / 32), quarter = warp % (TRIM_SHARE / 32);
         if (plan.reads && taken + slot < most) {
             const int64_t block = block_of(taken + slot);
@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
             if (lane == 0) rows[slot][quarter] = add;
         }
         __syncthreads();
-        for (int i = 0; i < TRIM_AT_ONCE && taken < most && !(bound <= DR_FORGOTTEN); i++) {
+        for (int i = 0; i < TRIM_AT_ONCE && taken < most && !(bound <= plan.forgotten); i++) {
             float square = 0, sum = 0;
             for (int w = 0; w < TRIM_SHARE / 32 && plan.reads; w++) square += rows[i][w].x, sum += rows[i][w].y;
             /* what rounding may have taken from the products is at most 1e-5 of |x_i| |x_j| |r_i| |r_j| */
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
             bound += lanes_log_near(kept[taken++] + sqrtf(least));
         }
         /* if it goes on so, all that may be will not do */
-        if (!(bound * most <= DR_FORGOTTEN * taken)) taken = -1;
+        if (!(bound * most <= plan.forgotten * taken)) taken = -1;
         __syncthreads();
     }
     if (threadIdx.x == 0) (first ? tensors.trims[place.place].first : tensors.trims[place.place].last) = taken;

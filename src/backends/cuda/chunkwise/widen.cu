@@ -20,14 +20,14 @@ static int64_t blocks_for(int64_t count) {
     return blocks < MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS;
 }
 
-dr_status dr_cuda_widen(dr_dtype dtype, const void *from, int64_t count, float *to, cudaStream_t stream) {
+dr_status dr_cuda_widen(dr_dtype dtype, const void *from, int64_t count, float *to, dr_cuda_stream stream) {
     if (dtype == DR_BF16)
         return dr_cuda_launch("widen", widen<__nv_bfloat16>, {blocks_for(count)}, THREADS, 0, stream,
                               (const __nv_bfloat16 *)from, count, to);
     return dr_cuda_launch("widen", widen<__half>, {blocks_for(count)}, THREADS, 0, stream, (const __half *)from, count, to);
 }
 
-dr_status dr_cuda_narrow(dr_dtype dtype, const float *from, int64_t count, void *to, cudaStream_t stream) {
+dr_status dr_cuda_narrow(dr_dtype dtype, const float *from, int64_t count, void *to, dr_cuda_stream stream) {
     if (dtype == DR_BF16)
         return dr_cuda_launch("narrow", narrow<__nv_bfloat16>, {blocks_for(count)}, THREADS, 0, stream, from, count,
                               (__nv_bfloat16 *)to);

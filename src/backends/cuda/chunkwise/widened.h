@@ -10,30 +10,23 @@
 #ifndef DR_CUDA_WIDENED_H
 #define DR_CUDA_WIDENED_H
 
-#include "backends/cuda/cuda.h"
+#include "backends/cuda/engines.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Whether a call of the backend goes this way. */
-bool dr_cuda_widens(const dr_backend *backend, const dr_recurrence *recurrence);
+/* Whether calls go this way. */
+bool dr_cuda_widens(dr_dtype storage, const dr_rule *rule);
 
-/* As the entries of engines.h without "widened". */
-dr_status dr_cuda_widened_plan(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory);
-dr_status dr_cuda_widened_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                  const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                  void *workspace);
-dr_status dr_cuda_widened_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                   const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                   const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace);
-dr_status dr_cuda_widened_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
-                                   int64_t sequence, int64_t boundary, const dr_mutable_states *states);
-int dr_cuda_widened_kernel(const dr_backend *backend, const dr_recurrence *recurrence, char *text, size_t size);
+/* Adds what lies before the engine's workspaces to their bytes. */
+void dr_cuda_widened_plan(const dr_recurrence *recurrence, dr_recurrence_memory *memory);
+dr_status dr_cuda_widened_forward(const dr_cuda_call *call);
+dr_status dr_cuda_widened_backward(const dr_cuda_call *call);
 
 /* count elements from one type to the other, narrow being DR_BF16 or DR_F16; rounded to nearest, ties to even. */
-dr_status dr_cuda_widen(dr_dtype narrow, const void *from, int64_t count, float *to, cudaStream_t stream);
-dr_status dr_cuda_narrow(dr_dtype narrow, const float *from, int64_t count, void *to, cudaStream_t stream);
+dr_status dr_cuda_widen(dr_dtype narrow, const void *from, int64_t count, float *to, dr_cuda_stream stream);
+dr_status dr_cuda_narrow(dr_dtype narrow, const float *from, int64_t count, void *to, dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

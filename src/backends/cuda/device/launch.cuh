@@ -10,17 +10,17 @@
  * blocks begin as soon as all those of the kernel that is before it in the stream have opened or ended (beside.cuh). */
 template <int N, typename... P>
 static dr_status dr_cuda_launch_when(bool beside, const char *name, void (*kernel)(P...), const int64_t (&sizes)[N],
-                                     int threads, int bytes, cudaStream_t stream, P... arguments) {
+                                     int threads, int bytes, dr_cuda_stream stream, P... arguments) {
     unsigned grid;
     DR_TRY(dr_cuda_grid(sizes, N, name, &grid));
     if (grid == 0) return DR_OK;
-    if (bytes) DR_TRY(dr_cuda_allow_shared((const void *)kernel, bytes));
+    if (bytes > DR_CUDA_SHARED_AS_IT_IS) DR_TRY(dr_cuda_allow_shared(stream.kernels, (const void *)kernel));
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = (unsigned)threads, config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = stream;
+    config.stream = stream.at;
     config.attrs = &early, config.numAttrs = beside ? 1 : 0;
     cudaLaunchKernelEx(&config, kernel, arguments...);
     const cudaError_t error = cudaGetLastError();
@@ -33,7 +33,7 @@ static dr_status dr_cuda_launch_when(bool beside, const char *name, void (*kerne
 /* In the stream's order. */
 template <int N, typename... P>
 static dr_status dr_cuda_launch(const char *name, void (*kernel)(P...), const int64_t (&sizes)[N], int threads, int bytes,
-                                cudaStream_t stream, P... arguments) {
+                                dr_cuda_stream stream, P... arguments) {
     return dr_cuda_launch_when(false, name, kernel, sizes, threads, bytes, stream, arguments...);
 }
 

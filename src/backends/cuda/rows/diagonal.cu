@@ -79,7 +79,7 @@ static __global__ void scan_begin(const __grid_constant__ dr_cuda_chunk_plan pla
 }
 
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                 cudaStream_t stream) {
+                                 dr_cuda_stream stream) {
     const int64_t chunks = plan->slots * plan->key_heads, states = plan->sequences * plan->key_heads * plan->rows.key_size;
     const int64_t count = chain->final && states > chunks ? states : chunks;
     return dr_cuda_launch("scan_begin", scan_begin, {(count + 127) / 128}, 128, 0, stream, *plan, cu, *chain);
@@ -104,7 +104,7 @@ static __global__ void scan_begin_inside(const __grid_constant__ dr_cuda_chunk_p
 }
 
 dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                        unsigned *made, cudaStream_t stream) {
+                                        unsigned *made, dr_cuda_stream stream) {
     const int64_t channels = (int64_t)plan->key_heads * plan->rows.key_size;
     const int64_t fours = plan->slots * channels / 4, states = plan->sequences * channels;
     const int64_t count = chain->final && states > fours ? states : fours;
@@ -225,7 +225,7 @@ static __global__ void scan_carry(const __grid_constant__ dr_cuda_chunk_plan pla
 }
 
 dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
-                                 const float *from, bool backward, float *carried, float *to, cudaStream_t stream) {
+                                 const float *from, bool backward, float *carried, float *to, dr_cuda_stream stream) {
     enum { THREADS = 64 };
     const int64_t channels = plan->sequences * plan->key_heads * plan->rows.key_size;
     return dr_cuda_launch("scan_carry", scan_carry, {(channels + THREADS - 1) / THREADS}, THREADS, 0, stream, *plan, cu, end,
@@ -233,7 +233,7 @@ dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *
 }
 
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                   cudaStream_t stream) {
+                                   dr_cuda_stream stream) {
     const int32_t K = plan->rows.key_size;
     if (dr_cuda_diagonal_chained(plan)) return dr_cuda_diagonal_chain_forward(plan, cu, chain, stream);
     DR_CUDA_CHUNK_STORAGE(

@@ -135,7 +135,7 @@ static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, 
 /* A launch with a chunk of a key head for W warps. */
 template <int W, typename... P>
 static dr_status dr_diagonal_launch_chunks(const char *name, void (*kernel)(P...), const dr_cuda_chunk_plan *plan,
-                                           cudaStream_t stream, P... arguments) {
+                                           dr_cuda_stream stream, P... arguments) {
     const int64_t tasks = plan->slots * plan->key_heads, each = W == 1 ? DR_DIAGONAL_WARPS : 1;
     return dr_cuda_launch(name, kernel, {(tasks + each - 1) / each}, W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W, 0, stream,
                           arguments...);

@@ -57,17 +57,17 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
 
 /* cu: as dr_cuda_chunk_tensors has it. */
 dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                   cudaStream_t stream);
+                                   dr_cuda_stream stream);
 dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                         cudaStream_t stream); /* which it calls where it can */
+                                         dr_cuda_stream stream); /* which it calls where it can */
 
 /* Before chunks make A for one another, or its gradient: none has told anything; and what is before a sequence of no token goes
  * behind it. */
 dr_status dr_cuda_diagonal_begin(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                 cudaStream_t stream);
+                                 dr_cuda_stream stream);
 /* The same before prepare makes A (diagonal_rows.cuh); made: what it raises beside the scan (chunkwise.h), or NULL. */
 dr_status dr_cuda_diagonal_begin_inside(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                        unsigned *made, cudaStream_t stream);
+                                        unsigned *made, dr_cuda_stream stream);
 
 /* The chain of A's gradient, whose final is that of the initial A, in the memory of that of A. */
 dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
@@ -75,22 +75,22 @@ dr_cuda_diagonal_chain dr_cuda_diagonal_turn(const dr_cuda_diagonal_chain *chain
 
 /* From ends to entries, chunk after chunk; from, to [sequences][H][K] or NULL. backward: from the last chunk on. */
 dr_status dr_cuda_diagonal_carry(const dr_cuda_chunk_plan *plan, const int64_t *cu, const float *end, const float *product,
-                                 const float *from, bool backward, float *carried, float *to, cudaStream_t stream);
+                                 const float *from, bool backward, float *carried, float *to, dr_cuda_stream stream);
 
 /* Adds to what the rows' backward gave: gradients of key, query, scan gain, scan log decay (tied: beta, log decay, which are
  * added to), partial sums of ridge and centre, and of the initial A. */
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
-                                    cudaStream_t stream);
+                                    dr_cuda_stream stream);
 
 /* What it calls where only write keys B * key come of the scan: all but the sum of the centres' parts. */
 dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu,
                                           const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
-                                          const float *d_final, float *d_initial, cudaStream_t stream);
+                                          const float *d_final, float *d_initial, dr_cuda_stream stream);
 
 /* to[i] = sum over rows of partial[row][i], in a fixed order; 0 where zero_at[i] is -infinity (zero_at NULL: nowhere). */
 dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
-                           cudaStream_t stream);
+                           dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

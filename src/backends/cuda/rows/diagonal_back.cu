@@ -290,7 +290,7 @@ static __global__ void __launch_bounds__(32 * W)
 /* Ends, exits and replay (diagonal.h). */
 static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                 const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
-                                cudaStream_t stream) {
+                                dr_cuda_stream stream) {
     const bool whole = gradients->morrison;
     const int32_t K = plan->rows.key_size;
     DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(K, whole, E, W, {
@@ -308,7 +308,7 @@ static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *c
 
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                     const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
-                                    cudaStream_t stream) {
+                                    dr_cuda_stream stream) {
     const bool inside = dr_cuda_diagonal_inside_back(plan), made = inside || dr_cuda_diagonal_rows_back(plan);
     const bool squashes_only = gradients->squashed && !gradients->morrison && !gradients->read_query;
     if (squashes_only && !made)

@@ -109,14 +109,14 @@ static __global__ void __launch_bounds__(128 * boxes, 8 / boxes) scan_make(const
     if (rows.squashed) store_box<T>(rows, x, keys, rows.squashed);
 }
 
-template <typename T, int boxes> static dr_status launch(const forward_call *call, cudaStream_t stream) {
+template <typename T, int boxes> static dr_status launch(const forward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int bytes = room_bytes(64 * boxes, sizeof(T), plan->rows.ridge_query != NULL);
     return dr_cuda_launch("scan_make", scan_make<T, boxes>, {plan->slots, plan->key_heads}, 128 * boxes, bytes, stream, *call);
 }
 
 dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
-                                         cudaStream_t stream) {
+                                         dr_cuda_stream stream) {
     const forward_call call = {*plan, cu, *chain};
     DR_TRY(dr_cuda_diagonal_begin(plan, cu, chain, stream));
     DR_CUDA_CHUNK_STORAGE(plan->storage, T, {

@@ -178,14 +178,14 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
     }
 }
 
-template <typename T, int boxes> static dr_status launch(const back_call *call, cudaStream_t stream) {
+template <typename T, int boxes> static dr_status launch(const back_call *call, dr_cuda_stream stream) {
     return dr_cuda_launch("scan_back", scan_back<T, boxes>, {call->plan.slots, call->plan.key_heads}, 128 * boxes,
                           room_bytes(64 * boxes, sizeof(T)), stream, *call);
 }
 
 dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu,
                                           const dr_cuda_diagonal_chain *chain, const dr_cuda_diagonal_gradients *gradients,
-                                          const float *d_final, float *d_initial, cudaStream_t stream) {
+                                          const float *d_final, float *d_initial, dr_cuda_stream stream) {
     const dr_cuda_diagonal_chain back = dr_cuda_diagonal_turn(chain, gradients, d_final, d_initial);
     const back_call call = {*plan, cu, chain->entry, back, *gradients};
     DR_TRY(dr_cuda_diagonal_begin(plan, cu, &back, stream));

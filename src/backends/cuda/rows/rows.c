@@ -1,4 +1,4 @@
-/* What the load stage is told, from the recurrence and the pointers of a call. */
+/* What the load stage is told: from the recurrence what all calls have in common, then the pointers of a call. */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/rows/rows_make.h"
 
@@ -6,13 +6,7 @@ static bool begins_at_16(const void *pointer) {
     return (uintptr_t)pointer % 16 == 0;
 }
 
-/* Vectors begin at 16 bytes if each holds a multiple of that and the tensor does. */
-static bool is_aligned(const dr_cuda_input *input, int64_t size, size_t element) {
-    return (size_t)size * element % 16 == 0 && begins_at_16(input->at) && begins_at_16(input->gradient);
-}
-
-void dr_cuda_rows_make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                       const dr_input_gradients *gradients, dr_cuda_rows *rows) {
+void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cuda_rows *rows) {
     const dr_rule *rule = recurrence->rule;
     *rows = (dr_cuda_rows){
         .steps = dr_rule_steps(rule),
@@ -38,18 +32,26 @@ void dr_cuda_rows_make(const dr_backend *backend, const dr_recurrence *recurrenc
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!dr_rule_uses(rule, (dr_input)i)) continue;
         const dr_input_form form = dr_recurrence_input_form(recurrence, (dr_input)i);
-        dr_cuda_input *input = &rows->input[i];
-        *input = (dr_cuda_input){
-            .at = inputs ? inputs->at[i] : NULL,
-            .gradient = gradients ? gradients->at[i] : NULL,
+        const size_t element = dr_dtype_size(dr_input_is_vector((dr_input)i) ? storage : DR_F32);
+        rows->input[i] = (dr_cuda_input){
             .token = form.per_row ? form.steps * form.heads * form.size : 0,
             .step = form.heads * form.size,
             .head = form.size,
-            .bytes = (int32_t)((size_t)form.size * dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))),
-            .element = (int32_t)dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i)),
+            .bytes = (int32_t)((size_t)form.size * element),
+            .element = (int32_t)element,
             .per_value = form.per_value,
+            .vector = form.vector,
         };
-        if (form.vector && !is_aligned(input, form.size, dr_dtype_size(dr_recurrence_input_dtype(backend, (dr_input)i))))
-            rows->aligned = false;
+        if (form.vector && (size_t)form.size * element % 16 != 0) rows->aligned = false;
+    }
+}
+
+void dr_cuda_rows_point(const dr_inputs *inputs, const dr_input_gradients *gradients, dr_cuda_rows *rows) {
+    for (int i = 0; i < DR_INPUTS; i++) {
+        dr_cuda_input *input = &rows->input[i];
+        if (!input->bytes) continue;
+        input->at = inputs->at[i];
+        input->gradient = gradients ? gradients->at[i] : NULL;
+        if (input->vector && !(begins_at_16(input->at) && begins_at_16(input->gradient))) rows->aligned = false;
     }
 }

@@ -16,8 +16,9 @@ typedef struct {
     const void *at; /* NULL: the rule does not read it */
     void *gradient; /* NULL: not wanted */
     int64_t token, step, head;
-    int32_t bytes, element; /* of a head's vector, of one of its elements */
+    int32_t bytes, element; /* of a head's vector, of one of its elements; 0: the rule does not read it */
     bool per_value;         /* heads are value heads */
+    bool vector;            /* has an axis K or V */
 } dr_cuda_input;
 
 typedef struct {

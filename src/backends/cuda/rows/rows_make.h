@@ -9,9 +9,11 @@
 extern "C" {
 #endif
 
-/* inputs NULL: none yet; gradients NULL: none wanted. */
-void dr_cuda_rows_make(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                       const dr_input_gradients *gradients, dr_cuda_rows *rows);
+/* What all calls have in common, vectors being stored so. */
+void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cuda_rows *rows);
+
+/* Then, in a call's copy, its pointers; gradients NULL: none wanted. */
+void dr_cuda_rows_point(const dr_inputs *inputs, const dr_input_gradients *gradients, dr_cuda_rows *rows);
 
 #ifdef __cplusplus
 }

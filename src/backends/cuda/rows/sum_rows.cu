@@ -19,6 +19,6 @@ static __global__ void sum_rows(const float *partial, int64_t rows, int64_t colu
 }
 
 dr_status dr_cuda_sum_rows(const float *partial, int64_t rows, int64_t columns, const float *zero_at, float *to,
-                           cudaStream_t stream) {
+                           dr_cuda_stream stream) {
     return dr_cuda_launch("sum_rows", sum_rows, {columns}, SUM_THREADS, 0, stream, partial, rows, columns, zero_at, to);
 }

@@ -14,12 +14,21 @@ static int64_t slots_of(const dr_recurrence *recurrence) {
     return recurrence->layout.rows / dr_cuda_recurrent_chunk(recurrence) + recurrence->layout.sequences;
 }
 
+/* Of a slot. */
+static size_t state_bytes(const dr_recurrence *recurrence) {
+    return (size_t)(recurrence->value_heads * recurrence->key_size) * (size_t)recurrence->value_size * sizeof(float);
+}
+
+static size_t scan_bytes(const dr_recurrence *recurrence) {
+    const size_t keys = (size_t)(recurrence->key_heads * recurrence->key_size);
+    return recurrence->rule->scan == DR_SCAN_DIAGONAL ? keys * sizeof(float) : 0;
+}
+
 static void lay_saved(const dr_recurrence *recurrence, dr_arena *arena, dr_cuda_tokens *call) {
-    const size_t slots = (size_t)slots_of(recurrence), keys = (size_t)(recurrence->key_heads * recurrence->key_size);
-    const size_t states = (size_t)(recurrence->value_heads * recurrence->key_size) * (size_t)recurrence->value_size;
+    const size_t slots = (size_t)slots_of(recurrence);
     call->chunk = dr_cuda_recurrent_chunk(recurrence);
-    call->saved = dr_arena_take(arena, slots * states * sizeof(float));
-    if (recurrence->rule->scan == DR_SCAN_DIAGONAL) call->saved_scan = dr_arena_take(arena, slots * keys * sizeof(float));
+    call->saved = dr_arena_take(arena, slots * state_bytes(recurrence));
+    if (scan_bytes(recurrence)) call->saved_scan = dr_arena_take(arena, slots * scan_bytes(recurrence));
 }
 
 static float *take(dr_arena *arena, int64_t count) {
@@ -55,123 +64,123 @@ static void lay_backward(const dr_cuda *gpu, const dr_recurrence *recurrence, dr
     }
 }
 
-dr_status dr_cuda_recurrent_plan(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    dr_arena saved = {0}, backward = {0};
-    dr_cuda_tokens call = {.chunk = 0};
+void dr_cuda_recurrent_plan(const dr_cuda *gpu, const dr_recurrence *recurrence, bool packed, dr_recurrence_memory *memory,
+                            dr_saved_size *saved) {
+    dr_arena backward = {0};
     dr_cuda_tokens_back back = {.slices = 0};
-    lay_saved(recurrence, &saved, &call);
-    dr_arena_take(&backward, dr_cuda_layout_bytes(&recurrence->layout));
-    lay_backward(dr_cuda_of(backend), recurrence, &backward, &back);
-    memory->saved = saved.used;
-    memory->forward = dr_cuda_layout_bytes(&recurrence->layout);
-    memory->backward = backward.used;
-    return DR_OK;
-}
-
-static bool begins_at_16(const void *pointer) {
-    return (uintptr_t)pointer % 16 == 0;
+    const size_t layout = dr_cuda_layout_bytes(&recurrence->layout, packed);
+    dr_arena_take(&backward, layout);
+    lay_backward(gpu, recurrence, &backward, &back);
+    if (memory->forward < layout) memory->forward = layout;
+    if (memory->backward < backward.used) memory->backward = backward.used;
+    *saved = (dr_saved_size){
+        .fixed = 2 * DR_CUDA_SAVED_ALIGNMENT,
+        .per_segment = state_bytes(recurrence) + scan_bytes(recurrence),
+        .segment = dr_cuda_recurrent_chunk(recurrence),
+    };
 }
 
 /* Inputs, output and states of a call; the rest is zero. */
-static dr_cuda_tokens call_of(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                              const dr_states *initial, void *o, const dr_mutable_states *final) {
-    dr_cuda_tokens call = {
+static dr_cuda_tokens tokens_of(const dr_cuda_call *call, const dr_input_gradients *gradients, const dr_states *initial,
+                                void *o, const dr_mutable_states *final) {
+    const int64_t V = call->recurrence->value_size;
+    dr_cuda_tokens tokens = {
+        .rows = call->engine->rows,
         .initial = initial->at[DR_STATE_S],
         .initial_scan = initial->at[DR_STATE_A],
         .final = final->at[DR_STATE_S],
         .final_scan = final->at[DR_STATE_A],
         .o = o,
     };
-    dr_cuda_rows_make(backend, recurrence, inputs, NULL, &call.rows);
-    call.whole = recurrence->value_size % 4 == 0 && begins_at_16(call.initial) && begins_at_16(call.final);
-    call.whole_output = recurrence->value_size % 8 == 0 && begins_at_16(o);
-    return call;
+    dr_cuda_rows_point(call->inputs, gradients, &tokens.rows);
+    tokens.whole = V % 4 == 0 && dr_cuda_begins_at_16(tokens.initial) && dr_cuda_begins_at_16(tokens.final);
+    tokens.whole_output = V % 8 == 0 && dr_cuda_begins_at_16(o);
+    return tokens;
 }
 
-dr_status dr_cuda_recurrent_forward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                    const dr_states *initial, void *o, const dr_mutable_states *final, void *saved,
-                                    void *workspace) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
-    dr_cuda_tokens call = call_of(backend, recurrence, inputs, initial, o, final);
-    if (saved) lay_saved(recurrence, &(dr_arena){.block = saved}, &call);
-    if (saved && !begins_at_16(saved)) call.whole = false;
-    DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, workspace, &call.layout));
-    return dr_cuda_tokens_forward(gpu, backend->storage, &call);
+/* Zeros in the slots that no chunk uses: whether boundaries are known on the host or not, all that is saved before a forward.
+ */
+static dr_status clear_saved(const dr_cuda_call *call) {
+    DR_CUDA(cudaMemsetAsync(call->saved, 0, call->saved_bytes, call->gpu->stream.at));
+    return DR_OK;
 }
 
-dr_status dr_cuda_recurrent_backward(const dr_backend *backend, const dr_recurrence *recurrence, const dr_inputs *inputs,
-                                     const dr_states *initial, const void *saved, const void *d_o, const dr_states *d_final,
-                                     const dr_input_gradients *d_inputs, const dr_mutable_states *d_initial, void *workspace) {
-    const dr_cuda *gpu = dr_cuda_of(backend);
-    const dr_mutable_states none = {{NULL}};
-    dr_arena arena = {.block = workspace};
-    dr_cuda_tokens_back call = {
-        .forward = call_of(backend, recurrence, inputs, initial, NULL, &none),
-        .d_o = d_o,
-        .d_final = d_final->at[DR_STATE_S],
-        .d_final_scan = d_final->at[DR_STATE_A],
-        .d_initial = d_initial->at[DR_STATE_S],
-        .d_initial_scan = d_initial->at[DR_STATE_A],
-    };
-    dr_cuda_rows_make(backend, recurrence, inputs, d_inputs, &call.forward.rows);
-    lay_saved(recurrence, &(dr_arena){.block = (char *)saved}, &call.forward);
-    call.forward.whole =
-        recurrence->value_size % 4 == 0 && begins_at_16(saved) && begins_at_16(call.d_final) && begins_at_16(call.d_initial);
-    call.forward.whole_output = recurrence->value_size % 8 == 0 && begins_at_16(d_o);
-    void *layout = dr_arena_take(&arena, dr_cuda_layout_bytes(&recurrence->layout));
-    DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, layout, &call.forward.layout));
-    lay_backward(gpu, recurrence, &arena, &call);
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (!d_inputs->at[i]) call.d_parameter[i] = NULL;
-    if (call.scan) { /* A before each token: chunks of one */
-        dr_cuda_tokens all = call.forward;
-        all.saved = NULL;
-        all.saved_scan = call.scan;
-        all.chunk = 1;
-        DR_TRY(dr_cuda_tokens_scan(gpu, backend->storage, &all));
+dr_status dr_cuda_recurrent_forward(const dr_cuda_call *call) {
+    dr_cuda_tokens tokens = tokens_of(call, NULL, call->initial, call->o, call->final);
+    if (call->saved) {
+        lay_saved(call->recurrence, &(dr_arena){.block = call->saved}, &tokens);
+        DR_TRY(clear_saved(call));
     }
-    if (recurrence->layout.rows > 0 || call.d_initial) DR_TRY(dr_cuda_states_backward(gpu, backend->storage, &call));
-    return dr_cuda_inputs_backward(gpu, backend->storage, &call);
+    DR_TRY(dr_cuda_layout_put(call->gpu, &call->recurrence->layout, call->boundaries, call->workspace, &tokens.layout));
+    return dr_cuda_tokens_forward(call->gpu, call->storage, &tokens);
+}
+
+dr_status dr_cuda_recurrent_backward(const dr_cuda_call *call) {
+    const dr_cuda *gpu = call->gpu;
+    const dr_recurrence *recurrence = call->recurrence;
+    const dr_mutable_states none = {{NULL}};
+    dr_arena arena = {.block = call->workspace};
+    dr_cuda_tokens_back back = {
+        .forward = tokens_of(call, call->d_inputs, call->initial, NULL, &none),
+        .d_o = call->d_o,
+        .d_final = call->d_final->at[DR_STATE_S],
+        .d_final_scan = call->d_final->at[DR_STATE_A],
+        .d_initial = call->d_initial->at[DR_STATE_S],
+        .d_initial_scan = call->d_initial->at[DR_STATE_A],
+    };
+    lay_saved(recurrence, &(dr_arena){.block = call->saved}, &back.forward);
+    back.forward.whole =
+        recurrence->value_size % 4 == 0 && dr_cuda_begins_at_16(back.d_final) && dr_cuda_begins_at_16(back.d_initial);
+    back.forward.whole_output = recurrence->value_size % 8 == 0 && dr_cuda_begins_at_16(call->d_o);
+    void *layout = dr_arena_take(&arena, dr_cuda_layout_bytes(&recurrence->layout, dr_cuda_packed(call)));
+    DR_TRY(dr_cuda_layout_put(gpu, &recurrence->layout, call->boundaries, layout, &back.forward.layout));
+    lay_backward(gpu, recurrence, &arena, &back);
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (!call->d_inputs->at[i]) back.d_parameter[i] = NULL;
+    if (back.scan) { /* A before each token: chunks of one */
+        dr_cuda_tokens all = back.forward;
+        all.saved = NULL;
+        all.saved_scan = back.scan;
+        all.chunk = 1;
+        DR_TRY(dr_cuda_tokens_scan(gpu, call->storage, &all));
+    }
+    if (recurrence->layout.rows > 0 || back.d_initial) DR_TRY(dr_cuda_states_backward(gpu, call->storage, &back));
+    return dr_cuda_inputs_backward(gpu, call->storage, &back);
 }
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-static dr_status copy_slot(const dr_cuda *gpu, const float *saved, int64_t slot, int64_t count, void *to) {
+static dr_status copy_slot(const dr_cuda *gpu, const float *saved, int64_t slot, size_t bytes, void *to) {
     if (saved && to)
         DR_CUDA(
-            cudaMemcpyAsync(to, saved + slot * count, (size_t)count * sizeof(float), cudaMemcpyDeviceToDevice, gpu->stream));
+            cudaMemcpyAsync(to, (const char *)saved + (size_t)slot * bytes, bytes, cudaMemcpyDeviceToDevice, gpu->stream.at));
     return DR_OK;
 }
 
-dr_status dr_cuda_recurrent_boundary(const dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
-                                     int64_t sequence, int64_t boundary, const dr_mutable_states *states) {
-    dr_cuda_tokens call = {.chunk = 0};
-    lay_saved(recurrence, &(dr_arena){.block = (char *)saved}, &call);
-    const int64_t slot = dr_layout_begin(&recurrence->layout, sequence) / call.chunk + sequence + boundary;
-    const int64_t K = recurrence->key_size;
-    DR_TRY(copy_slot(dr_cuda_of(backend), call.saved, slot, recurrence->value_heads * K * recurrence->value_size,
-                     states->at[DR_STATE_S]));
-    return copy_slot(dr_cuda_of(backend), call.saved_scan, slot, recurrence->key_heads * K, states->at[DR_STATE_A]);
+dr_status dr_cuda_recurrent_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
+                                     const dr_mutable_states *states) {
+    const dr_recurrence *recurrence = call->recurrence;
+    const dr_layout *layout = &recurrence->layout;
+    dr_cuda_tokens tokens = {.chunk = 0};
+    lay_saved(recurrence, &(dr_arena){.block = call->saved}, &tokens);
+    const int64_t begin =
+        dr_cuda_packed(call) ? dr_boundaries_at(call->boundaries, sequence) : layout->rows / layout->sequences * sequence;
+    const int64_t slot = begin / tokens.chunk + sequence + boundary;
+    DR_TRY(copy_slot(call->gpu, tokens.saved, slot, state_bytes(recurrence), states->at[DR_STATE_S]));
+    return copy_slot(call->gpu, tokens.saved_scan, slot, scan_bytes(recurrence), states->at[DR_STATE_A]);
 }
 
 /* ---- decoding -------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_cuda_decode_plan(const dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
-    (void)backend, (void)recurrence;
-    memory->decode = 0;
-    return DR_OK;
-}
-
-dr_status dr_cuda_decode(const dr_backend *backend, const dr_recurrence *recurrence, const dr_slots *slots,
-                         const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace) {
-    (void)workspace;
+dr_status dr_cuda_decode(const dr_cuda_call *call, const dr_slots *slots, const dr_mutable_states *states) {
+    const dr_layout *layout = &call->recurrence->layout;
     dr_states initial;
     for (int i = 0; i < DR_STATES; i++) initial.at[i] = states->at[i];
-    dr_cuda_tokens call = call_of(backend, recurrence, inputs, &initial, o, states);
-    call.layout = (dr_cuda_layout){.sequences = recurrence->layout.sequences, .rows = recurrence->layout.rows};
-    call.layout.tokens = call.layout.rows / call.layout.sequences;
-    call.decodes = true;
-    call.from = slots ? slots->from : NULL;
-    call.to = slots ? slots->to : NULL;
-    return dr_cuda_tokens_forward(dr_cuda_of(backend), backend->storage, &call);
+    dr_cuda_tokens tokens = tokens_of(call, NULL, &initial, call->o, states);
+    tokens.layout = (dr_cuda_layout){.sequences = layout->sequences, .rows = layout->rows};
+    tokens.layout.tokens = layout->rows / layout->sequences;
+    tokens.decodes = true;
+    tokens.from = slots ? slots->from : NULL;
+    tokens.to = slots ? slots->to : NULL;
+    return dr_cuda_tokens_forward(call->gpu, call->storage, &tokens);
 }

@@ -7,7 +7,7 @@
 
 template <int N, typename... P>
 static dr_status dr_cuda_launch(const char *, void (*kernel)(P...), const int64_t (&sizes)[N], int threads, int bytes,
-                                cudaStream_t, P... arguments) {
+                                dr_cuda_stream, P... arguments) {
     if (bytes > SHARED_SIZE) grid_fail("a launch asks for more shared memory than there is");
     int64_t blocks = 1;
     for (int64_t size : sizes) blocks *= size;
@@ -17,7 +17,7 @@ static dr_status dr_cuda_launch(const char *, void (*kernel)(P...), const int64_
 
 template <int N, typename... P>
 static dr_status dr_cuda_launch_when(bool, const char *name, void (*kernel)(P...), const int64_t (&sizes)[N], int threads,
-                                     int bytes, cudaStream_t stream, P... arguments) {
+                                     int bytes, dr_cuda_stream stream, P... arguments) {
     return dr_cuda_launch(name, kernel, sizes, threads, bytes, stream, arguments...);
 }
 
