@@ -134,7 +134,7 @@ static int train(dr_run *run, const char *folder) {
         return 0;
     }
     if (status != DR_ERROR_INTERRUPTED) return cli_failure(&cli_train, status);
-    fprintf(stderr, "deltarule train: %s\ncontinue with: deltarule train --resume ", dr_last_error());
+    fprintf(stderr, "deltarule train: %s; continue with: deltarule train --resume ", dr_last_error());
     print_quoted(stderr, folder);
     fputc('\n', stderr);
     return cli_interrupted() ? CLI_STATUS_INTERRUPTED : 1;

@@ -126,8 +126,8 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
         bool stops = callback && !callback(context, &progress);
         if (stops || is_over(run) || is_due(position->step, save_every)) DR_TRY(save(run));
         if (stops && !is_over(run))
-            return dr_fail(DR_ERROR_INTERRUPTED, "the run was stopped after step %lld of %lld; its checkpoint is in %s",
-                           (long long)position->step, (long long)run->schedule.steps, run->folder);
+            return dr_fail(DR_ERROR_INTERRUPTED, "stopped after step %lld of %lld", (long long)position->step,
+                           (long long)run->schedule.steps);
         if (is_over(run)) DR_TRY(check_finite(run, progress.loss, progress.evaluated ? &evaluation : NULL));
     }
     return DR_OK;
