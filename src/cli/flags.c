@@ -5,6 +5,7 @@
 #include "base/number.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,9 +29,16 @@ int cli_failure(const cli_command *command, dr_status status) {
     return status == DR_ERROR_ARGUMENT ? 2 : 1;
 }
 
+bool cli_closed(FILE *stream) {
+    return (fcntl(fileno(stream), F_GETFL) & O_ACCMODE) == O_RDONLY;
+}
+
 int cli_finish_output(const cli_command *command) {
+    static bool said; /* --help says it before its command ends */
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || said) return 0;
+    if (command->makes_files && cli_closed(stdout)) return 0;
+    said = true;
     fprintf(stderr, "deltarule%s%s: cannot write to standard output%s%s\n", *command->name ? " " : "", command->name,
             errno ? ": " : "", errno ? strerror(errno) : "");
     return 1;
@@ -269,7 +277,7 @@ bool cli_flags_parse(const cli_command *command, cli_flag *flags, int count, int
             only_operands = true;
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(command, flags, count);
-            *status = 0;
+            *status = cli_finish_output(&(cli_command){.name = command->name}); /* the help is the result of any command */
             return false;
         } else if (strncmp(argv[i], "--", 2) != 0) {
             *status = cli_usage(command, "there is no flag %s; flags have long names only", argv[i]);

@@ -6,6 +6,7 @@
 #define DR_CLI_FLAGS_H
 
 #include <deltarule/train.h>
+#include <stdio.h>
 
 typedef struct {
     dr_setting setting;      /* a fallback of NULL: no default */
@@ -24,6 +25,7 @@ typedef struct {
     const char *details;   /* paragraphs below it in --help, or NULL */
     int (*run)(int argc, char **argv);
     int least_operands, most_operands;
+    bool makes_files; /* what it prints is progress: standard output may be closed from the start */
 } cli_command;
 
 /* Reads the flags of argv[1..] into the table and gathers the operands, in order, at the front of argv from argv[1] on. Returns
@@ -41,6 +43,8 @@ int cli_usage(const cli_command *command, const char *format, ...) __attribute__
 dr_dtype cli_flag_dtype(const cli_flag *flag);
 /* Prints the library's last message; returns the exit status that fits: 2 for an argument, 1 for anything else. */
 int cli_failure(const cli_command *command, dr_status status);
+/* Whether the stream was closed when the program began (main.c put something in its place that cannot be written). */
+bool cli_closed(FILE *stream);
 /* Flushes standard output; prints a message and returns 1 if not all of it could be written, else 0. */
 int cli_finish_output(const cli_command *command);
 

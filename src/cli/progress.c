@@ -1,8 +1,9 @@
 /* The live line is written after a carriage return and padded with blanks to the length of the one before. */
 #include "cli/progress.h"
-#include "base/number.h"
 
-#include <fcntl.h>
+#include "base/number.h"
+#include "cli/flags.h"
+
 #include <math.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -23,13 +24,8 @@ static int columns(const cli_progress *progress) {
     return size.ws_col;
 }
 
-/* Whether the stream was closed when the program began (main.c put something in its place that cannot be written). */
-static bool is_closed(FILE *stream) {
-    return (fcntl(fileno(stream), F_GETFL) & O_ACCMODE) == O_RDONLY;
-}
-
 bool cli_progress_lost(const cli_progress *progress) {
-    return ferror(progress->stream) && !is_closed(progress->stream);
+    return ferror(progress->stream) && !cli_closed(progress->stream);
 }
 
 cli_progress cli_progress_begin(FILE *stream) {

@@ -232,4 +232,5 @@ const cli_command cli_train = {
     .details = "The run folder holds config.json and model.safetensors (the model), metrics.csv, and what --resume needs.\n"
                "Every setting is a flag and, with underscores, a key of the configuration file.",
     .run = run,
+    .makes_files = true,
 };
