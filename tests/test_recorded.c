@@ -165,6 +165,7 @@ static const record of_variants[] = {
     {"lambda bias", {40.5110791638, -65.3750951221, 47.8992524318, 6.06372105015}},
     {"lambda learned", {43.6873711206, -71.0720383217, 57.1520637636, 0.992667414222}},
     {"lambda fixed", {42.5192724219, 7.85229111818, 52.9768569254, -3.26975017177}},
+    {"lambda fixed to zero", {43.29765278, 6.29269091572, 52.6553415534, -3.11885273514}}, /* as gdn */
     {"norm eps", {40.3875401505, 4.21605528955, 55.3867179352, -1.34536076697}},
     {"squash", {34.2460978608, 12.6861368017, 53.2094644392, 4.49641545404}},
     {"taps", {41.8043779088, 75.0452501886, 59.0083413, -3.38453624993}},
@@ -197,6 +198,7 @@ static void test_variants(void **state) {
     VARIANT("lambda bias", "qdelta", config.lambda_bias = -0.5);
     VARIANT("lambda learned", "qdelta", config.gates.lambda_bias_learned = true);
     VARIANT("lambda fixed", "qdelta", (config.gates.lambda = DR_LAMBDA_FIXED, config.gates.lambda_value = 0.3));
+    VARIANT("lambda fixed to zero", "qdelta", (config.gates.lambda = DR_LAMBDA_FIXED, config.gates.lambda_value = 0));
     VARIANT("norm eps", "gdn", config.norm_eps = 0.1);
     VARIANT("squash", "pgdn", config.rule.squash = ((dr_squash){1.75, 1e-3, DR_SQUASH_AMPLIFY, DR_SQUASH_TANH}));
     VARIANT("taps", "gdn", config.conv_initializer_range = 0.7);
