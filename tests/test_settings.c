@@ -43,26 +43,30 @@ static void check_steps(void) {
     assert_true(fabs(spy.update[spy.updates - 1].learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
 }
 
-/* The batches of two steps are windows 0 .. 3 of these documents, length and seed. */
-static void assert_windows(uint64_t seed, int64_t batch, int64_t length) {
+/* The batches of two steps are windows 0 .. 3 of the documents that this choice leaves, length and seed. */
+static void assert_windows_of(uint64_t held_out_seed, double share, uint64_t seed, int64_t batch, int64_t length) {
     dr_corpus *corpus;
     dr_split split;
     dr_windows *windows;
     int32_t ids[64], labels[64];
     assert_true(length <= 64);
-    must(dr_corpus_read(scratch_path("corpus"), &corpus));
-    must(dr_split_create(corpus, seed, &split));
+    must(dr_corpus_read(scratch_path("corpus"), false, &corpus));
+    must(dr_split_create(corpus, held_out_seed, share, &split));
     must(dr_windows_create(&split.training, length, seed, &windows));
     for (int64_t i = 0; i < 2 * batch; i++) {
         const spy_batch *step = &spy.trained[i / batch];
         assert_true(step->sequences == batch && step->rows == batch * length);
-        dr_windows_get(windows, i, ids, labels);
+        must(dr_windows_get(windows, i, ids, labels));
         assert_memory_equal(step->ids + i % batch * length, ids, (size_t)length * sizeof *ids);
         assert_memory_equal(step->labels + i % batch * length, labels, (size_t)length * sizeof *labels);
     }
     dr_windows_destroy(windows);
     dr_split_destroy(&split);
     dr_corpus_destroy(corpus);
+}
+
+static void assert_windows(uint64_t seed, int64_t batch, int64_t length) {
+    assert_windows_of(1, 0, seed, batch, length);
 }
 
 /* The examples of two steps are those of the training stream of this seed. */
@@ -85,7 +89,7 @@ static void assert_recall(uint64_t seed, const dr_mqar_shape *shape, int64_t bat
     dr_mqar_destroy(mqar);
 }
 
-/* Parameters, windows, the held-out choice and the examples of recall follow from it. */
+/* Parameters, windows and the examples of recall follow from it. */
 static void check_seed(void) {
     dr_model *model;
     dr_model_config config;
@@ -414,7 +418,40 @@ static void check_random_fillers(void) {
     assert_recall(1, &(dr_mqar_shape){.vocabulary = 32, .length = 20, .pairs = 2, .power = 0.01}, 2);
 }
 
+static void check_skip_unreadable(void) {
+    spy_write_corpus();
+    scratch_write("corpus/binary", "\xff\xfe", 2);
+    SPY_RUN("skip_unreadable", "true");
+    assert_int_equal(spy.steps, 2);
+    assert_int_equal(unlink(scratch_path("corpus/binary")), 0);
+    assert_windows(1, 2, 8);
+}
+
+static void check_held_out_seed(void) {
+    SPY_RUN("held_out_seed", "4", "seed", "6");
+    assert_windows_of(4, 0, 6, 2, 8);
+    SPY_RUN("task", "mqar", "held_out_seed", "4", "seed", "6", "steps", "1", "vocabulary", "64", "seq_len", "16");
+    dr_mqar *mqar;
+    int32_t ids[16], labels[2];
+    int64_t positions[2];
+    must(dr_mqar_create(&(dr_mqar_shape){.vocabulary = 64, .length = 16, .pairs = 2, .power = 0.01, .random_fillers = true},
+                        &mqar));
+    dr_random random = dr_stream(4, DR_STREAM_MQAR_HELD_OUT, 0);
+    dr_mqar_draw(mqar, &random, 2, ids, positions, labels);
+    assert_memory_equal(spy.evaluated[0].ids, ids, sizeof ids);
+    dr_mqar_destroy(mqar);
+}
+
 static void check_held_out(void) {
+    char text[600];
+    SPY_RUN("held_out", "0.5");
+    assert_windows_of(1, 0.5, 1, 2, 8);
+    memset(text, 'z', sizeof text);
+    scratch_write("other/only.txt", text, sizeof text);
+    SPY_RUN("held_out", scratch_path("other"), "steps", "1");
+    assert_int_equal(targets_evaluated(), sizeof text);
+    assert_int_equal(spy.evaluated[0].labels[0], 'z');
+    assert_int_not_equal(spy.trained[0].labels[0], 'z');
     SPY_RUN("task", "mqar", "held_out", "5", "steps", "1");
     assert_int_equal(targets_evaluated(), 5 * 2);
 }
@@ -435,6 +472,9 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_TASK] = check_task,
     [DR_SET_RULE] = check_rule,
     [DR_SET_CORPUS] = check_corpus,
+    [DR_SET_SKIP_UNREADABLE] = check_skip_unreadable,
+    [DR_SET_HELD_OUT] = check_held_out,
+    [DR_SET_HELD_OUT_SEED] = check_held_out_seed,
     [DR_SET_STEPS] = check_steps,
     [DR_SET_SEED] = check_seed,
     [DR_SET_THREADS] = check_threads,
@@ -473,7 +513,6 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_LEAST_PAIRS] = check_least_pairs,
     [DR_SET_POWER_A] = check_power_a,
     [DR_SET_RANDOM_FILLERS] = check_random_fillers,
-    [DR_SET_HELD_OUT] = check_held_out,
     [DR_SET_STOP_ACCURACY] = check_stop_accuracy,
 };
 

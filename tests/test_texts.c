@@ -1,4 +1,5 @@
 /* Text at its edges: UTF-8 that ends where memory ends, and the number by which a resumed run knows its corpus. */
+#include "base/utf8.h"
 #include "data/corpus.h"
 #include "statuses.h"
 
@@ -71,7 +72,7 @@ static uint64_t fingerprint(const char *const *texts, int64_t count) {
     assert_true(count <= 4);
     for (int64_t i = 0; i < count; i++)
         documents[i] = (dr_document){.name = "a", .text = (const uint8_t *)texts[i], .bytes = (int64_t)strlen(texts[i])};
-    return dr_corpus_fingerprint(&(dr_corpus){.documents = {.at = documents, .count = count}});
+    return dr_corpus_fingerprint(&(dr_corpus){.documents = {.at = documents, .count = count}}, 0);
 }
 
 /* 64-bit FNV-1a over length (8 bytes, lowest first) and text of each document. */

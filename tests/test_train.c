@@ -1,6 +1,7 @@
 /* Training: settings, and runs that stop, resume, fail and end. The runs are tiny; what they must show is
  * exact, so their size does not matter. */
 #include "allocation.h"
+#include "formats/json.h"
 #include "scratch.h"
 #include "train/task.h"
 
@@ -78,6 +79,7 @@ static void test_every_setting_is_checked(void **state) {
             break;
         }
     }
+    assert_set_fails("corpus", "text-\xff\n", "corpus is \"text-\\xff\\x0a\", which is not UTF-8");
     assert_set_fails("rule", "gdm", "did you mean");
     assert_set_fails("learning_rat", "1", "did you mean \"learning_rate\"?");
     assert_set_fails("colour_of_the_sky", "blue", "--help");
@@ -166,11 +168,13 @@ static dr_train_options *tiny(const char *task) {
     static const char *const values[][2] = {{"steps", "12"},        {"batch", "3"},          {"seq_len", "32"},
                                             {"hidden", "16"},       {"layers", "2"},         {"heads", "2"},
                                             {"intermediate", "16"}, {"save_every", "5"},     {"vocabulary", "64"},
-                                            {"held_out", "8"},      {"evaluate_every", "4"}, {"evaluate_tokens", "500"},
-                                            {"stop_accuracy", "0"}};
+                                            {"stop_accuracy", "0"}, {"evaluate_every", "4"}, {"evaluate_tokens", "500"}};
     dr_train_options *options = new_options();
     set(options, "task", task);
-    if (strcmp(task, "lm") == 0) set(options, "corpus", scratch_path("corpus"));
+    if (strcmp(task, "lm") == 0)
+        set(options, "corpus", scratch_path("corpus"));
+    else
+        set(options, "held_out", "8");
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) set(options, values[i][0], values[i][1]);
     return options;
 }
@@ -314,6 +318,45 @@ static void copy_file(const char *from, const char *name, const char *to) {
     snprintf(path, sizeof path, "%s/%s", to, name);
     scratch_write(path, data, bytes);
     free(data);
+}
+
+/* The settings of a run as they were before held-out text had a seed, a share and a path of its own. */
+static void make_settings_old(const char *folder) {
+    char path[PATH_MAX];
+    json_t *settings;
+    snprintf(path, sizeof path, "%s/settings.json", scratch_path(folder));
+    assert_int_equal(dr_json_read(path, &settings), DR_OK);
+    assert_int_equal(json_object_del(settings, "held_out_seed"), 0);
+    assert_int_equal(json_object_del(settings, "skip_unreadable"), 0);
+    const char *task = json_string_value(json_object_get(settings, "task"));
+    assert_int_equal(json_object_set_new(settings, "held_out", json_integer(strcmp(task, "lm") == 0 ? 1000 : 8)), 0);
+    assert_int_equal(dr_json_write(path, settings), DR_OK);
+    json_decref(settings);
+}
+
+/* They had one seed for everything. */
+static void test_runs_of_earlier_versions_go_on(void **state) {
+    (void)state;
+    static const char *const tasks[] = {"lm", "mqar"};
+    for (int i = 0; i < 2; i++) {
+        dr_train_options *options = tiny(tasks[i]);
+        set(options, "seed", "7");
+        set(options, "held_out_seed", "7");
+        scratch_remove(scratch_path("whole"));
+        scratch_remove(scratch_path("old"));
+        run_through(cpu, options, "whole");
+        watch seen = {.stop_at = 5};
+        dr_run *run = create(cpu, options, "old");
+        assert_int_equal(train(run, &seen), DR_ERROR_INTERRUPTED);
+        dr_run_destroy(run);
+        make_settings_old("old");
+        seen.stop_at = 0;
+        run = resume(cpu, "old");
+        assert_int_equal(train(run, &seen), DR_OK);
+        dr_run_destroy(run);
+        assert_same_run("whole", "old");
+        dr_train_options_destroy(options);
+    }
 }
 
 /* A kill after step 9: the checkpoint is that of step 5, metrics go on to step 9 and end within a line. */
@@ -488,6 +531,14 @@ static void test_impossible_runs_are_refused(void **state) {
     assert_create_fails(tiny_with("lm", "corpus", "/no/such/corpus"), "no", DR_ERROR_ARGUMENT, "/no/such/corpus");
     assert_create_fails(tiny_with("lm", "corpus", scratch_path("blank")), "no", DR_ERROR_ARGUMENT, "has no text");
     assert_create_fails(tiny_with("lm", "corpus", scratch_path("latin1")), "no", DR_ERROR_FORMAT, "not UTF-8");
+    static const char *const shares[] = {"0", "1", "8", "-0.1", "1e400x", "1000000"};
+    for (int i = 0; i < 6; i++)
+        assert_create_fails(tiny_with("lm", "held_out", shares[i]), "no", DR_ERROR_ARGUMENT,
+                            i == 4 ? "cannot read the corpus \"1e400x\"" : "it must be a share above 0 and below 1");
+    assert_create_fails(tiny_with("lm", "held_out", "/no/such/text"), "no", DR_ERROR_ARGUMENT, "/no/such/text");
+    assert_create_fails(tiny_with("lm", "held_out", scratch_path("corpus")), "no", DR_ERROR_ARGUMENT, "none is left");
+    assert_create_fails(tiny_with("mqar", "held_out", "0.5"), "no", DR_ERROR_ARGUMENT, "a whole number from 1 to 1000000");
+    assert_create_fails(tiny_with("mqar", "held_out", "corpus"), "no", DR_ERROR_ARGUMENT, "held_out is \"corpus\"");
     assert_create_fails(tiny_with("lm", "seq_len", "1000000"), "no", DR_ERROR_ARGUMENT, "seq_len");
     assert_create_fails(tiny_with("mqar", "pairs", "9"), "no", DR_ERROR_ARGUMENT, "9 pairs do not fit");
     assert_create_fails(tiny_with("mqar", "least_pairs", "3"), "no", DR_ERROR_ARGUMENT, "least_pairs is 3: doubling");
@@ -667,6 +718,7 @@ int main(void) {
         cmocka_unit_test(test_configuration_files),
         cmocka_unit_test(test_resumed_runs_are_the_same),
         cmocka_unit_test(test_killed_runs_are_the_same),
+        cmocka_unit_test(test_runs_of_earlier_versions_go_on),
         cmocka_unit_test(test_threads_do_not_change_a_run),
         cmocka_unit_test(test_loss_falls),
         cmocka_unit_test(test_recall_of_a_mixture),

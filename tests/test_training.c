@@ -46,7 +46,7 @@ static void test_held_out_numbers(void **state) {
     for (int task = 0; task < 2; task++) {
         double loss = 0;
         int64_t targets = 0;
-        SPY_RUN("task", task ? "mqar" : "lm", "steps", "1", "held_out", "5");
+        SPY_RUN("task", task ? "mqar" : "lm", "steps", "1", "held_out", task ? "5" : "auto");
         for (int i = 0; i < spy.evaluations; i++) loss += spy.evaluated[i].loss, targets += spy.evaluated[i].targets;
         assert_true(fabs(spy.progress[0].held_out - loss / (double)targets) < 1e-12);
     }
@@ -201,7 +201,8 @@ static void test_recall_is_evaluated_on_its_own_stream(void **state) {
     dr_mqar *mqar;
     int32_t ids[16], labels[2];
     int64_t positions[2], example = 0;
-    SPY_RUN("task", "mqar", "vocabulary", "64", "seq_len", "16", "held_out", "7", "steps", "1", "seed", "5");
+    SPY_RUN("task", "mqar", "vocabulary", "64", "seq_len", "16", "held_out", "7", "steps", "1", "seed", "6", "held_out_seed",
+            "5");
     must(dr_mqar_create(&shape, &mqar));
     for (int i = 0; i < spy.evaluations; i++) {
         const spy_batch *batch = &spy.evaluated[i];

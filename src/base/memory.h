@@ -20,6 +20,14 @@ dr_status dr_copy_string(const char *text, char **copy);
 /* Bytes that this process may still take, as far as the system tells; INT64_MAX if it does not. */
 int64_t dr_memory_available(void);
 
+/* Room for one more item in a list of count, which grows at each power of two: its capacity follows from count. *memory is NULL
+ * while count is 0. */
+static inline dr_status dr_grow(void **memory, int64_t count, size_t item, const char *what) {
+    if ((count & (count - 1)) != 0) return DR_OK;
+    if (count == 0) return dr_allocate(item, what, memory);
+    return dr_resize(memory, (size_t)count * item, 2 * (size_t)count * item, what);
+}
+
 /* Product of sizes; false on overflow of int64. */
 int dr_product(const int64_t *sizes, int count, int64_t *product);
 

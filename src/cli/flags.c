@@ -1,5 +1,6 @@
-/* Reading a command line against a table of flags: --name VALUE, --name=VALUE, and --name alone for switches. Dashes and
- * underscores are the same in names, so that a configuration's keys can be typed as they are. */
+/* Reading a command line against a table of flags: --name VALUE, --name=VALUE, and --name alone for switches and for booleans
+ * that are to be true. Dashes and underscores are the same in names, so that a configuration's keys can be typed as they are.
+ */
 #include "cli/flags.h"
 
 #include "base/number.h"
@@ -248,7 +249,7 @@ static bool parse_flag(const cli_command *command, const flag_table *table, char
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
     if (typed[length] == '=') {
         flag->value = typed + length + 1;
-    } else if (is_switch(flag)) {
+    } else if (is_switch(flag) || (flag->setting.type == DR_SETTING_BOOLEAN && (!next || strncmp(next, "--", 2) == 0))) {
         flag->value = "true";
     } else if (next) {
         flag->value = argv[++*i];
@@ -258,6 +259,11 @@ static bool parse_flag(const cli_command *command, const flag_table *table, char
         return false;
     }
     flag->given = true;
+    if (flag->values && flag->value_count == flag->most_values) {
+        *status = cli_usage(command, "--%.*s stands more than %d times", (int)length, typed, flag->most_values);
+        return false;
+    }
+    if (flag->values) flag->values[flag->value_count++] = flag->value;
     return check_value(command, flag, status);
 }
 

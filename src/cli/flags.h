@@ -15,7 +15,9 @@ typedef struct {
     bool hidden;    /* works, but --help does not tell */
     bool delegated; /* the library judges the value */
     bool given;
-    const char *value; /* as given, else the fallback */
+    const char *value;   /* as given, else the fallback; of a flag that may be repeated the last */
+    const char **values; /* [most_values] of a flag that may be repeated: all that were given; NULL: the last one counts */
+    int most_values, value_count;
 } cli_flag;
 
 typedef struct {

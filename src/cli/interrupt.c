@@ -33,3 +33,21 @@ void cli_interrupt_catch(const char *advice) {
 bool cli_interrupted(void) {
     return signalled != 0;
 }
+
+static void on_lost_page(int number) {
+    static const char text[] =
+        "deltarule: a file that is in use, of a corpus or a model, became shorter or cannot be read any more; "
+        "nothing more can be computed. What was written before is whole\n";
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written;
+    _exit(1);
+}
+
+void cli_explain_lost_files(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_lost_page;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}

@@ -1,4 +1,5 @@
-/* Ctrl-C and SIGTERM: the first asks the command to stop in good order, the second leaves at once. */
+/* Signals. Ctrl-C and SIGTERM: the first asks the command to stop in good order, the second leaves at once. SIGBUS: a mapped
+ * file lost what is read of it. */
 #ifndef DR_CLI_INTERRUPT_H
 #define DR_CLI_INTERRUPT_H
 
@@ -9,5 +10,9 @@ enum { CLI_STATUS_INTERRUPTED = 130 };
 /* From now on the first signal sets what cli_interrupted() tells and prints `advice`, which lives as long as the program. */
 void cli_interrupt_catch(const char *advice);
 bool cli_interrupted(void);
+
+/* From now on SIGBUS ends the program with status 1 and a sentence: a corpus or a model that lies mapped in memory was cut
+ * short by another program, or its disk failed. */
+void cli_explain_lost_files(void);
 
 #endif

@@ -2,6 +2,7 @@
  *
  * Exit status: 0 done; 1 it failed; 2 the command line or an argument was wrong; 130 interrupted. */
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,5 +81,6 @@ int main(int argc, char **argv) {
      * instead of killing a run. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    cli_explain_lost_files();
     return run(argc, argv);
 }

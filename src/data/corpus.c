@@ -1,21 +1,14 @@
-/* Reading text: collect the files in order of names, read each whole, refuse what is not UTF-8.
- *
- * The order is that of strcmp on each folder's names, not of the file system or the locale, because the order of documents
- * decides which are held out and in which order windows are drawn: the same folder must give the same run on every machine. */
+/* Reading text: finds the files, opens each, and says which of them are no text. */
 #include "data/corpus.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+enum { FINGERPRINT_BLOCK = 1 << 22 };
 
 dr_status dr_byte_vocabulary_check(int64_t vocabulary) {
     if (vocabulary == DR_BYTE_VOCABULARY) return DR_OK;
@@ -25,128 +18,74 @@ dr_status dr_byte_vocabulary_check(int64_t vocabulary) {
         (long long)vocabulary, DR_BYTE_VOCABULARY);
 }
 
-static dr_status append_document(dr_documents *documents, const char *name, const uint8_t *text, int64_t bytes) {
-    /* doubled at each power of two: the capacity follows from the count */
-    int64_t count = documents->count;
-    if ((count & (count - 1)) == 0) {
-        size_t old_bytes = (size_t)count * sizeof(dr_document),
-               new_bytes = (size_t)(count ? 2 * count : 1) * sizeof(dr_document);
-        void *memory = documents->at;
-        if (memory)
-            DR_TRY(dr_resize(&memory, old_bytes, new_bytes, "the list of documents"));
+/* Opens every file against which nothing is known yet. */
+static dr_status open_documents(dr_found_files *files, dr_documents *documents) {
+    int64_t mapped = 0;
+    for (int64_t i = 0; i < files->count; i++) {
+        dr_document document;
+        if (files->at[i].problem) continue;
+        DR_TRY(dr_document_open(&files->at[i], mapped, &document));
+        if (document.bytes == 0) continue;
+        dr_status status = dr_documents_append(documents, &document);
+        if (status != DR_OK) {
+            dr_document_close(&document);
+            return status;
+        }
+        mapped += document.mapping != NULL;
+    }
+    return DR_OK;
+}
+
+/* Leaves only the files with a problem in the list. */
+static void keep_problems(dr_found_files *files) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < files->count; i++) {
+        dr_found_file file = files->at[i];
+        if (file.problem)
+            files->at[kept++] = file;
         else
-            DR_TRY(dr_allocate(new_bytes, "the list of documents", &memory));
-        documents->at = memory;
+            dr_release(file.path);
     }
-    documents->at[documents->count++] = (dr_document){.name = name, .text = text, .bytes = bytes};
-    documents->bytes += bytes;
-    return DR_OK;
+    files->count = kept;
 }
 
-static dr_status read_all(int file, const char *path, uint8_t *text, int64_t bytes) {
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t got = read(file, text + done, (size_t)(bytes - done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
-        if (got == 0) return dr_fail(DR_ERROR_IO, "%s became shorter while it was read", path);
-        done += got;
-    }
-    return DR_OK;
+/* What to do about files that cannot be used. whole: the path that was given is such a file itself. */
+static dr_status fail_unreadable(const dr_corpus *corpus, bool whole) {
+    const dr_found_file *first = &corpus->left_out.at[0];
+    long long bad = corpus->left_out.count, good = corpus->documents.count;
+    if (whole) return dr_fail(first->status, "%s; give a text file or a folder of them", first->problem);
+    if (bad == 1) return dr_fail(first->status, "%s, or go on without it: --skip-unreadable", first->problem);
+    return dr_fail(first->status, "%s; %lld of %lld files cannot be used: mend them, or go on without them: --skip-unreadable",
+                   first->problem, bad, bad + good);
 }
 
-static dr_status read_document(dr_documents *documents, const char *path) {
-    dr_status status = DR_OK;
-    void *text = NULL;
-    char *name = NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe must not hang here */
-    if (file < 0) return dr_fail(DR_ERROR_IO, "cannot open %s: %s", path, dr_system_text(errno));
-    struct stat facts;
-    if (fstat(file, &facts) != 0) {
-        status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
-        goto done;
-    }
-    if (!S_ISREG(facts.st_mode)) {
-        status = dr_fail(DR_ERROR_ARGUMENT, "%s is not a regular file: give text files or a folder of them", path);
-        goto done;
-    }
-    if (facts.st_size == 0) goto done;
-    DR_GO(dr_allocate((size_t)facts.st_size, path, &text));
-    DR_GO(read_all(file, path, text, facts.st_size));
-    int64_t valid = dr_utf8_valid(text, facts.st_size);
-    if (valid < facts.st_size) {
-        status =
-            dr_fail(DR_ERROR_FORMAT, "%s is not UTF-8 text: byte %lld (0x%02x) cannot stand there; convert it or take it out",
-                    path, (long long)valid, ((uint8_t *)text)[valid]);
-        goto done;
-    }
-    DR_GO(dr_copy_string(path, &name));
-    DR_GO(append_document(documents, name, text, facts.st_size));
-    text = name = NULL;
-done:
-    close(file);
-    dr_release(text);
-    dr_release(name);
-    return status;
+static dr_status fail_empty(const char *path, const dr_corpus *corpus, bool whole) {
+    char name[600];
+    dr_printable(path, name, sizeof name);
+    if (corpus->left_out.count == 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "the corpus \"%s\" has no text: %s; give a text file or a folder of them", name,
+                       whole ? "the file is empty" : "the folder holds no file that is not empty");
+    return dr_fail(corpus->left_out.at[0].status, "the corpus \"%s\" has no text: %lld files cannot be used, the first: %s",
+                   name, (long long)corpus->left_out.count, corpus->left_out.at[0].problem);
 }
 
-static int is_visible(const struct dirent *entry) {
-    return entry->d_name[0] != '.';
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static dr_status read_folder(dr_documents *documents, const char *folder) {
-    struct dirent **entries;
-    int count = scandir(folder, &entries, is_visible, by_name);
-    if (count < 0) {
-        dr_status status = errno == ENOMEM ? DR_ERROR_MEMORY : DR_ERROR_IO;
-        return dr_fail(status, "cannot list the folder %s: %s", folder, dr_system_text(errno));
-    }
-    dr_status status = DR_OK;
-    char path[PATH_MAX];
-    for (int i = 0; i < count && status == DR_OK; i++) {
-        struct stat facts;
-        int length = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-        if (length >= (int)sizeof path)
-            status = dr_fail(DR_ERROR_IO, "the path %s... is too long", path);
-        else if (lstat(path, &facts) != 0)
-            status = dr_fail(DR_ERROR_IO, "cannot read %s: %s", path, dr_system_text(errno));
-        else if (S_ISDIR(facts.st_mode))
-            status = read_folder(documents, path);
-        else if (S_ISREG(facts.st_mode))
-            status = read_document(documents, path);
-    }
-    for (int i = 0; i < count; i++) free(entries[i]);
-    free(entries);
-    return status;
-}
-
-dr_status dr_corpus_read(const char *path, dr_corpus **corpus) {
-    *corpus = NULL;
-    struct stat facts;
-    if (stat(path, &facts) != 0) {
-        dr_status status = errno == ENOENT || errno == ENOTDIR ? DR_ERROR_ARGUMENT : DR_ERROR_IO;
-        return dr_fail(status, "cannot read the corpus \"%s\": %s; give a text file or a folder of them", path,
-                       dr_system_text(errno));
-    }
+dr_status dr_corpus_read(const char *path, bool skip_unreadable, dr_corpus **corpus) {
     void *memory;
+    struct stat facts;
+    dr_status status;
+    *corpus = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_corpus), "a corpus", &memory));
     dr_corpus *made = memory;
-    char folder[PATH_MAX];
-    dr_status status;
-    if (S_ISDIR(facts.st_mode)) {
-        size_t length = strlen(path);
-        while (length > 1 && path[length - 1] == '/') length--;
-        snprintf(folder, sizeof folder, "%.*s", (int)length, path);
-        DR_GO(read_folder(&made->documents, folder));
-    } else {
-        DR_GO(read_document(&made->documents, path));
+    DR_GO(dr_files_find(path, &made->left_out));
+    DR_GO(open_documents(&made->left_out, &made->documents));
+    keep_problems(&made->left_out);
+    bool whole = stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode);
+    if (made->left_out.count > 0 && (whole || !skip_unreadable)) {
+        status = fail_unreadable(made, whole);
+        goto done;
     }
     if (made->documents.count == 0) {
-        status = dr_fail(DR_ERROR_ARGUMENT, "the corpus \"%s\" has no text: %s; give a text file or a folder of them", path,
-                         S_ISDIR(facts.st_mode) ? "the folder holds no file that is not empty" : "the file is empty");
+        status = fail_empty(path, made, whole);
         goto done;
     }
     *corpus = made;
@@ -158,41 +97,23 @@ done:
 
 void dr_corpus_destroy(dr_corpus *corpus) {
     if (!corpus) return;
-    for (int64_t i = 0; i < corpus->documents.count; i++) {
-        dr_release((void *)corpus->documents.at[i].name);
-        dr_release((void *)corpus->documents.at[i].text);
-    }
+    for (int64_t i = 0; i < corpus->documents.count; i++) dr_document_close(&corpus->documents.at[i]);
     dr_release(corpus->documents.at);
+    dr_files_release(&corpus->left_out);
     dr_release(corpus);
 }
 
-uint64_t dr_corpus_fingerprint(const dr_corpus *corpus) {
+uint64_t dr_corpus_fingerprint(const dr_corpus *corpus, uint64_t seed) {
     const uint64_t prime = 0x100000001b3;
-    uint64_t hash = 0xcbf29ce484222325;
+    uint64_t hash = 0xcbf29ce484222325 ^ seed;
     for (int64_t i = 0; i < corpus->documents.count; i++) {
         const dr_document *document = &corpus->documents.at[i];
         for (int byte = 0; byte < 8; byte++) hash = (hash ^ ((uint64_t)document->bytes >> (8 * byte) & 0xff)) * prime;
-        for (int64_t byte = 0; byte < document->bytes; byte++) hash = (hash ^ document->text[byte]) * prime;
+        for (int64_t at = 0; at < document->bytes; at += FINGERPRINT_BLOCK) {
+            int64_t end = document->bytes - at < FINGERPRINT_BLOCK ? document->bytes : at + FINGERPRINT_BLOCK;
+            for (int64_t byte = at; byte < end; byte++) hash = (hash ^ document->text[byte]) * prime;
+            dr_document_forget(document, at, end - at);
+        }
     }
     return hash;
-}
-
-int64_t dr_utf8_valid(const uint8_t *text, int64_t bytes) {
-    int64_t i = 0;
-    while (i < bytes) {
-        uint8_t first = text[i];
-        if (first < 0x80) {
-            i++;
-            continue;
-        }
-        int more = first >= 0xc2 && first <= 0xdf ? 1 : (first & 0xf0) == 0xe0 ? 2 : first >= 0xf0 && first <= 0xf4 ? 3 : 0;
-        if (more == 0 || more >= bytes - i) return i;
-        for (int k = 1; k <= more; k++)
-            if ((text[i + k] & 0xc0) != 0x80) return i;
-        uint8_t second = text[i + 1];
-        if ((first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90)) return i; /* overlong */
-        if ((first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f)) return i; /* surrogate, above U+10FFFF */
-        i += more + 1;
-    }
-    return bytes;
 }

@@ -18,10 +18,12 @@ struct scorer {
 
 /* Adds the loss of bytes [from, from + count) of a document to *loss. */
 static dr_status score_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count, double *loss) {
+    DR_TRY(dr_document_check(document));
     for (int64_t i = 0; i < count; i++) {
         scorer->ids[i] = from + i == 0 ? DR_DOCUMENT_START : document->text[from + i - 1];
         scorer->labels[i] = document->text[from + i];
     }
+    dr_document_forget(document, from, count);
     dr_batch batch = {
         .layout = {.sequences = 1, .rows = count}, .ids = scorer->ids, .targets = count, .labels = scorer->labels};
     double sum;
@@ -84,7 +86,7 @@ dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
                           bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
     dr_corpus *corpus;
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
-    DR_TRY(dr_corpus_read(path, &corpus));
+    DR_TRY(dr_corpus_read(path, false, &corpus));
     dr_status status = dr_score_documents(model, &corpus->documents, window, 0, progress, context, score);
     dr_corpus_destroy(corpus);
     return status;

@@ -101,6 +101,7 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
     int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
     int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);
     if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
+    if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step + 1);
     double start = dr_clock_now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
     while (!is_over(run)) {
         dr_progress progress = {.steps = run->schedule.steps};

@@ -16,13 +16,17 @@
 #include <unistd.h>
 
 /* A resumed run may stand in another folder than the run that it continues did. */
-static dr_status make_corpus_path_absolute(dr_train_options *options) {
-    const char *path = dr_setting_text(options, DR_SET_CORPUS);
-    char *absolute = *path ? realpath(path, NULL) : NULL;
+static dr_status make_path_absolute(dr_train_options *options, dr_setting_id id, const char *path) {
+    char *absolute = path && *path ? realpath(path, NULL) : NULL;
     if (!absolute) return DR_OK; /* reading the corpus tells what is wrong */
-    dr_status status = dr_train_options_set(options, "corpus", absolute);
+    dr_status status = dr_train_options_set(options, dr_setting_table[id].name, absolute);
     free(absolute);
     return status;
+}
+
+static dr_status make_paths_absolute(dr_train_options *options) {
+    DR_TRY(make_path_absolute(options, DR_SET_CORPUS, dr_setting_text(options, DR_SET_CORPUS)));
+    return make_path_absolute(options, DR_SET_HELD_OUT, dr_held_out_path(options));
 }
 
 static dr_status copy_options(const dr_train_options *options, dr_train_options *copy) {
@@ -69,7 +73,7 @@ dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, d
     *run = NULL;
     DR_TRY(begin(&made));
     DR_GO(copy_options(options, made->options));
-    DR_GO(make_corpus_path_absolute(made->options));
+    DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     made->position.fingerprint = made->task->fingerprint;
     DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
@@ -127,8 +131,9 @@ static bool same_number(dr_setting_id id, const char *one, const char *other) {
 static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
     for (int id = 0; id < DR_SETTINGS; id++) {
         bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_SAVE_EVERY ||
-                          id == DR_SET_EVALUATE_EVERY ||
-                          id == DR_SET_CORPUS; /* it may have moved: its content must be the same */
+                          id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE ||
+                          id == DR_SET_CORPUS || /* it may have moved: its content must be the same */
+                          (id == DR_SET_HELD_OUT && dr_held_out_path(options) && dr_held_out_path(changes));
         if (!dr_setting_is_set(changes, (dr_setting_id)id)) continue;
         const char *name = dr_setting_table[id].name, *value = dr_setting_text(changes, (dr_setting_id)id);
         const char *old = dr_setting_text(options, (dr_setting_id)id);
@@ -136,7 +141,7 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
         if (!may_change && !same)
             return dr_fail(DR_ERROR_ARGUMENT,
                            "%s cannot be changed from %s to %s when a run is resumed: steps, threads, save_every, "
-                           "evaluate_every and the place of the corpus can",
+                           "evaluate_every, skip_unreadable and the places of the corpus and of held-out text can",
                            name, old, value);
         if (may_change) DR_TRY(dr_train_options_set(options, name, value));
     }
@@ -182,8 +187,10 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     DR_GO(check_holds_run(folder)); /* now that nobody writes there */
     DR_GO(dr_train_options_read(made->options, folder));
     int64_t steps = dr_setting_integer(made->options, DR_SET_STEPS);
+    if (!dr_setting_is_set(made->options, DR_SET_HELD_OUT_SEED)) /* earlier versions had one seed for all */
+        DR_GO(dr_train_options_set(made->options, "held_out_seed", dr_setting_text(made->options, DR_SET_SEED)));
     if (changes) DR_GO(apply_changes(changes, made->options));
-    DR_GO(make_corpus_path_absolute(made->options));
+    DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     DR_GO(dr_model_load(backend, folder, &made->model));
     DR_GO(make_optimizer(made));

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/near.h"
 #include "base/number.h"
+#include "base/utf8.h"
 #include "formats/folder.h"
 #include "formats/json.h"
 #include "rules/json.h"
@@ -97,6 +98,7 @@ static dr_status check_number(const dr_setting *setting, const char *value) {
 }
 
 static dr_status check_value(const dr_setting *setting, const char *value) {
+    char shown[400];
     if (strcmp(value, "auto") == 0 && may_be_auto(setting)) return DR_OK;
     switch (setting->type) {
     case DR_SETTING_INTEGER:
@@ -106,6 +108,11 @@ static dr_status check_value(const dr_setting *setting, const char *value) {
         if (is_word_of("true false", value)) return DR_OK;
         return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be true or false", setting->name, value);
     case DR_SETTING_TEXT:
+        if (dr_utf8_valid((const uint8_t *)value, (int64_t)strlen(value)) < (int64_t)strlen(value))
+            return dr_fail(DR_ERROR_ARGUMENT,
+                           "%s is \"%s\", which is not UTF-8: settings are kept as JSON, which cannot hold it; give it another "
+                           "name, or a link",
+                           setting->name, dr_printable(value, shown, sizeof shown));
         if (!setting->choices || is_word_of(setting->choices, value)) return DR_OK;
         return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be one of: %s", setting->name, value, setting->choices);
     }
@@ -156,10 +163,11 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char bu
                                          [DR_SETTING_REAL] = "a number",
                                          [DR_SETTING_BOOLEAN] = "true or false",
                                          [DR_SETTING_TEXT] = "a string"};
+    bool is_held_out = setting == &dr_setting_table[DR_SET_HELD_OUT]; /* a number or a path */
     bool fits = setting->type == DR_SETTING_INTEGER   ? json_is_integer(value)
                 : setting->type == DR_SETTING_REAL    ? json_is_number(value)
                 : setting->type == DR_SETTING_BOOLEAN ? json_is_boolean(value)
-                                                      : json_is_string(value);
+                                                      : json_is_string(value) || (is_held_out && json_is_number(value));
     bool is_auto = json_is_string(value) && strcmp(json_string_value(value), "auto") == 0;
     if (!fits && !(is_auto && may_be_auto(setting))) {
         char found[96];
@@ -193,6 +201,13 @@ static dr_status set_from_json(dr_train_options *options, const char *name, cons
     return dr_train_options_set(options, name, text);
 }
 
+/* Earlier versions wrote the number of held-out examples, of task mqar, into the settings of every run. */
+static bool is_held_out_of_other_task(const json_t *object, const char *name) {
+    const char *task = json_string_value(json_object_get(object, "task"));
+    return strcmp(name, "held_out") == 0 && json_is_integer(json_object_get(object, name)) && task && strcmp(task, "lm") == 0 &&
+           !json_object_get(object, "held_out_seed");
+}
+
 dr_status dr_train_options_read(dr_train_options *options, const char *file) {
     char path[PATH_MAX];
     struct stat facts;
@@ -206,6 +221,7 @@ dr_status dr_train_options_read(dr_train_options *options, const char *file) {
     DR_TRY(dr_json_read(file, &object));
     dr_status status = DR_OK;
     json_object_foreach(object, name, value) {
+        if (is_held_out_of_other_task(object, name)) continue;
         status = set_from_json(options, name, value);
         if (status != DR_OK) {
             dr_fail_in(status, "%s", file);
@@ -248,6 +264,34 @@ bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id) {
 
 bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id) {
     return options->value[id] != NULL;
+}
+
+const char *dr_held_out_path(const dr_train_options *options) {
+    double number;
+    const char *text = dr_setting_text(options, DR_SET_HELD_OUT);
+    return dr_setting_is_auto(options, DR_SET_HELD_OUT) || dr_number_parse(text, DR_NUMBER_FINITE, &number) ? NULL : text;
+}
+
+dr_status dr_held_out_share(const dr_train_options *options, double *share) {
+    const char *text = dr_setting_text(options, DR_SET_HELD_OUT);
+    *share = 0;
+    if (dr_setting_is_auto(options, DR_SET_HELD_OUT) ||
+        (dr_number_parse(text, DR_NUMBER_FINITE, share) && *share > 0 && *share < 1))
+        return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT,
+                   "held_out is %s: in task lm it must be a share above 0 and below 1, such as 0.1, or the path of other text "
+                   "(./%s if that is a path)",
+                   text, text);
+}
+
+dr_status dr_held_out_examples(const dr_train_options *options, int64_t *examples) {
+    double number = 1000;
+    const char *text = dr_setting_text(options, DR_SET_HELD_OUT);
+    bool fits = dr_setting_is_auto(options, DR_SET_HELD_OUT) || dr_number_parse(text, DR_NUMBER_FINITE, &number);
+    *examples = fits && number >= 1 && number <= 1e6 ? (int64_t)number : 0;
+    if (*examples > 0 && (double)*examples == number) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT,
+                   "held_out is \"%s\": in task mqar it must be a whole number from 1 to 1000000 of examples", text);
 }
 
 static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) {

@@ -11,6 +11,9 @@ typedef enum {
     DR_SET_TASK,
     DR_SET_RULE,
     DR_SET_CORPUS,
+    DR_SET_SKIP_UNREADABLE,
+    DR_SET_HELD_OUT,
+    DR_SET_HELD_OUT_SEED,
     DR_SET_STEPS,
     DR_SET_SEED,
     DR_SET_THREADS,
@@ -49,7 +52,6 @@ typedef enum {
     DR_SET_LEAST_PAIRS,
     DR_SET_POWER_A,
     DR_SET_RANDOM_FILLERS,
-    DR_SET_HELD_OUT,
     DR_SET_STOP_ACCURACY,
     DR_SETTINGS
 } dr_setting_id;
@@ -65,6 +67,13 @@ const char *dr_setting_text(const dr_train_options *options, dr_setting_id id);
 bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id);
 /* Whether it was set, to whatever value. */
 bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id);
+
+/* What the setting held_out says, which is a number or a path. The path, or NULL if it is auto or a number. */
+const char *dr_held_out_path(const dr_train_options *options);
+/* The share of the corpus in (0, 1), or 0 for auto. DR_ERROR_ARGUMENT for other numbers. */
+dr_status dr_held_out_share(const dr_train_options *options, double *share);
+/* The number of examples. DR_ERROR_ARGUMENT unless it is whole and from 1 to 1e6. */
+dr_status dr_held_out_examples(const dr_train_options *options, int64_t *examples);
 
 /* All settings but threads, on which results do not depend, as an object that dr_train_options_read takes. */
 dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object);

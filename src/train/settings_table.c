@@ -21,9 +21,16 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
         TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next byte of a corpus; mqar: multi-query associative recall"),
     [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN,
                          "the recurrence: a name that `deltarule rules` lists with a layer, or a JSON file that composes one"),
-    [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them"),
+    [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them, links followed"),
+    [DR_SET_SKIP_UNREADABLE] = BOOLEAN("skip_unreadable", "false", RUN,
+                                       "of task lm: go on without the files of a folder that cannot be read or are no text"),
+    [DR_SET_HELD_OUT] = TEXT("held_out", "lm auto, mqar 1000", NULL, RUN,
+                             "of task lm: which text is never trained on, a share of the corpus (0.1) or the path of other "
+                             "text; auto: 5%, at least 100 KB; of task mqar: how many examples an evaluation asks"),
+    [DR_SET_HELD_OUT_SEED] = INTEGER("held_out_seed", "1", 0, 9007199254740992, RUN,
+                                     "of the held-out choice, the same for every seed so that their losses compare"),
     [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
-    [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters, the data order and the held-out choice"),
+    [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters and the data order"),
     [DR_SET_THREADS] =
         INTEGER("threads", "0", 0, 1024, RUN, "0: as OMP_NUM_THREADS says, else one a core; results do not depend on it"),
     [DR_SET_SAVE_EVERY] = INTEGER("save_every", "250", 0, 1e9, RUN, "steps from checkpoint to checkpoint; 0: only at the end"),
@@ -76,7 +83,6 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                 "training examples have this many pairs, twice as many and so on up to pairs, drawn alike; 0: all have pairs"),
     [DR_SET_POWER_A] = REAL("power_a", "0.01", 1e-6, 100, RECALL, "slot g of the queries has weight (g + 1)^(power_a - 1)"),
     [DR_SET_RANDOM_FILLERS] = BOOLEAN("random_fillers", "true", RECALL, "other tokens are random, not 0"),
-    [DR_SET_HELD_OUT] = INTEGER("held_out", "1000", 1, 1e6, RECALL, "examples an evaluation asks"),
     [DR_SET_STOP_ACCURACY] =
         REAL("stop_accuracy", "0.99", 0, 1, RECALL, "the run ends when an evaluation reaches it; 0: never"),
 };

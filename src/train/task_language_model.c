@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
+#include "base/utf8.h"
 #include "data/corpus.h"
 #include "data/windows.h"
 #include "evaluate/score.h"
@@ -17,6 +18,7 @@
 typedef struct {
     dr_task task;
     dr_corpus *corpus;
+    dr_corpus *held_out; /* given by its path; NULL: a part of the corpus */
     dr_split split;
     dr_windows *windows;
     int64_t batch, length;   /* windows a step, tokens a window */
@@ -28,13 +30,18 @@ static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *b
     language *self = (language *)task;
     int64_t rows = self->batch * self->length;
     for (int64_t i = 0; i < self->batch; i++)
-        dr_windows_get(self->windows, (step - 1) * self->batch + i, self->ids + i * self->length,
-                       self->labels + i * self->length);
+        DR_TRY(dr_windows_get(self->windows, (step - 1) * self->batch + i, self->ids + i * self->length,
+                              self->labels + i * self->length));
     *bytes = 0;
     for (int64_t i = 0; i < rows; i++) *bytes += self->labels[i] != DR_DOCUMENT_START;
     *result = (dr_batch){
         .layout = {.sequences = self->batch, .rows = rows}, .ids = self->ids, .targets = rows, .labels = self->labels};
     return DR_OK;
+}
+
+static void prepare(dr_task *task, int64_t step) {
+    language *self = (language *)task;
+    dr_windows_prepare(self->windows, (step - 1) * self->batch);
 }
 
 static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
@@ -63,6 +70,20 @@ static dr_status publish(const dr_task *task, dr_folder *change) {
     return DR_OK;
 }
 
+/* The files that were left out, by name as far as a screen goes, and how many there are. */
+static void describe_left_out(const dr_corpus *corpus, void (*line)(void *context, const char *text), void *context) {
+    enum { MOST_NAMED = 10 };
+    char text[1024];
+    int64_t count = corpus->left_out.count;
+    for (int64_t i = 0; i < count && i < MOST_NAMED; i++) {
+        snprintf(text, sizeof text, "left out: %s", corpus->left_out.at[i].problem);
+        line(context, text);
+    }
+    if (count == 0) return;
+    snprintf(text, sizeof text, "left out in all: %lld files", (long long)count);
+    line(context, text);
+}
+
 static void describe(const dr_task *task, void (*line)(void *context, const char *text), void *context) {
     const language *self = (const language *)task;
     const dr_documents *training = &self->split.training, *held_out = &self->split.held_out;
@@ -72,11 +93,16 @@ static void describe(const dr_task *task, void (*line)(void *context, const char
              (long long)self->length);
     line(context, text);
     dr_format(text, sizeof text, "held out: %lld bytes (%.1f%%) in %lld files", (long long)held_out->bytes,
-              100 * (double)held_out->bytes / (double)self->corpus->documents.bytes, (long long)held_out->count);
+              100 * (double)held_out->bytes / (double)(training->bytes + held_out->bytes), (long long)held_out->count);
     line(context, text);
-    if (!self->split.cut) return;
-    snprintf(text, sizeof text, "whole files would not do: the end of %.400s is held out", self->split.cut);
-    line(context, text);
+    if (self->split.cut) {
+        char name[400];
+        snprintf(text, sizeof text, "whole files would not do: the end of %s is held out",
+                 dr_printable(self->split.cut, name, sizeof name));
+        line(context, text);
+    }
+    describe_left_out(self->corpus, line, context);
+    if (self->held_out) describe_left_out(self->held_out, line, context);
 }
 
 static void destroy(dr_task *task) {
@@ -84,6 +110,7 @@ static void destroy(dr_task *task) {
     dr_windows_destroy(self->windows);
     dr_split_destroy(&self->split);
     dr_corpus_destroy(self->corpus);
+    dr_corpus_destroy(self->held_out);
     dr_release(self->ids);
     dr_release(self->labels);
     dr_release(self);
@@ -102,9 +129,24 @@ static dr_status allocate(language *self) {
     return DR_OK;
 }
 
+/* A share of the corpus, chosen by its own seed so that runs of several seeds are held against the same text, or a corpus of
+ * its own. */
+static dr_status hold_out(language *self, const dr_train_options *options) {
+    const uint64_t seed = (uint64_t)dr_setting_integer(options, DR_SET_HELD_OUT_SEED);
+    const char *path = dr_held_out_path(options);
+    double share;
+    if (!path) {
+        DR_TRY(dr_held_out_share(options, &share));
+        return dr_split_create(self->corpus, seed, share, &self->split);
+    }
+    DR_TRY(dr_corpus_read(path, dr_setting_boolean(options, DR_SET_SKIP_UNREADABLE), &self->held_out));
+    self->task.fingerprint = dr_corpus_fingerprint(self->held_out, self->task.fingerprint);
+    return dr_split_create_from(self->corpus, self->held_out, &self->split);
+}
+
 dr_status dr_task_language_model_create(const dr_train_options *options, dr_task **task) {
     static const dr_task_operations operations = {
-        .batch = batch, .evaluate = evaluate, .publish = publish, .describe = describe, .destroy = destroy};
+        .batch = batch, .prepare = prepare, .evaluate = evaluate, .publish = publish, .describe = describe, .destroy = destroy};
     const char *path = dr_setting_text(options, DR_SET_CORPUS);
     uint64_t seed = (uint64_t)dr_setting_integer(options, DR_SET_SEED);
     void *memory;
@@ -118,9 +160,9 @@ dr_status dr_task_language_model_create(const dr_train_options *options, dr_task
     self->length = dr_setting_integer(options, DR_SET_SEQ_LEN);
     self->evaluate_tokens = dr_setting_integer(options, DR_SET_EVALUATE_TOKENS);
     dr_status status;
-    DR_GO(dr_corpus_read(path, &self->corpus));
-    self->task.fingerprint = dr_corpus_fingerprint(self->corpus);
-    DR_GO(dr_split_create(self->corpus, seed, &self->split));
+    DR_GO(dr_corpus_read(path, dr_setting_boolean(options, DR_SET_SKIP_UNREADABLE), &self->corpus));
+    self->task.fingerprint = dr_corpus_fingerprint(self->corpus, 0);
+    DR_GO(hold_out(self, options));
     DR_GO(dr_windows_create(&self->split.training, self->length, seed, &self->windows));
     DR_GO(allocate(self));
     self->task.sequences = self->batch;

@@ -17,7 +17,7 @@ typedef struct {
     int64_t
         least_pairs; /* a training example has so many, or twice, four times .. as many up to all, one as often as another */
     int mixture;     /* how many these are */
-    uint64_t seed;
+    uint64_t seed, held_out_seed;
     int64_t batch, held_out; /* examples */
     int32_t *ids;            /* [batch, length] */
     int64_t *positions;      /* [batch, pairs] rows of the batch */
@@ -29,7 +29,8 @@ static dr_batch draw(recall *task, dr_stream_purpose purpose, int64_t first, int
     const bool mixed = task->mixture > 1 && purpose == DR_STREAM_MQAR_TRAINING;
     int64_t length = task->shape.length, targets = 0;
     for (int64_t i = 0; i < count; i++) {
-        dr_random random = dr_stream(task->seed, purpose, first + i);
+        uint64_t seed = purpose == DR_STREAM_MQAR_TRAINING ? task->seed : task->held_out_seed;
+        dr_random random = dr_stream(seed, purpose, first + i);
         int64_t pairs = mixed ? task->least_pairs << dr_random_below(&random, (uint64_t)task->mixture) : task->shape.pairs;
         int64_t *positions = task->positions + targets;
         dr_mqar_draw(task->mqar, &random, pairs, task->ids + i * length, positions, task->labels + targets);
@@ -130,8 +131,9 @@ dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task) {
     self->task = (dr_task){.ops = &operations, .vocabulary = self->shape.vocabulary};
     self->seed = (uint64_t)dr_setting_integer(options, DR_SET_SEED);
     self->batch = dr_setting_integer(options, DR_SET_BATCH);
-    self->held_out = dr_setting_integer(options, DR_SET_HELD_OUT);
+    self->held_out_seed = (uint64_t)dr_setting_integer(options, DR_SET_HELD_OUT_SEED);
     dr_status status;
+    DR_GO(dr_held_out_examples(options, &self->held_out));
     DR_GO(dr_mqar_create(&self->shape, &self->mqar));
     DR_GO(set_mixture(options, self));
     DR_GO(allocate(self));

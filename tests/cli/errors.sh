@@ -34,6 +34,28 @@ expect 1 'latin.txt' "$deltarule" train --corpus latin.txt --out out
 echo tiny >tiny.txt
 expect 2 'too few' "$deltarule" train --corpus tiny.txt --out out
 
+# Files of a folder that are no text: named, counted, left out if that is wished; never waited upon.
+mkdir mixed
+cp corpus/*.txt mixed
+printf 'caf\351' >mixed/1latin
+mkfifo mixed/2pipe
+ln -s nothing mixed/3dangling
+ln -s 4self mixed/4self
+ln -s . mixed/loop
+ln -s ../corpus mixed/more
+expect 1 'mixed/1latin is not UTF-8 text: byte 3 (0xe9)' "$deltarule" train --corpus mixed --out out
+expect 1 '4 of 16 files cannot be used: mend them, or go on without them: --skip-unreadable' "$deltarule" train --corpus mixed --out out
+[ ! -e out ] || fail 'a refused run left its folder'
+# shellcheck disable=SC2086
+expect 0 'left out: ' "$deltarule" train --corpus mixed --skip-unreadable --out skipped $tiny
+grep -qF 'left out in all: 4 files' stdout || fail 'what was left out is not counted'
+grep -qF '/2pipe is not a regular file but a named pipe' stdout || fail 'the pipe is not named'
+expect 2 'not a regular file but a named pipe' "$deltarule" train --corpus mixed/2pipe --out out
+expect 2 'held_out is 2: in task lm it must be a share' "$deltarule" train --corpus corpus --held-out 2 --out out
+# shellcheck disable=SC2086
+expect 0 'held out: 12492 bytes' "$deltarule" train --corpus corpus --held-out corpus/a.txt --out apart $tiny
+[ -e apart/held_out/00000-a.txt ] || fail 'the held-out file is not in the folder'
+
 # Rules.
 echo '{"base": "gdn", "scan": "gram"}' >senseless.json
 echo '{"base": "kda", "rows": [{"read": "key"}, {"gain": "betta"}]}' >mistyped.json
