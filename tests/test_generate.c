@@ -2,8 +2,11 @@
 #include "allocation.h"
 #include "backends/reference/reference.h"
 #include "data/corpus.h"
+#include "data/mqar.h"
+#include "data/streams.h"
 #include "evaluate/score.h"
 #include "generate/sampling.h"
+#include "generate/stop.h"
 #include "scratch.h"
 
 #include <deltarule/evaluate.h>
@@ -191,6 +194,7 @@ static void test_callback_stops(void **state) {
 
 static void test_bad_options_are_refused(void **state) {
     (void)state;
+    static const char *const empty_stop[] = {"a", ""};
     static const struct {
         dr_generate_options options;
         const char *part;
@@ -199,18 +203,129 @@ static void test_bad_options_are_refused(void **state) {
                  {{.temperature = NAN, .top_p = 1}, "temperature is nan"},
                  {{.top_k = -2, .top_p = 1}, "top_k is -2"},
                  {{.top_p = 0}, "top_p is 0"},
-                 {{.top_p = 1.5}, "top_p is 1.5"}};
+                 {{.top_p = 1.5}, "top_p is 1.5"},
+                 {{.top_p = 1, .sample = -1}, "sample is -1"},
+                 {{.top_p = 1, .stop_count = 1}, "stop_count is 1"},
+                 {{.top_p = 1, .stop = empty_stop, .stop_count = 2}, "stop text 2 is empty"}};
     output out = {.stop_after = 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(dr_generate(model, "", 0, &cases[i].options, collect, &out), DR_ERROR_ARGUMENT);
         assert_non_null(strstr(dr_last_error(), cases[i].part));
+        assert_int_equal(dr_generate_check(model, &cases[i].options), DR_ERROR_ARGUMENT);
     }
+    assert_int_equal(dr_generate_check(NULL, &cases[0].options), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_generate_check(model, NULL), DR_ERROR_ARGUMENT);
+    dr_generate_options good = dr_generate_defaults();
+    assert_int_equal(dr_generate_check(model, &good), DR_OK);
+    assert_int_equal(dr_generate(model, NULL, 1, &good, collect, &out), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_generate(model, "", 0, &good, NULL, &out), DR_ERROR_ARGUMENT);
     dr_model *words = make_model(300);
     dr_generate_options options = dr_generate_defaults();
     assert_int_equal(dr_generate(words, "", 0, &options, collect, &out), DR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(dr_last_error(), "300 ids"));
     assert_int_equal(out.calls, 0);
     dr_model_destroy(words);
+}
+
+/* Where a text ends, by the definition: at the first byte with which one of the stop texts is complete, of several the longest,
+ * and before that text. */
+static size_t end_by_search(const char *text, size_t bytes, const char *const *stops, int64_t count, bool *found) {
+    for (size_t end = 1; end <= bytes; end++) {
+        size_t longest = 0;
+        for (int64_t i = 0; i < count; i++) {
+            size_t length = strlen(stops[i]);
+            if (length <= end && length > longest && memcmp(text + end - length, stops[i], length) == 0) longest = length;
+        }
+        *found = longest > 0;
+        if (*found) return end - longest;
+    }
+    return bytes;
+}
+
+/* Random texts and stop texts of two letters, so that beginnings overlap in every way. */
+static void test_stop_texts(void **state) {
+    (void)state;
+    dr_random random = dr_random_start(11, 0);
+    int64_t found_in = 0;
+    for (int trial = 0; trial < 5000; trial++) {
+        char text[33] = "", words[4][9], shown[33];
+        const char *stops[4];
+        int64_t count = (int64_t)dr_random_below(&random, 4) + 1;
+        size_t most = 0, emitted = 0, bytes = 1 + dr_random_below(&random, 32);
+        for (int64_t i = 0; i < count; i++) {
+            size_t length = 1 + dr_random_below(&random, 8);
+            for (size_t c = 0; c < length; c++) words[i][c] = (char)('a' + dr_random_below(&random, 2));
+            words[i][length] = '\0';
+            stops[i] = words[i];
+            if (length > most) most = length;
+        }
+        for (size_t c = 0; c < bytes; c++) text[c] = (char)('a' + dr_random_below(&random, 2));
+        dr_stop stop;
+        bool ended = false, found = false;
+        size_t wanted = end_by_search(text, bytes, stops, count, &found), read = 0;
+        assert_int_equal(dr_stop_create(&(dr_generate_options){.stop = stops, .stop_count = count}, &stop), DR_OK);
+        while (read < bytes && !ended) {
+            size_t certain;
+            ended = dr_stop_add(&stop, text[read++], &certain);
+            memcpy(shown + emitted, stop.held, certain);
+            emitted += certain;
+            dr_stop_take(&stop, certain);
+            assert_true(ended || stop.held_bytes < most);
+        }
+        assert_int_equal(ended, found);
+        if (!ended) memcpy(shown + emitted, stop.held, stop.held_bytes), emitted += stop.held_bytes;
+        assert_int_equal(emitted, wanted);
+        assert_memory_equal(shown, text, wanted);
+        found_in += found;
+        dr_stop_destroy(&stop);
+    }
+    assert_in_range(found_in, 1000, 4900);
+}
+
+static bool append(void *context, const char *bytes, size_t count) {
+    output *out = context;
+    memcpy(out->text + out->bytes, bytes, count);
+    out->bytes += count;
+    return ++out->calls != out->stop_after;
+}
+
+static void test_generation_ends_before_a_stop_text(void **state) {
+    (void)state;
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 300;
+    output whole = generate("The ", 4, options);
+    for (size_t from = 20; from + 4 < whole.bytes; from += 41) {
+        char word[4] = {whole.text[from], whole.text[from + 1], whole.text[from + 2]};
+        const char *const stops[] = {"not in it, since it is far too long to come by chance", word};
+        bool found;
+        if (strlen(word) < 3) continue; /* a byte 0 */
+        size_t wanted = end_by_search(whole.text, whole.bytes, stops, 2, &found);
+        options.stop = stops, options.stop_count = 2;
+        output out = {.stop_after = 0};
+        assert_int_equal(dr_generate(model, "The ", 4, &options, append, &out), DR_OK);
+        assert_true(found);
+        assert_int_equal(out.bytes, wanted);
+        assert_memory_equal(out.text, whole.text, wanted);
+    }
+    /* the beginning of one at the end of the tokens is text */
+    char cut[] = {whole.text[whole.bytes - 2], whole.text[whole.bytes - 1], '\n', '\1', '\2', '\3', '\0'};
+    const char *const never[] = {cut};
+    options.stop = never, options.stop_count = 1;
+    output out = {.stop_after = 0};
+    assert_int_equal(dr_generate(model, "The ", 4, &options, append, &out), DR_OK);
+    assert_int_equal(out.bytes, whole.bytes);
+    assert_memory_equal(out.text, whole.text, whole.bytes);
+}
+
+static void test_samples_are_independent(void **state) {
+    (void)state;
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 100;
+    output first = generate("The ", 4, options);
+    options.sample = 1;
+    output second = generate("The ", 4, options), again = generate("The ", 4, options);
+    assert_true(second.bytes == again.bytes && memcmp(second.text, again.text, again.bytes) == 0);
+    assert_true(first.bytes != second.bytes || memcmp(first.text, second.text, first.bytes) != 0);
 }
 
 /* ---- scoring ---- */
@@ -267,15 +382,16 @@ static void test_some_tokens_come_from_all_documents(void **state) {
                            {.text = (const uint8_t *)"seven eight ni", .bytes = 14}};
     dr_document beginning[3];
     dr_score part, score;
+    const dr_score_options options = {.window = 8};
     int64_t wanted[] = {11, 2, 7}; /* 20 of 40: to 11.5, to 13, to 20 */
     memcpy(beginning, whole, sizeof whole);
     for (int i = 0; i < 3; i++) beginning[i].bytes = wanted[i];
-    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 8, 20, NULL, NULL, &part), DR_OK);
-    assert_int_equal(dr_score_documents(model, &(dr_documents){beginning, 3, 20}, 8, 0, NULL, NULL, &score), DR_OK);
+    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 20, &options, &part), DR_OK);
+    assert_int_equal(dr_score_documents(model, &(dr_documents){beginning, 3, 20}, 0, &options, &score), DR_OK);
     assert_int_equal(part.tokens, 20);
     assert_int_equal(part.files, 3);
     assert_true(part.loss == score.loss);
-    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 8, 2, NULL, NULL, &part), DR_OK);
+    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 2, &options, &part), DR_OK);
     assert_int_equal(part.tokens, 2); /* to 1.15, to 1.3, to 2 */
     assert_int_equal(part.files, 2);
 }
@@ -292,6 +408,145 @@ static void test_scores_that_cannot_be(void **state) {
     assert_int_equal(last_done, 8);
     dr_model *words = make_model(300);
     assert_int_equal(dr_score_corpus(words, scratch_path("words"), 8, NULL, NULL, &score), DR_ERROR_UNSUPPORTED);
+    dr_model_destroy(words);
+}
+
+typedef struct {
+    int64_t files, left_out, bytes;
+    double loss; /* sum over bytes */
+    char names[4][64];
+} told;
+
+static void tell_file(void *context, const char *name, const dr_score *score) {
+    told *seen = context;
+    assert_int_equal(score->files, 1);
+    assert_int_equal(score->tokens, score->bytes);
+    assert_true(isnan(score->loss) || fabs(score->bits_per_byte - score->loss / log(2)) < 1e-12);
+    snprintf(seen->names[seen->files++], 64, "%s", strrchr(name, '/') ? strrchr(name, '/') + 1 : name);
+    seen->bytes += score->bytes;
+    seen->loss += score->loss * (double)score->bytes;
+}
+
+static void tell_left_out(void *context, const char *sentence) {
+    told *seen = context;
+    assert_int_equal(seen->files, 0);
+    assert_non_null(strstr(sentence, "told/bad is not UTF-8"));
+    seen->left_out++;
+}
+
+static void test_each_file_is_told(void **state) {
+    (void)state;
+    scratch_write("told/one", "the first text", 14);
+    scratch_write("told/two", "the second", 10);
+    scratch_write("told/bad", "\xff", 1);
+    dr_score score, single;
+    told seen = {0};
+    dr_score_options options = dr_score_defaults();
+    options.window = 4, options.file = tell_file, options.left_out = tell_left_out, options.context = &seen;
+    assert_int_equal(dr_score_files(model, scratch_path("told"), &options, &score), DR_ERROR_FORMAT);
+    assert_int_equal(seen.files, 0);
+    options.skip_unreadable = true;
+    assert_int_equal(dr_score_files(model, scratch_path("told"), &options, &score), DR_OK);
+    assert_true(seen.files == 2 && seen.left_out == 1 && seen.bytes == 24);
+    assert_string_equal(seen.names[0], "one");
+    assert_string_equal(seen.names[1], "two");
+    assert_true(fabs(seen.loss - score.loss * 24) < 1e-12 * seen.loss);
+
+    /* the same text from memory */
+    seen = (told){0};
+    assert_int_equal(dr_score_files(model, scratch_path("told/two"), NULL, &score), DR_OK);
+    assert_int_equal(dr_score_text(model, "a name", "the second", 10, &options, &single), DR_OK);
+    assert_true(fabs(single.loss - score.loss) < 1e-12);
+    assert_string_equal(seen.names[0], "a name");
+    assert_int_equal(dr_score_text(model, "a name", "", 0, NULL, &single), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_text(model, "a name", "ab\xc3", 3, NULL, &single), DR_ERROR_FORMAT);
+    assert_non_null(strstr(dr_last_error(), "a name is not UTF-8 text: byte 2 (0xc3)"));
+    assert_int_equal(dr_score_text(model, "a name", "a\0b", 3, NULL, &single), DR_ERROR_FORMAT);
+    assert_int_equal(dr_score_text(NULL, "a", "a", 1, NULL, &single), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_text(model, NULL, "a", 1, NULL, &single), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_text(model, "a", NULL, 1, NULL, &single), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_text(model, "a", "a", 1, NULL, NULL), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_files(model, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+}
+
+/* Held-out examples against the definition, in batches of any size; sizes that no run had. */
+static void test_recall_is_scored(void **state) {
+    (void)state;
+    dr_model *words = make_model(128);
+    dr_recall_options options = dr_recall_defaults();
+    options.seq_len = 24, options.pairs = 3, options.examples = 7, options.seed = 5;
+    dr_mqar *mqar;
+    double sum = 0;
+    int64_t hits = 0;
+    assert_int_equal(dr_mqar_create(&(dr_mqar_shape){128, 24, 3, 0.01, true}, &mqar), DR_OK);
+    for (int64_t i = 0; i < 7; i++) {
+        int32_t ids[24], labels[3];
+        int64_t positions[3], hit;
+        double loss;
+        dr_random random = dr_stream(5, DR_STREAM_MQAR_HELD_OUT, i);
+        dr_mqar_draw(mqar, &random, 3, ids, positions, labels);
+        dr_batch batch = {
+            .layout = {.sequences = 1, .rows = 24}, .ids = ids, .targets = 3, .positions = positions, .labels = labels};
+        assert_int_equal(dr_model_loss(words, &batch, NULL, &loss, &hit, NULL, NULL), DR_OK);
+        sum += loss, hits += hit;
+    }
+    dr_mqar_destroy(mqar);
+    static const int64_t batches[] = {1, 2, 64};
+    for (int i = 0; i < 3; i++) {
+        dr_recall_score score;
+        options.batch = batches[i];
+        last_done = 0;
+        assert_int_equal(dr_score_recall(words, &options, remember, NULL, &score), DR_OK);
+        assert_int_equal(last_done, 7);
+        assert_true(score.examples == 7 && score.queries == 21);
+        assert_true(score.accuracy == (double)hits / 21);
+        assert_true(fabs(score.loss - sum / 21) < 1e-12 * score.loss);
+    }
+    dr_recall_score score;
+    options.seq_len = 128;
+    assert_int_equal(dr_score_recall(words, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "vocabulary is 128"));
+    options = (dr_recall_options){.seq_len = 24, .pairs = 3, .batch = 1, .power_a = 1};
+    assert_int_equal(dr_score_recall(words, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "examples is 0"));
+    options.examples = INT64_MAX, options.pairs = 4;
+    assert_int_equal(dr_score_recall(words, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    options.examples = 5, options.batch = 0;
+    assert_int_equal(dr_score_recall(words, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    options.batch = 2;
+    last_done = 0;
+    assert_int_equal(dr_score_recall(words, &options, remember, &score, &score), DR_ERROR_INTERRUPTED);
+    assert_int_equal(dr_score_recall(NULL, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_score_recall(words, &options, NULL, NULL, NULL), DR_ERROR_ARGUMENT);
+    dr_model_destroy(words);
+}
+
+/* A score that is no number is a failure that names the file; what was told before stands. */
+static void test_scores_that_are_no_numbers(void **state) {
+    (void)state;
+    dr_model *broken = make_model(DR_BYTE_VOCABULARY), *words = make_model(128);
+    double *values = dr_model_parameter_block(broken);
+    values['!' * 16] = NAN; /* the embedding of one byte */
+    ((double *)dr_model_parameter_block(words))[0] = INFINITY;
+    scratch_write("nan/a", "all is well", 11);
+    scratch_write("nan/b", "but here!?", 10);
+    scratch_write("nan/c", "and here!", 9);
+    told seen = {0};
+    dr_score score;
+    dr_recall_score recall;
+    dr_score_options options = dr_score_defaults();
+    options.file = tell_file, options.context = &seen;
+    assert_int_equal(dr_score_files(broken, scratch_path("nan"), &options, &score), DR_ERROR_NUMERIC);
+    assert_non_null(strstr(dr_last_error(), "the loss of /"));
+    assert_non_null(strstr(dr_last_error(), "nan/b is not a number"));
+    assert_int_equal(seen.files, 2);
+    assert_int_equal(dr_score_corpus(broken, scratch_path("nan/a"), 8, NULL, NULL, &score), DR_OK);
+    assert_int_equal(dr_score_text(broken, "text", "!!", 2, NULL, &score), DR_ERROR_NUMERIC);
+    dr_recall_options sizes = dr_recall_defaults();
+    sizes.random_fillers = false; /* fillers are id 0 */
+    assert_int_equal(dr_score_recall(words, &sizes, NULL, NULL, &recall), DR_ERROR_NUMERIC);
+    assert_false(isfinite(recall.loss));
+    dr_model_destroy(broken);
     dr_model_destroy(words);
 }
 
@@ -324,6 +579,12 @@ int main(void) {
         cmocka_unit_test(test_windows_do_not_change_a_score),
         cmocka_unit_test(test_some_tokens_come_from_all_documents),
         cmocka_unit_test(test_scores_that_cannot_be),
+        cmocka_unit_test(test_stop_texts),
+        cmocka_unit_test(test_generation_ends_before_a_stop_text),
+        cmocka_unit_test(test_samples_are_independent),
+        cmocka_unit_test(test_each_file_is_told),
+        cmocka_unit_test(test_recall_is_scored),
+        cmocka_unit_test(test_scores_that_are_no_numbers),
         cmocka_unit_test(test_failed_allocations_are_survived),
     };
     return cmocka_run_group_tests(tests, begin, end);

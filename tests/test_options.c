@@ -8,6 +8,9 @@
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 #include <deltarule/verify.h>
+#include <fcntl.h>
+#include <math.h>
+#include <termios.h>
 
 /* ---- what the library was called with ---- */
 
@@ -16,11 +19,16 @@ static struct {
     int threads;
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
-    int64_t window;
+    char stops[2][16];
+    dr_score_options score;
+    dr_recall_options recall;
     int generated, scored, verified;
     dr_verify_options verify;
     char verify_texts[3][32], path[PATH_MAX]; /* backend, path, isa */
 } seen;
+
+static const char *made_text; /* what the model makes instead of "made" */
+static size_t made_bytes;
 
 static dr_verify_counts verify_result = {.passed = 1};
 
@@ -57,6 +65,18 @@ void __wrap_dr_model_destroy(dr_model *model) {
     if (model != true_model) __real_dr_model_destroy(model);
 }
 
+int64_t __wrap_dr_model_ignored_count(const dr_model *);
+int64_t __wrap_dr_model_ignored_count(const dr_model *model) {
+    assert_ptr_equal(model, true_model);
+    return 1;
+}
+
+const char *__wrap_dr_model_ignored_name(const dr_model *, int64_t);
+const char *__wrap_dr_model_ignored_name(const dr_model *model, int64_t index) {
+    assert_ptr_equal(model, true_model);
+    return index == 0 ? "odd\x1b.inv_freq" : NULL;
+}
+
 dr_status __wrap_dr_generate(dr_model *, const char *, size_t, const dr_generate_options *,
                              bool (*)(void *, const char *, size_t), void *);
 dr_status __wrap_dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
@@ -64,19 +84,38 @@ dr_status __wrap_dr_generate(dr_model *model, const char *prompt, size_t prompt_
     assert_ptr_equal(model, true_model);
     snprintf(seen.prompt, sizeof seen.prompt, "%.*s", (int)prompt_bytes, prompt);
     seen.generate = *options;
+    for (int64_t i = 0; i < options->stop_count && i < 2; i++)
+        snprintf(seen.stops[i], sizeof seen.stops[i], "%s", options->stop[i]);
     seen.generated++;
+    if (made_bytes > 0) /* one by one, as a model makes them */
+        for (size_t i = 0; i < made_bytes; i++)
+            if (!emit(context, made_text + i, 1)) return DR_ERROR_INTERRUPTED;
+    if (made_bytes > 0) return DR_OK;
     return emit(context, "made", 4) ? DR_OK : DR_ERROR_INTERRUPTED;
 }
 
-dr_status __wrap_dr_score_corpus(dr_model *, const char *, int64_t, bool (*)(void *, int64_t, int64_t), void *, dr_score *);
-dr_status __wrap_dr_score_corpus(dr_model *model, const char *path, int64_t window, bool (*progress)(void *, int64_t, int64_t),
-                                 void *context, dr_score *score) {
-    (void)progress, (void)context;
+dr_status __wrap_dr_score_files(dr_model *, const char *, const dr_score_options *, dr_score *);
+dr_status __wrap_dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score) {
     assert_ptr_equal(model, true_model);
     snprintf(seen.corpus, sizeof seen.corpus, "%s", path);
-    seen.window = window;
+    seen.score = *options;
     seen.scored++;
     *score = (dr_score){.files = 11, .bytes = 22, .tokens = 33, .loss = 0.4375, .perplexity = 1.5488, .bits_per_byte = 0.6312};
+    options->file(options->context, "odd\n\"name\" \xff", score);
+    return DR_OK;
+}
+
+dr_status __real_dr_score_recall(dr_model *, const dr_recall_options *, bool (*)(void *, int64_t, int64_t), void *,
+                                 dr_recall_score *);
+dr_status __wrap_dr_score_recall(dr_model *, const dr_recall_options *, bool (*)(void *, int64_t, int64_t), void *,
+                                 dr_recall_score *);
+dr_status __wrap_dr_score_recall(dr_model *model, const dr_recall_options *options,
+                                 bool (*progress)(void *context, int64_t done, int64_t total), void *context,
+                                 dr_recall_score *score) {
+    if (model != true_model) return __real_dr_score_recall(model, options, progress, context, score); /* of train */
+    seen.recall = *options;
+    seen.scored++;
+    *score = (dr_recall_score){.examples = 5, .queries = 15, .loss = INFINITY, .accuracy = 0.25};
     return DR_OK;
 }
 
@@ -120,6 +159,8 @@ static int call(const cli_command *command, char **words) {
 }
 
 #define GENERATE(...) assert_int_equal(call(&cli_generate, (char *[]){"generate", "--model", "m", __VA_ARGS__, NULL}), 0)
+#define RECALL(...)                                                                                                            \
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--task", "mqar", __VA_ARGS__, NULL}), 0)
 #define SCORE(...)                                                                                                             \
     assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--corpus", "c", __VA_ARGS__, NULL}), 0)
 
@@ -172,6 +213,132 @@ static void generate_threads(void) {
     assert_int_equal(seen.threads, 3);
 }
 
+static void generate_prompt_file(void) {
+    GENERATE("--prompt-file", (char *)scratch_write("prompt", "from a file\n", 12));
+    assert_string_equal(seen.prompt, "from a file\n");
+    assert_string_equal(output, "from a file\nmade\n");
+}
+
+static void generate_no_echo(void) {
+    GENERATE("--prompt", "Once", "--no-echo");
+    assert_string_equal(seen.prompt, "Once");
+    assert_string_equal(output, "made\n");
+}
+
+static void generate_stop(void) {
+    GENERATE("--stop", "one", "--stop", "two");
+    assert_int_equal(seen.generate.stop_count, 2);
+    assert_string_equal(seen.stops[0], "one");
+    assert_string_equal(seen.stops[1], "two");
+}
+
+static void generate_samples(void) {
+    GENERATE("--samples", "3", "--prompt", "P");
+    assert_int_equal(seen.generated, 3);
+    assert_int_equal(seen.generate.sample, 2);
+    assert_string_equal(output, "--- sample 1 of 3 ---\nPmade\n--- sample 2 of 3 ---\nPmade\n--- sample 3 of 3 ---\nPmade\n");
+    GENERATE("--samples", "1");
+}
+
+/* The stored tensors that are passed over stand on standard error. */
+static void assert_ignored_are_named(const cli_command *command, bool verbose) {
+    char *words[] = {(char *)command->name,        "--model", "m", command == &cli_score ? "--corpus" : "--prompt", "c",
+                     verbose ? "--verbose" : NULL, NULL};
+    const char *path = scratch_write("errors", "", 0);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO), file = open(path, O_WRONLY);
+    dup2(file, STDERR_FILENO);
+    int status = call(command, words);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(file);
+    size_t bytes = 0;
+    char *text = scratch_read_at(path, &bytes);
+    assert_int_equal(status, 0);
+    assert_int_equal(strstr(text, "does not use the stored tensor odd\\x1b.inv_freq\n") != NULL, verbose);
+    free(text);
+}
+
+static void generate_verbose(void) {
+    assert_ignored_are_named(&cli_generate, true);
+    assert_ignored_are_named(&cli_generate, false);
+}
+
+static void score_verbose(void) {
+    assert_ignored_are_named(&cli_score, false);
+    assert_ignored_are_named(&cli_score, true);
+}
+
+static void score_task(void) {
+    SCORE("--task", "lm");
+    assert_string_equal(seen.corpus, "c");
+    RECALL("--pairs", "3");
+    assert_int_equal(seen.recall.pairs, 3);
+}
+
+static void score_skip_unreadable(void) {
+    SCORE("--window", "8");
+    assert_false(seen.score.skip_unreadable);
+    SCORE("--skip-unreadable");
+    assert_true(seen.score.skip_unreadable);
+}
+
+static void score_per_file(void) {
+    SCORE("--per-file");
+    assert_non_null(strstr(output, "          22      0.4375         0.6312  odd\\x0a\"name\" \\xff\n\nfiles          11\n"));
+    SCORE("--window", "8");
+    assert_null(strstr(output, "odd"));
+}
+
+static void score_json(void) {
+    SCORE("--json", "--per-file");
+    assert_string_equal(output,
+                        "{\"file\": \"odd\\u000a\\\"name\\\" \xef\xbf\xbd\", \"bytes\": 22, \"tokens\": 33, \"loss\": 0.4375, "
+                        "\"perplexity\": 1.5488, \"bits_per_byte\": 0.63119999999999998, \"seconds\": 0}\n"
+                        "{\"files\": 11, \"bytes\": 22, \"tokens\": 33, \"loss\": 0.4375, "
+                        "\"perplexity\": 1.5488, \"bits_per_byte\": 0.63119999999999998, \"seconds\": 0}\n");
+    RECALL("--json");
+    assert_string_equal(output, "{\"task\": \"mqar\", \"seq_len\": 64, \"pairs\": 4, \"examples\": 5, \"queries\": 15, "
+                                "\"loss\": null, \"accuracy\": 0.25, \"seconds\": 0}\n");
+}
+
+static void score_seq_len(void) {
+    RECALL("--seq-len", "128");
+    assert_int_equal(seen.recall.seq_len, 128);
+    assert_int_equal(seen.recall.pairs, 4);
+}
+
+static void score_pairs(void) {
+    RECALL("--pairs", "2");
+    assert_int_equal(seen.recall.pairs, 2);
+    assert_int_equal(seen.recall.seq_len, 64);
+}
+
+static void score_examples(void) {
+    RECALL("--examples", "77");
+    assert_int_equal(seen.recall.examples, 77);
+}
+
+static void score_seed(void) {
+    RECALL("--seed", "9007199254740991");
+    assert_true(seen.recall.seed == 9007199254740991U);
+}
+
+static void score_batch(void) {
+    RECALL("--batch", "5");
+    assert_int_equal(seen.recall.batch, 5);
+}
+
+static void score_power_a(void) {
+    RECALL("--power-a", "0.625");
+    assert_true(seen.recall.power_a == 0.625);
+}
+
+static void score_random_fillers(void) {
+    RECALL("--random-fillers", "false");
+    assert_false(seen.recall.random_fillers);
+}
+
 static void score_model(void) {
     assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "the/model", "--corpus", "c", NULL}), 0);
     assert_string_equal(seen.model, "the/model");
@@ -184,7 +351,7 @@ static void score_corpus(void) {
 
 static void score_window(void) {
     SCORE("--window", "77");
-    assert_int_equal(seen.window, 77);
+    assert_int_equal(seen.score.window, 77);
 }
 
 static void score_backend(void) {
@@ -241,16 +408,43 @@ static const struct {
     const char *option;
     void (*check)(void);
 } checks[] = {
-    {&cli_generate, "model", generate_model},     {&cli_generate, "prompt", generate_prompt},
-    {&cli_generate, "tokens", generate_tokens},   {&cli_generate, "temperature", generate_temperature},
-    {&cli_generate, "top-k", generate_top_k},     {&cli_generate, "top-p", generate_top_p},
-    {&cli_generate, "seed", generate_seed},       {&cli_generate, "backend", generate_backend},
-    {&cli_generate, "threads", generate_threads}, {&cli_score, "model", score_model},
-    {&cli_score, "corpus", score_corpus},         {&cli_score, "window", score_window},
-    {&cli_score, "backend", score_backend},       {&cli_score, "threads", score_threads},
-    {&cli_verify, "backend", verify_backend},     {&cli_verify, "path", verify_path},
-    {&cli_verify, "dtype", verify_dtype},         {&cli_verify, "device", verify_device},
-    {&cli_verify, "strict", verify_strict},       {&cli_verify, "threads", verify_threads},
+    {&cli_generate, "model", generate_model},
+    {&cli_generate, "prompt", generate_prompt},
+    {&cli_generate, "tokens", generate_tokens},
+    {&cli_generate, "temperature", generate_temperature},
+    {&cli_generate, "top-k", generate_top_k},
+    {&cli_generate, "top-p", generate_top_p},
+    {&cli_generate, "seed", generate_seed},
+    {&cli_generate, "backend", generate_backend},
+    {&cli_generate, "prompt-file", generate_prompt_file},
+    {&cli_generate, "no-echo", generate_no_echo},
+    {&cli_generate, "stop", generate_stop},
+    {&cli_generate, "samples", generate_samples},
+    {&cli_generate, "verbose", generate_verbose},
+    {&cli_score, "verbose", score_verbose},
+    {&cli_score, "task", score_task},
+    {&cli_score, "skip-unreadable", score_skip_unreadable},
+    {&cli_score, "per-file", score_per_file},
+    {&cli_score, "json", score_json},
+    {&cli_score, "seq-len", score_seq_len},
+    {&cli_score, "pairs", score_pairs},
+    {&cli_score, "examples", score_examples},
+    {&cli_score, "seed", score_seed},
+    {&cli_score, "batch", score_batch},
+    {&cli_score, "power-a", score_power_a},
+    {&cli_score, "random-fillers", score_random_fillers},
+    {&cli_generate, "threads", generate_threads},
+    {&cli_score, "model", score_model},
+    {&cli_score, "corpus", score_corpus},
+    {&cli_score, "window", score_window},
+    {&cli_score, "backend", score_backend},
+    {&cli_score, "threads", score_threads},
+    {&cli_verify, "backend", verify_backend},
+    {&cli_verify, "path", verify_path},
+    {&cli_verify, "dtype", verify_dtype},
+    {&cli_verify, "device", verify_device},
+    {&cli_verify, "strict", verify_strict},
+    {&cli_verify, "threads", verify_threads},
 };
 enum { CHECKS = sizeof checks / sizeof *checks };
 
@@ -301,6 +495,53 @@ static void test_train_opens_what_was_asked_for(void **state) {
     assert_string_equal(seen.isa, "portable");
     assert_int_equal(seen.threads, 3);
     assert_int_equal(access(scratch_path("a run/model.safetensors"), F_OK), 0);
+}
+
+/* What a model made of these bytes, by the time that the command has ended; on a terminal or into a file. */
+static const char *print_made(const char *bytes, size_t count, bool terminal) {
+    static char shown[4096];
+    made_text = bytes, made_bytes = count;
+    if (!terminal) {
+        GENERATE("--prompt", "p\x1b ");
+        snprintf(shown, sizeof shown, "%.4000s", output);
+    } else {
+        int master = posix_openpt(O_RDWR | O_NOCTTY);
+        assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+        int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+        struct termios how;
+        assert_true(slave >= 0 && tcgetattr(slave, &how) == 0);
+        cfmakeraw(&how);
+        assert_int_equal(tcsetattr(slave, TCSANOW, &how), 0);
+        fflush(stdout);
+        int kept = dup(STDOUT_FILENO);
+        dup2(slave, STDOUT_FILENO);
+        char *words[] = {"generate", "--model", "m", "--prompt", "p\x1b ", NULL};
+        int status = cli_generate.run(5, words);
+        fflush(stdout);
+        dup2(kept, STDOUT_FILENO);
+        close(kept);
+        size_t have = 0;
+        close(slave);
+        for (ssize_t got; (got = read(master, shown + have, sizeof shown - 1 - have)) > 0;) have += (size_t)got;
+        shown[have] = '\0';
+        close(master);
+        assert_int_equal(status, 0);
+    }
+    made_text = NULL, made_bytes = 0;
+    return shown;
+}
+
+/* A terminal never gets a control character or a byte that is no text; a file gets all of them; neither half a character. */
+static void test_what_a_terminal_gets(void **state) {
+    (void)state;
+    static const char odd[] =
+        "a\tb\n\x1b[31m\r\x07\x7f\xc2\x9b\x9b\xe2\x82\xac\xf0\x9f\x98\x80\xff\xc3(\xe2\x82z\xed\xa0\x80\xe2\x82";
+    assert_string_equal(print_made(odd, sizeof odd - 1, true),
+                        "p\\x1b a\tb\n\\x1b[31m\\x0d\\x07\\x7f\\xc2\\x9b\\x9b\xe2\x82\xac\xf0\x9f\x98\x80\\xff\\xc3(\\xe2\\x82z"
+                        "\\xed\\xa0\\x80\n");
+    assert_string_equal(
+        print_made(odd, sizeof odd - 1, false),
+        "p\x1b a\tb\n\x1b[31m\r\x07\x7f\xc2\x9b\x9b\xe2\x82\xac\xf0\x9f\x98\x80\xff\xc3(\xe2\x82z\xed\xa0\x80\n");
 }
 
 /* What is scored is printed under its own name. */
@@ -355,6 +596,7 @@ int main(void) {
         cmocka_unit_test(test_train_opens_what_was_asked_for),
         cmocka_unit_test(test_scores_are_printed),
         cmocka_unit_test(test_verify_ends_as_it_counts),
+        cmocka_unit_test(test_what_a_terminal_gets),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,4 +1,4 @@
-/* Scoring text: loss, perplexity, bits per byte. */
+/* Scoring: loss, perplexity and bits per byte of text, accuracy of associative recall. */
 #ifndef DELTARULE_EVALUATE_H
 #define DELTARULE_EVALUATE_H
 
@@ -20,6 +20,53 @@ typedef struct {
  * reset at each file. progress may be NULL; it returns false to stop. */
 DR_API dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
                                  bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score);
+
+/* How text is scored, and who is told. Functions may be NULL and get `context`. Take dr_score_defaults() and change fields. */
+typedef struct {
+    int64_t window;       /* tokens a call, >= 1; 1024 */
+    bool skip_unreadable; /* leave out the files of a folder that cannot be read or are no text; false: refuse them */
+    bool (*progress)(void *context, int64_t done, int64_t total);         /* tokens; false to stop */
+    void (*file)(void *context, const char *name, const dr_score *score); /* each file, when it has been scored */
+    void (*left_out)(void *context, const char *sentence);                /* each file that is left out, before the first */
+    void *context;
+} dr_score_options;
+
+DR_API dr_score_options dr_score_defaults(void);
+
+/* As dr_score_corpus. options NULL: the defaults. DR_ERROR_NUMERIC names the first file whose loss is not finite; it was told
+ * to options->file. */
+DR_API dr_status dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score);
+
+/* The same of a text in memory, which counts as one file of this name. DR_ERROR_FORMAT if it is not UTF-8 or has a byte 0,
+ * DR_ERROR_ARGUMENT if it is empty. */
+DR_API dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes,
+                               const dr_score_options *options, dr_score *score);
+
+/* Multi-query associative recall, the task mqar of training runs: examples of seq_len tokens show `pairs` keys with their
+ * values, then ask for each key's value. Sizes may be others than the model was trained with. */
+typedef struct {
+    int64_t seq_len, pairs; /* even, 4 tokens a pair or more; 64, 4 */
+    int64_t examples;       /* 1000 */
+    int64_t batch;          /* examples a call; 64 */
+    double power_a;         /* slot g of the queries has weight (g + 1)^(power_a - 1); 0.01 */
+    bool random_fillers;    /* other tokens are random, not 0; true */
+    uint64_t seed;          /* of the examples: the held_out_seed of a run gives those that it evaluates on; 1 */
+} dr_recall_options;
+
+typedef struct {
+    int64_t examples, queries;
+    double loss;     /* nats a query, mean */
+    double accuracy; /* share of the queries whose likeliest token is the value */
+    double seconds;
+} dr_recall_score;
+
+DR_API dr_recall_options dr_recall_defaults(void);
+
+/* options NULL: the defaults. DR_ERROR_ARGUMENT names a size that cannot be, the model's vocabulary among them;
+ * DR_ERROR_NUMERIC if the loss is not finite. progress counts examples. */
+DR_API dr_status dr_score_recall(dr_model *model, const dr_recall_options *options,
+                                 bool (*progress)(void *context, int64_t done, int64_t total), void *context,
+                                 dr_recall_score *score);
 
 #ifdef __cplusplus
 }

@@ -70,6 +70,19 @@ const char *cli_nearest(const char *typed, const char *(*name)(const void *conte
                     NULL,      "threads; 0: as OMP_NUM_THREADS says, else one a core. Results do not depend on it"},           \
         .placeholder = "N"                                                                                                     \
     }
+#define CLI_FLAG_VERBOSE                                                                                                       \
+    {                                                                                                                          \
+        .setting = {                                                                                                           \
+            "verbose",                                                                                                         \
+            DR_SETTING_BOOLEAN,                                                                                                \
+            "false",                                                                                                           \
+            0,                                                                                                                 \
+            0,                                                                                                                 \
+            NULL,                                                                                                              \
+            NULL,                                                                                                              \
+            "name the stored tensors that the model does not use"                                                              \
+        }                                                                                                                      \
+    }
 #define CLI_FLAG_ISA                                                                                                           \
     {                                                                                                                          \
         .setting = {"isa", DR_SETTING_TEXT, NULL, 0, 0, "portable avx2 avx512", NULL, "instruction set of the cpu backend"},   \

@@ -6,15 +6,24 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <math.h>
+#include <string.h>
+
+enum { WINDOW = 1024, PRINTED_NAME = 600 };
 
 struct scorer {
     dr_model *model;
     dr_model_state *state;
-    int64_t window;
+    const dr_score_options *options;
+    int64_t done, total;   /* tokens, of all documents */
     int32_t *ids, *labels; /* [window] */
 };
+
+dr_score_options dr_score_defaults(void) {
+    return (dr_score_options){.window = WINDOW};
+}
 
 /* Adds the loss of bytes [from, from + count) of a document to *loss. */
 static dr_status score_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count, double *loss) {
@@ -33,10 +42,11 @@ static dr_status score_window(struct scorer *scorer, const dr_document *document
 }
 
 static dr_status open_scorer(struct scorer *scorer) {
+    size_t bytes = (size_t)scorer->options->window * sizeof(int32_t);
     void *memory;
-    DR_TRY(dr_allocate((size_t)scorer->window * sizeof(int32_t), "a window of tokens", &memory));
+    DR_TRY(dr_allocate(bytes, "a window of tokens", &memory));
     scorer->ids = memory;
-    DR_TRY(dr_allocate((size_t)scorer->window * sizeof(int32_t), "a window of labels", &memory));
+    DR_TRY(dr_allocate(bytes, "a window of labels", &memory));
     scorer->labels = memory;
     return dr_model_state_create(scorer->model, 1, &scorer->state);
 }
@@ -47,47 +57,113 @@ static void close_scorer(struct scorer *scorer) {
     dr_model_state_destroy(scorer->state);
 }
 
-dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int64_t window, int64_t most,
-                             bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
-    if (window < 1) return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)window);
+static void fill_score(dr_score *score, int64_t files, int64_t tokens, double loss, double seconds) {
+    *score = (dr_score){.files = files, .bytes = tokens, .tokens = tokens, .seconds = seconds};
+    score->loss = loss / (double)tokens;
+    score->perplexity = exp(score->loss);
+    score->bits_per_byte = loss / (double)tokens / 0.693147180559945309417; /* ln 2 */
+}
+
+/* The first `bytes` of a document; tells the file. */
+static dr_status score_document(struct scorer *scorer, const dr_document *document, int64_t bytes, double *loss) {
+    const dr_score_options *options = scorer->options;
+    double start = dr_clock_now(), own = 0;
+    dr_model_state_reset(scorer->state);
+    for (int64_t from = 0; from < bytes; from += options->window) {
+        int64_t count = bytes - from < options->window ? bytes - from : options->window;
+        double window_loss = 0;
+        DR_TRY(score_window(scorer, document, from, count, &window_loss));
+        own += window_loss;
+        *loss += window_loss; /* in the order of windows, whatever documents they are of */
+        scorer->done += count;
+        if (options->progress && !options->progress(options->context, scorer->done, scorer->total))
+            return dr_fail(DR_ERROR_INTERRUPTED, "scoring was stopped after %lld of %lld tokens", (long long)scorer->done,
+                           (long long)scorer->total);
+    }
+    if (bytes > 0 && options->file) {
+        dr_score score;
+        fill_score(&score, 1, bytes, own, dr_clock_now() - start);
+        options->file(options->context, document->name, &score);
+    }
+    return DR_OK;
+}
+
+/* finite: the first document whose loss is not finite ends it. */
+static dr_status score_all(dr_model *model, const dr_documents *documents, int64_t most, const dr_score_options *options,
+                           bool finite, dr_score *score) {
+    if (options->window < 1)
+        return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)options->window);
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
     double start = dr_clock_now(), loss = 0;
-    int64_t total = most > 0 && most < documents->bytes ? most : documents->bytes, done = 0, files = 0, seen = 0;
-    struct scorer scorer = {.model = model, .window = window};
+    int64_t files = 0, seen = 0;
+    struct scorer scorer = {.model = model, .options = options};
+    scorer.total = most > 0 && most < documents->bytes ? most : documents->bytes;
     dr_status status;
     DR_GO(open_scorer(&scorer));
     for (int64_t i = 0; i < documents->count; i++) {
         const dr_document *document = &documents->at[i];
+        char name[PRINTED_NAME];
         seen += document->bytes;
-        int64_t bytes = (int64_t)((__int128)seen * total / documents->bytes) - done;
+        int64_t bytes = (int64_t)((__int128)seen * scorer.total / documents->bytes) - scorer.done;
         files += bytes > 0;
-        dr_model_state_reset(scorer.state);
-        for (int64_t from = 0; from < bytes; from += window) {
-            int64_t count = bytes - from < window ? bytes - from : window;
-            DR_GO(score_window(&scorer, document, from, count, &loss));
-            done += count;
-            if (progress && !progress(context, done, total)) {
-                status = dr_fail(DR_ERROR_INTERRUPTED, "scoring was stopped after %lld of %lld tokens", (long long)done,
-                                 (long long)total);
-                goto done;
-            }
-        }
+        DR_GO(score_document(&scorer, document, bytes, &loss));
+        if (!finite || isfinite(loss)) continue;
+        status = dr_fail(DR_ERROR_NUMERIC, "the loss of %s is %s: the model computes no finite numbers, and there is no score",
+                         dr_printable(document->name, name, sizeof name), isnan(loss) ? "not a number" : "infinite");
+        goto done;
     }
-    *score = (dr_score){.files = files, .bytes = total, .tokens = total, .seconds = dr_clock_now() - start};
-    score->loss = loss / (double)total;
-    score->perplexity = exp(score->loss);
-    score->bits_per_byte = loss / (double)total / 0.693147180559945309417; /* ln 2 */
+    fill_score(score, files, scorer.total, loss, dr_clock_now() - start);
 done:
     close_scorer(&scorer);
     return status;
 }
 
-dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
-                          bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
+dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int64_t most, const dr_score_options *options,
+                             dr_score *score) {
+    return score_all(model, documents, most, options, false, score);
+}
+
+static dr_status check_pointers(const dr_model *model, const char *what, const void *text, const dr_score *score) {
+    if (!model) return dr_fail(DR_ERROR_ARGUMENT, "the model is NULL");
+    if (!text) return dr_fail(DR_ERROR_ARGUMENT, "the %s is NULL", what);
+    if (!score) return dr_fail(DR_ERROR_ARGUMENT, "the place for the score is NULL");
+    return DR_OK;
+}
+
+dr_status dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score) {
+    dr_score_options defaults = dr_score_defaults();
     dr_corpus *corpus;
+    DR_TRY(check_pointers(model, "path", path, score));
+    if (!options) options = &defaults;
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
-    DR_TRY(dr_corpus_read(path, false, &corpus));
-    dr_status status = dr_score_documents(model, &corpus->documents, window, 0, progress, context, score);
+    DR_TRY(dr_corpus_read(path, options->skip_unreadable, &corpus));
+    for (int64_t i = 0; i < corpus->left_out.count && options->left_out; i++)
+        options->left_out(options->context, corpus->left_out.at[i].problem);
+    dr_status status = score_all(model, &corpus->documents, 0, options, true, score);
     dr_corpus_destroy(corpus);
     return status;
+}
+
+dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes, const dr_score_options *options,
+                        dr_score *score) {
+    dr_score_options defaults = dr_score_defaults();
+    char printed[PRINTED_NAME];
+    DR_TRY(check_pointers(model, "name", name, score));
+    DR_TRY(check_pointers(model, "text", text, score));
+    dr_printable(name, printed, sizeof printed);
+    if (bytes == 0) return dr_fail(DR_ERROR_ARGUMENT, "%s has no text", printed);
+    const char *zero = memchr(text, 0, bytes);
+    int64_t valid = dr_utf8_valid((const uint8_t *)text, zero ? zero - text : (int64_t)bytes);
+    if (valid < (int64_t)bytes)
+        return dr_fail(DR_ERROR_FORMAT, "%s is not UTF-8 text: byte %lld (0x%02x) cannot stand there", printed,
+                       (long long)valid, (unsigned char)text[valid]);
+    dr_document document = {.name = name, .text = (const uint8_t *)text, .bytes = (int64_t)bytes};
+    dr_documents documents = {.at = &document, .count = 1, .bytes = (int64_t)bytes};
+    return score_all(model, &documents, 0, options ? options : &defaults, true, score);
+}
+
+dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
+                          bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
+    dr_score_options options = {.window = window, .progress = progress, .context = context};
+    return dr_score_files(model, path, &options, score);
 }

@@ -16,6 +16,14 @@ dr_status dr_sampling_check(const dr_generate_options *options) {
         return dr_fail(DR_ERROR_ARGUMENT, "top_k is %lld: it must be 0 (all) or more", (long long)options->top_k);
     if (!(options->top_p > 0 && options->top_p <= 1))
         return dr_fail(DR_ERROR_ARGUMENT, "top_p is %g: it must be above 0 and at most 1 (all)", options->top_p);
+    if (options->sample < 0 || options->sample >= (int64_t)1 << 56) /* the purpose of a random stream stands above */
+        return dr_fail(DR_ERROR_ARGUMENT, "sample is %lld: it must be from 0 to 2^56 - 1", (long long)options->sample);
+    if (options->stop_count < 0 || (options->stop_count > 0 && !options->stop))
+        return dr_fail(DR_ERROR_ARGUMENT, "stop_count is %lld: it must be the number of the texts at stop",
+                       (long long)options->stop_count);
+    for (int64_t i = 0; i < options->stop_count; i++)
+        if (!options->stop[i] || !*options->stop[i])
+            return dr_fail(DR_ERROR_ARGUMENT, "stop text %lld is empty: it would end every text at once", (long long)i + 1);
     return DR_OK;
 }
 

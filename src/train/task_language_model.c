@@ -47,7 +47,8 @@ static void prepare(dr_task *task, int64_t step) {
 static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
     language *self = (language *)task;
     dr_score score;
-    DR_TRY(dr_score_documents(model, &self->split.held_out, self->length, self->evaluate_tokens, NULL, NULL, &score));
+    dr_score_options options = {.window = self->length};
+    DR_TRY(dr_score_documents(model, &self->split.held_out, self->evaluate_tokens, &options, &score));
     *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = score.bits_per_byte, .accuracy = NAN};
     return DR_OK;
 }

@@ -7,6 +7,8 @@
 #include "data/streams.h"
 #include "train/task.h"
 
+#include <deltarule/evaluate.h>
+
 #include <math.h>
 #include <stdio.h>
 
@@ -24,14 +26,13 @@ typedef struct {
     int32_t *labels;         /* [batch, pairs] */
 } recall;
 
-/* Examples first .. first + count - 1 of a stream. Held-out ones have all pairs. */
-static dr_batch draw(recall *task, dr_stream_purpose purpose, int64_t first, int64_t count) {
-    const bool mixed = task->mixture > 1 && purpose == DR_STREAM_MQAR_TRAINING;
+/* Training examples first .. first + count - 1. */
+static dr_batch draw(recall *task, int64_t first, int64_t count) {
     int64_t length = task->shape.length, targets = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint64_t seed = purpose == DR_STREAM_MQAR_TRAINING ? task->seed : task->held_out_seed;
-        dr_random random = dr_stream(seed, purpose, first + i);
-        int64_t pairs = mixed ? task->least_pairs << dr_random_below(&random, (uint64_t)task->mixture) : task->shape.pairs;
+        dr_random random = dr_stream(task->seed, DR_STREAM_MQAR_TRAINING, first + i);
+        int64_t pairs = task->shape.pairs;
+        if (task->mixture > 1) pairs = task->least_pairs << dr_random_below(&random, (uint64_t)task->mixture);
         int64_t *positions = task->positions + targets;
         dr_mqar_draw(task->mqar, &random, pairs, task->ids + i * length, positions, task->labels + targets);
         for (int64_t k = 0; k < pairs; k++) positions[k] += i * length;
@@ -46,27 +47,25 @@ static dr_batch draw(recall *task, dr_stream_purpose purpose, int64_t first, int
 
 static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *bytes) {
     recall *self = (recall *)task;
-    *result = draw(self, DR_STREAM_MQAR_TRAINING, (step - 1) * self->batch, self->batch);
+    *result = draw(self, (step - 1) * self->batch, self->batch);
     *bytes = 0;
     return DR_OK;
 }
 
-/* Every example has the same number of queries, so the mean over queries is the mean over examples of their accuracy. */
+/* Held-out examples have all pairs. A loss that is not finite is a result like others. */
 static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
     recall *self = (recall *)task;
-    double loss = 0;
-    int64_t hits = 0, targets = self->held_out * self->shape.pairs;
-    for (int64_t first = 0; first < self->held_out; first += self->batch) {
-        int64_t count = self->held_out - first < self->batch ? self->held_out - first : self->batch, batch_hits;
-        dr_batch batch = draw(self, DR_STREAM_MQAR_HELD_OUT, first, count);
-        double batch_loss;
-        DR_TRY(dr_model_loss(model, &batch, NULL, &batch_loss, &batch_hits, NULL, NULL));
-        loss += batch_loss;
-        hits += batch_hits;
-    }
-    *evaluation =
-        (dr_evaluation){.loss = loss / (double)targets, .bits_per_byte = NAN, .accuracy = (double)hits / (double)targets};
-    return DR_OK;
+    const dr_recall_options options = {.seq_len = self->shape.length,
+                                       .pairs = self->shape.pairs,
+                                       .examples = self->held_out,
+                                       .batch = self->batch,
+                                       .power_a = self->shape.power,
+                                       .random_fillers = self->shape.random_fillers,
+                                       .seed = self->held_out_seed};
+    dr_recall_score score = {.loss = NAN};
+    dr_status status = dr_score_recall(model, &options, NULL, NULL, &score);
+    *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = NAN, .accuracy = score.accuracy};
+    return status == DR_ERROR_NUMERIC ? DR_OK : status;
 }
 
 static void describe(const dr_task *task, void (*line)(void *context, const char *text), void *context) {
