@@ -33,6 +33,18 @@ static void test_messages(void **state) {
     dr_fail_in(DR_ERROR_IO, "[%s]", dr_last_error());
     assert_string_equal(dr_last_error(), "[<file a.json: 7 is odd>]: <file a.json: 7 is odd>");
 
+    /* names may hold anything: no message makes a terminal do something, and none is cut within a character */
+    dr_fail(DR_ERROR_IO, "%s", "a\x1b[31m\n\t\x7f\xff\xc3\xa9\xc2\x9b\xe2\x82\xac\\x07");
+    assert_string_equal(dr_last_error(), "a\\x1b[31m\\x0a\\x09\\x7f\\xff\xc3\xa9\\xc2\\x9b\xe2\x82\xac\\x07");
+    dr_fail_in(DR_ERROR_IO, "b\x1b");
+    assert_string_equal(dr_last_error(), "b\\x1b: a\\x1b[31m\\x0a\\x09\\x7f\\xff\xc3\xa9\\xc2\\x9b\xe2\x82\xac\\x07");
+    char longest[3000];
+    for (int i = 0; i < 2997; i++) longest[i] = "\xe2\x82\xac"[i % 3];
+    longest[2997] = '\0';
+    dr_fail(DR_ERROR_IO, "%s", longest);
+    assert_in_range(strlen(dr_last_error()), 1000, 1023);
+    assert_memory_equal(dr_last_error(), longest, 1014);
+
     pthread_t thread;
     bool right = false;
     dr_fail(DR_ERROR_IO, "this thread's");

@@ -520,6 +520,8 @@ static void test_stored_beside_weights(void **state) {
     assert_string_equal(dr_model_ignored_name(loaded, 1), "position_ids");
     assert_null(dr_model_ignored_name(loaded, 2));
     assert_null(dr_model_ignored_name(loaded, -1));
+    assert_int_equal(dr_model_ignored_count(NULL), 0);
+    assert_null(dr_model_ignored_name(NULL, 0));
     dr_model_destroy(loaded);
     static const char *const weighty[] = {"model.layers.0.attn.bias", "inv_freq.weight", "model.layers.0.attn.rotary.scale"};
     for (int i = 0; i < 3; i++) {

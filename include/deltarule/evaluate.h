@@ -16,8 +16,10 @@ typedef struct {
     double seconds;
 } dr_score;
 
-/* Scores a file or all files of a folder with a byte-level model, window tokens a call, state carried from window to window and
- * reset at each file. progress may be NULL; it returns false to stop. */
+/* Scores a file, or all files of a folder and its subfolders, links followed and each file once, with a byte-level model:
+ * window tokens a call, state carried from window to window and reset at each file. progress may be NULL; it returns false to
+ * stop. DR_ERROR_NUMERIC if a loss is not finite. Large files are mapped: one that is written to meanwhile gives DR_ERROR_IO.
+ */
 DR_API dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
                                  bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score);
 

@@ -49,7 +49,7 @@ DR_API dr_status dr_model_save(const dr_model *model, const char *folder);
 /* Tensors of the loaded file that the model does not use, since they cannot change what it computes: tables of positions,
  * angles and masks, and the head of a tied model where it equals the embedding. Any other tensor without a place is refused. */
 DR_API int64_t dr_model_ignored_count(const dr_model *model);
-DR_API const char *dr_model_ignored_name(const dr_model *model, int64_t index); /* NULL: no such index */
+DR_API const char *dr_model_ignored_name(const dr_model *model, int64_t index); /* NULL: no such index, or no model */
 
 DR_API const dr_model_config *dr_model_get_config(const dr_model *model); /* with every 0, -1 and auto filled in */
 DR_API dr_backend *dr_model_backend(const dr_model *model);

@@ -1,10 +1,12 @@
 /* The message of the last failure, one a thread, and the names of the status codes.
  *
  * A message is put together in a buffer of its own before it replaces the old one, because its arguments may point into the old
- * one. A message longer than the buffer loses its end. */
+ * one. A message longer than the buffer loses its end. Names of files and tensors stand in messages, and may hold anything:
+ * what a terminal would obey, or is no text, is written as \xNN. */
 #include "base/error.h"
 
 #include "base/number.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +22,7 @@ dr_status dr_fail(dr_status status, const char *format, ...) {
     va_start(arguments, format);
     dr_format_list(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(message, text, sizeof text);
+    dr_printable(text, message, sizeof message);
     return status;
 }
 
@@ -35,7 +37,7 @@ dr_status dr_fail_in(dr_status status, const char *format, ...) {
     size_t kept = old < room ? old : room - 1;
     memcpy(text + length, message, kept);
     text[(size_t)length + kept] = '\0';
-    memcpy(message, text, sizeof text);
+    dr_printable(text, message, sizeof message);
     return status;
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/utf8.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -54,19 +53,17 @@ static dr_status fail_unreadable(const dr_corpus *corpus, bool whole) {
     const dr_found_file *first = &corpus->left_out.at[0];
     long long bad = corpus->left_out.count, good = corpus->documents.count;
     if (whole) return dr_fail(first->status, "%s; give a text file or a folder of them", first->problem);
-    if (bad == 1) return dr_fail(first->status, "%s, or go on without it: --skip-unreadable", first->problem);
-    return dr_fail(first->status, "%s; %lld of %lld files cannot be used: mend them, or go on without them: --skip-unreadable",
+    if (bad == 1) return dr_fail(first->status, "%s; --skip-unreadable goes on without it", first->problem);
+    return dr_fail(first->status, "%s; %lld of %lld files cannot be used; --skip-unreadable goes on without them",
                    first->problem, bad, bad + good);
 }
 
 static dr_status fail_empty(const char *path, const dr_corpus *corpus, bool whole) {
-    char name[600];
-    dr_printable(path, name, sizeof name);
     if (corpus->left_out.count == 0)
-        return dr_fail(DR_ERROR_ARGUMENT, "the corpus \"%s\" has no text: %s; give a text file or a folder of them", name,
+        return dr_fail(DR_ERROR_ARGUMENT, "the corpus \"%s\" has no text: %s; give a text file or a folder of them", path,
                        whole ? "the file is empty" : "the folder holds no file that is not empty");
     return dr_fail(corpus->left_out.at[0].status, "the corpus \"%s\" has no text: %lld files cannot be used, the first: %s",
-                   name, (long long)corpus->left_out.count, corpus->left_out.at[0].problem);
+                   path, (long long)corpus->left_out.count, corpus->left_out.at[0].problem);
 }
 
 dr_status dr_corpus_read(const char *path, bool skip_unreadable, dr_corpus **corpus) {

@@ -174,17 +174,16 @@ static bool same_time(struct timespec a, struct timespec b) {
 dr_status dr_document_check(const dr_document *document) {
     dr_mapping *mapping = document->mapping;
     struct stat facts;
-    char name[600];
     if (!mapping || stat(document->name, &facts) != 0) return DR_OK; /* without a name nobody else finds it */
     if ((uint64_t)facts.st_dev != document->device || (uint64_t)facts.st_ino != document->inode) return DR_OK;
     if (facts.st_size >= mapping->bytes && same_time(facts.st_mtim, mapping->changed)) return DR_OK;
-    dr_printable(document->name, name, sizeof name);
     if (facts.st_size < mapping->bytes)
-        return dr_fail(DR_ERROR_IO, "%s became shorter while it was in use: it had %lld bytes and has %lld", name,
+        return dr_fail(DR_ERROR_IO, "%s became shorter while it was in use: it had %lld bytes and has %lld", document->name,
                        (long long)mapping->bytes, (long long)facts.st_size);
     dr_document whole = {.text = mapping->start, .bytes = mapping->bytes, .mapping = mapping};
     if (hash_document(&whole) != mapping->hash)
-        return dr_fail(DR_ERROR_IO, "%s was changed while it was in use: what was computed from it is of no one text", name);
+        return dr_fail(DR_ERROR_IO, "%s was changed while it was in use: what was computed from it is of no one text",
+                       document->name);
     mapping->changed = facts.st_mtim; /* touched, or grown */
     return DR_OK;
 }

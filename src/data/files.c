@@ -276,13 +276,13 @@ static void keep_each_once(dr_found_files *files) {
 }
 
 dr_status dr_files_find(const char *path, dr_found_files *files) {
-    char name[PRINTED_NAME], *start;
+    char *start;
     struct stat facts;
     *files = (dr_found_files){0};
     if (stat(path, &facts) != 0) {
         dr_status status = errno == ENOENT || errno == ENOTDIR ? DR_ERROR_ARGUMENT : DR_ERROR_IO;
-        return dr_fail(status, "cannot read the corpus \"%s\": %s; give a text file or a folder of them",
-                       dr_printable(path, name, sizeof name), dr_system_text(errno));
+        return dr_fail(status, "cannot read the corpus \"%s\": %s; give a text file or a folder of them", path,
+                       dr_system_text(errno));
     }
     DR_TRY(dr_copy_string(path, &start));
     for (size_t length = strlen(start); S_ISDIR(facts.st_mode) && length > 1 && start[length - 1] == '/';)

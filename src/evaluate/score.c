@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WINDOW = 1024, PRINTED_NAME = 600 };
+enum { WINDOW = 1024 };
 
 struct scorer {
     dr_model *model;
@@ -102,14 +102,13 @@ static dr_status score_all(dr_model *model, const dr_documents *documents, int64
     DR_GO(open_scorer(&scorer));
     for (int64_t i = 0; i < documents->count; i++) {
         const dr_document *document = &documents->at[i];
-        char name[PRINTED_NAME];
         seen += document->bytes;
         int64_t bytes = (int64_t)((__int128)seen * scorer.total / documents->bytes) - scorer.done;
         files += bytes > 0;
         DR_GO(score_document(&scorer, document, bytes, &loss));
         if (!finite || isfinite(loss)) continue;
         status = dr_fail(DR_ERROR_NUMERIC, "the loss of %s is %s: the model computes no finite numbers, and there is no score",
-                         dr_printable(document->name, name, sizeof name), isnan(loss) ? "not a number" : "infinite");
+                         document->name, isnan(loss) ? "not a number" : "infinite");
         goto done;
     }
     fill_score(score, files, scorer.total, loss, dr_clock_now() - start);
@@ -147,16 +146,14 @@ dr_status dr_score_files(dr_model *model, const char *path, const dr_score_optio
 dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes, const dr_score_options *options,
                         dr_score *score) {
     dr_score_options defaults = dr_score_defaults();
-    char printed[PRINTED_NAME];
     DR_TRY(check_pointers(model, "name", name, score));
     DR_TRY(check_pointers(model, "text", text, score));
-    dr_printable(name, printed, sizeof printed);
-    if (bytes == 0) return dr_fail(DR_ERROR_ARGUMENT, "%s has no text", printed);
+    if (bytes == 0) return dr_fail(DR_ERROR_ARGUMENT, "%s has no text", name);
     const char *zero = memchr(text, 0, bytes);
     int64_t valid = dr_utf8_valid((const uint8_t *)text, zero ? zero - text : (int64_t)bytes);
     if (valid < (int64_t)bytes)
-        return dr_fail(DR_ERROR_FORMAT, "%s is not UTF-8 text: byte %lld (0x%02x) cannot stand there", printed,
-                       (long long)valid, (unsigned char)text[valid]);
+        return dr_fail(DR_ERROR_FORMAT, "%s is not UTF-8 text: byte %lld (0x%02x) cannot stand there", name, (long long)valid,
+                       (unsigned char)text[valid]);
     dr_document document = {.name = name, .text = (const uint8_t *)text, .bytes = (int64_t)bytes};
     dr_documents documents = {.at = &document, .count = 1, .bytes = (int64_t)bytes};
     return score_all(model, &documents, 0, options ? options : &defaults, true, score);

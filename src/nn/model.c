@@ -154,11 +154,11 @@ void dr_model_destroy(dr_model *model) {
 /* ---- what it has ---------------------------------------------------------------------------------------------------- */
 
 int64_t dr_model_ignored_count(const dr_model *model) {
-    return model->ignored_count;
+    return model ? model->ignored_count : 0;
 }
 
 const char *dr_model_ignored_name(const dr_model *model, int64_t index) {
-    return index >= 0 && index < model->ignored_count ? model->ignored[index] : NULL;
+    return model && index >= 0 && index < model->ignored_count ? model->ignored[index] : NULL;
 }
 
 const dr_model_config *dr_model_get_config(const dr_model *model) {

@@ -98,7 +98,6 @@ static dr_status check_number(const dr_setting *setting, const char *value) {
 }
 
 static dr_status check_value(const dr_setting *setting, const char *value) {
-    char shown[400];
     if (strcmp(value, "auto") == 0 && may_be_auto(setting)) return DR_OK;
     switch (setting->type) {
     case DR_SETTING_INTEGER:
@@ -112,7 +111,7 @@ static dr_status check_value(const dr_setting *setting, const char *value) {
             return dr_fail(DR_ERROR_ARGUMENT,
                            "%s is \"%s\", which is not UTF-8: settings are kept as JSON, which cannot hold it; give it another "
                            "name, or a link",
-                           setting->name, dr_printable(value, shown, sizeof shown));
+                           setting->name, value);
         if (!setting->choices || is_word_of(setting->choices, value)) return DR_OK;
         return dr_fail(DR_ERROR_ARGUMENT, "%s is \"%s\": it must be one of: %s", setting->name, value, setting->choices);
     }

@@ -53,6 +53,15 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
     return DR_OK;
 }
 
+static dr_status publish_document(const dr_document *document, const char *path) {
+    dr_file file;
+    DR_TRY(dr_document_check(document));
+    dr_file_create(path, &file);
+    dr_file_write(&file, document->text, (size_t)document->bytes);
+    dr_document_forget(document, 0, document->bytes);
+    return dr_file_finish(&file);
+}
+
 /* held_out/00000-NAME and so on, in the order of the corpus. */
 static dr_status publish(const dr_task *task, dr_folder *change) {
     const language *self = (const language *)task;
@@ -63,10 +72,7 @@ static dr_status publish(const dr_task *task, dr_folder *change) {
         const dr_document *document = &held_out->at[i];
         const char *slash = strrchr(document->name, '/');
         snprintf(name, sizeof name, "held_out/%05lld-%.200s", (long long)i, slash ? slash + 1 : document->name);
-        dr_file file;
-        dr_file_create(dr_folder_path(change, name), &file);
-        dr_file_write(&file, document->text, (size_t)document->bytes);
-        DR_TRY(dr_file_finish(&file));
+        DR_TRY(publish_document(document, dr_folder_path(change, name)));
     }
     return DR_OK;
 }
