@@ -23,6 +23,9 @@ static const struct {
     {"task", "lm", "mqar", "mqar", "lm", false},
     {"rule", "gdn", "gdn", "kda", "gdn", false},
     {"corpus", "", "", NULL, NULL, true},
+    {"skip_unreadable", "false", "false", "true", "false", true},
+    {"held_out", "auto", "1000", "5", "6", false},
+    {"held_out_seed", "1", "1", "3", "4", false},
     {"steps", "1500", "1200", "7", "9", true},
     {"seed", "1", "1", "5", "6", false},
     {"threads", "0", "0", "2", "1", true},
@@ -61,7 +64,6 @@ static const struct {
     {"least_pairs", "0", "0", "1", "2", false},
     {"power_a", "0.01", "0.01", "0.5", "0.25", false},
     {"random_fillers", "true", "true", "false", "true", false},
-    {"held_out", "1000", "1000", "5", "6", false},
     {"stop_accuracy", "0.99", "0.99", "0.5", "0.75", false},
 };
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -113,9 +113,9 @@ static bool is_listed(const dr_model *model, const char *name) {
 /* Tables that modules of other programs compute from their settings and may store: positions, angles, masks. None is a weight,
  * and no layer here reads one. Compared with the last part of a tensor's name. */
 static bool is_buffer(const char *name) {
-    static const char *const buffers[] = {"inv_freq",     "original_inv_freq", "cos_cached", "sin_cached",
-                                          "cos_k_cached", "sin_k_cached",      "freqs_cis",  "position_ids",
-                                          "masked_bias",  "attention_mask",    "causal_mask"};
+    static const char *const buffers[] = {"inv_freq",     "original_inv_freq", "cos_cached",     "sin_cached",
+                                          "cos_k_cached", "sin_k_cached",      "cos_sin_cache",  "freqs_cis",
+                                          "position_ids", "masked_bias",       "attention_mask", "causal_mask"};
     const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (strcmp(last, buffers[i]) == 0) return true;
