@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers check-locale install clean help
+.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers check-locale install uninstall deb clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -57,8 +57,16 @@ install: ## install under PREFIX (default /usr/local)
 	cmake --build --preset release
 	cmake --install build/release --prefix '$(PREFIX)'
 
+uninstall: ## remove what `make install` installed
+	cmake --build build/release --target uninstall
+
+deb: ## build/deb/deltarule_*.deb, a Debian package
+	cmake -S . -B build/deb -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr -DBUILD_TESTING=OFF
+	cmake --build build/deb
+	cd build/deb && cpack -G DEB
+
 clean: ## remove what was built
-	rm -rf build/dev build/release build/asan build/tsan build/cuda
+	rm -rf build/dev build/release build/asan build/tsan build/fuzz build/cuda build/aarch64 build/deb
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done

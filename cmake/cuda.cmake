@@ -22,8 +22,14 @@ ${cuda_hint}")
 endif()
 find_package(CUDAToolkit ${cuda_least} REQUIRED)
 
-set(cuda_flags -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=sm_80 -Xfatbin=-compress-all -Xptxas=-v
-  -diag-suppress=177 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti)
+set(DELTARULE_CUDA_ARCHITECTURES 90a 80 CACHE STRING "What the kernels are compiled for: 90a, 80 or both")
+foreach(architecture IN LISTS DELTARULE_CUDA_ARCHITECTURES)
+  if(NOT architecture MATCHES "^(90a|80)$")
+    message(FATAL_ERROR "DELTARULE_CUDA_ARCHITECTURES is a list of 90a and 80, not ${architecture}: there are kernels for no other")
+  endif()
+  list(APPEND cuda_flags -gencode=arch=compute_${architecture},code=sm_${architecture})
+endforeach()
+list(APPEND cuda_flags -Xfatbin=-compress-all -Xptxas=-v -diag-suppress=177 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti)
 
 # dr_cuda_component(NAME FOLDER [dependencies...]): the C and CUDA files of a folder and of those in it. What ptxas says of each
 # CUDA file is kept beside its object as .log; spills are told, and matrix products that ptxas had to serialise end the build.

@@ -1,12 +1,15 @@
 /* Benchmarks: how work is counted, how measurements become figures, that everything is measured in turn and with the threads
  * asked for, and that inputs are such that every rule stays finite. Times themselves are not tested. */
 #include "allocation.h"
+#include "base/cpu.h"
 #include "check/bench/count.h"
 #include "check/bench/grid.h"
 #include "check/bench/inputs.h"
 #include "check/bench/limit.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static dr_recurrence shape(const char *rule, int64_t rows, int64_t key_size, int64_t value_size) {
@@ -199,6 +202,41 @@ static double seconds_of(clockid_t clock) {
     struct timespec moment;
     clock_gettime(clock, &moment);
     return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
+}
+
+/* The kernels that OpenBLAS chose, against what the processor has. */
+static void test_weak_kernels(void **state) {
+    (void)state;
+    char text[192];
+    dr_blas_judge("Prescott", true, true, text, sizeof text);
+    assert_string_equal(text,
+                        "OpenBLAS chose kernels for Prescott, and this processor has AVX-512: set OPENBLAS_CORETYPE=SkylakeX");
+    dr_blas_judge("Sandybridge", true, false, text, sizeof text);
+    assert_string_equal(text,
+                        "OpenBLAS chose kernels for Sandybridge, and this processor has AVX2: set OPENBLAS_CORETYPE=Haswell");
+    dr_blas_judge("Zen", true, true, text, sizeof text);
+    assert_non_null(strstr(text, "OPENBLAS_CORETYPE=SkylakeX"));
+    const struct {
+        const char *core;
+        bool avx2, avx512;
+    } sound[] = {{"Prescott", false, false},  {"Haswell", true, false},   {"Zen", true, false},
+                 {"SkylakeX", true, true},    {"Cooperlake", true, true}, {"SapphireRapids", true, true},
+                 {"neoversen1", false, false}};
+    for (size_t i = 0; i < sizeof sound / sizeof sound[0]; i++) {
+        dr_blas_judge(sound[i].core, sound[i].avx2, sound[i].avx512, text, sizeof text);
+        assert_string_equal(text, "");
+    }
+}
+
+static void test_blas_is_described(void **state) {
+    (void)state;
+    char text[512];
+    assert_int_equal(dr_bench_blas(text, sizeof text), DR_OK);
+    assert_non_null(strstr(text, "OpenBLAS "));
+    assert_non_null(strstr(text, ", kernels for "));
+    assert_null(strstr(text, "no measure"));
+    assert_int_equal(dr_bench_blas(NULL, 8), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_bench_blas(text, 0), DR_ERROR_ARGUMENT);
 }
 
 /* All threads' processor time is that of this one if it works alone. */
@@ -490,12 +528,17 @@ static void test_failed_allocations(void **state) {
 }
 
 int main(void) {
+    /* an OpenBLAS that is older than the processor chooses kernels that are no limit */
+    dr_cpu_features features = dr_cpu_detect();
+    if (features.avx2) setenv("OPENBLAS_CORETYPE", features.avx512 ? "SkylakeX" : "Haswell", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_summary),
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_in_turn),
         cmocka_unit_test(test_short_runs),
+        cmocka_unit_test(test_weak_kernels),
+        cmocka_unit_test(test_blas_is_described),
         cmocka_unit_test(test_sgemm_keeps_to_its_threads),
         cmocka_unit_test(test_stream_passes_over_all),
         cmocka_unit_test(test_inputs_suit_every_rule),

@@ -55,10 +55,16 @@ typedef struct {
     dr_bench_moved moved;     /* recurrences on backend cuda; zeros elsewhere */
 } dr_bench_work;
 
+/* What stands for the processor's limit of arithmetic: "OpenBLAS 0.3.21, kernels for SkylakeX", with what is wrong with it if
+ * it is no measure of this processor. It is opened when a limit first asks for it, and this library is not linked to it; the
+ * variable DELTARULE_OPENBLAS names the file to open. DR_ERROR_UNSUPPORTED if it cannot be opened. */
+DR_API dr_status dr_bench_blas(char *text, size_t size);
+
 /* Recurrences over many tokens. The limit is OpenBLAS sgemm at 512, every thread with matrices of its own; on cuda the product
- * above, and if this machine has no library for it limit and share are 0 and `lacking` says so. Work is counted the same way
- * whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one row that reads 6 K V + 64 (2 K + 2 V)
- * operations a token and value head; three times that with the backward. performed is the same form with the chunk that ran. */
+ * above. If this machine has no library for it, or its kernels are below the processor, limit and share are 0 and `lacking`
+ * says so. Work is counted the same way whatever the engine: as by the chunkwise form in chunks of 64 tokens, for a rule of one
+ * row that reads 6 K V + 64 (2 K + 2 V) operations a token and value head; three times that with the backward. performed is the
+ * same form with the chunk that ran. */
 typedef struct {
     char kernel[96];
     int threads;
@@ -67,7 +73,7 @@ typedef struct {
     /* bytes beside inputs and outputs: of a forward alone, of both with what is saved between them, and that part */
     double workspace_forward, workspace_forward_backward, saved;
     double first; /* seconds from opening the backend to the end of the first run, inputs not counted */
-    char lacking[160];
+    char lacking[192];
     dr_bench_work forward;
     dr_bench_work forward_backward; /* together; zeros if forward_only */
 } dr_bench_op_result;
@@ -95,6 +101,7 @@ typedef struct {
     int threads;
     int64_t parameters, tokens; /* tokens of a step */
     double recurrence;          /* operations of the recurrences, part of the amount */
+    char lacking[192];          /* as of dr_bench_op_result */
     dr_bench_work step;
 } dr_bench_train_result;
 

@@ -33,7 +33,8 @@ DR_API int dr_theory_count(void);
 DR_API const char *dr_theory_name(int index);
 
 /* Computes a statement and its counter-case. The same seed draws the same data. A statement that does not hold is a result, not
- * an error; DR_ERROR_ARGUMENT for an index that is out of range, and errors of the backends. */
+ * an error; DR_ERROR_ARGUMENT for an index that is out of range, and errors of the backends. Some statements solve equations or
+ * find eigenvalues by LAPACK, which OpenBLAS contains: DR_ERROR_UNSUPPORTED where it cannot be opened. */
 DR_API dr_status dr_theory_check(int index, uint64_t seed, dr_theory_result *result);
 
 #ifdef __cplusplus

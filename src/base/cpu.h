@@ -2,6 +2,8 @@
 #ifndef DR_BASE_CPU_H
 #define DR_BASE_CPU_H
 
+#include "base/for_check.h"
+
 #include <stdbool.h>
 
 typedef struct {
@@ -9,6 +11,6 @@ typedef struct {
     bool avx512; /* AVX-512 F, BW, DQ, VL, likewise */
 } dr_cpu_features;
 
-dr_cpu_features dr_cpu_detect(void);
+DR_FOR_CHECK dr_cpu_features dr_cpu_detect(void);
 
 #endif

@@ -2,17 +2,19 @@
 #ifndef DR_BASE_ERROR_H
 #define DR_BASE_ERROR_H
 
+#include "base/for_check.h"
+
 #include <deltarule/status.h>
 
 /* Sets the calling thread's message (printf-style, a whole sentence) and returns status. */
-dr_status dr_fail(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+DR_FOR_CHECK dr_status dr_fail(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts "prefix: " before the message that is there and returns status: where a failure is passed on to say which file or
  * tensor. */
-dr_status dr_fail_in(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+DR_FOR_CHECK dr_status dr_fail_in(dr_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* What an errno says, in English in every locale: "No such file or directory". Valid until the thread's next call. */
-const char *dr_system_text(int number);
+DR_FOR_CHECK const char *dr_system_text(int number);
 
 /* return from this function if call fails */
 #define DR_TRY(call)                                                                                                           \

@@ -3,6 +3,8 @@
 #ifndef DR_BASE_JSON_H
 #define DR_BASE_JSON_H
 
+#include "base/for_check.h"
+
 #include <deltarule/status.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -11,7 +13,7 @@
 
 /* Parses a text that must be one object in UTF-8, no key twice. source names it in messages. Free with json_decref.
  * DR_ERROR_FORMAT. */
-dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object);
+DR_FOR_CHECK dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object);
 
 /* The same of a text as other programs write it: a byte order mark before it is passed over, and NaN, Infinity and -Infinity
  * outside of strings, which JSON does not have, become the strings of these words. dr_json_real takes those as numbers, so that
@@ -19,7 +21,7 @@ dr_status dr_json_parse(const char *text, size_t length, const char *source, jso
 dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
 
 /* The value that a text holds, of any type; NULL if it holds none or there is no memory. Free with json_decref. */
-json_t *dr_json_value(const char *text);
+DR_FOR_CHECK json_t *dr_json_value(const char *text);
 
 /* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
  * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
@@ -27,18 +29,20 @@ char *dr_json_format(const json_t *object, size_t flags);
 
 /* Values of an object's keys. Where the key is missing or null, *value stays as it was (put the default there before) and DR_OK
  * is returned. DR_ERROR_FORMAT otherwise; add the file's name with dr_fail_in. */
-dr_status dr_json_integer(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value);
-dr_status dr_json_real(const json_t *object, const char *key, double least, double most, double *value); /* integers too */
-dr_status dr_json_boolean(const json_t *object, const char *key, bool *value);
-dr_status dr_json_text(const json_t *object, const char *key, const char **value); /* lives as long as the object */
+DR_FOR_CHECK dr_status dr_json_integer(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value);
+DR_FOR_CHECK dr_status dr_json_real(const json_t *object, const char *key, double least, double most,
+                                    double *value); /* integers too */
+DR_FOR_CHECK dr_status dr_json_boolean(const json_t *object, const char *key, bool *value);
+DR_FOR_CHECK dr_status dr_json_text(const json_t *object, const char *key,
+                                    const char **value); /* lives as long as the object */
 
 /* DR_ERROR_FORMAT if the object has a key that is not in the list, which ends with NULL. The message names a near key, or
  * else lists them. */
-dr_status dr_json_known(const json_t *object, const char *const *keys);
+DR_FOR_CHECK dr_status dr_json_known(const json_t *object, const char *const *keys);
 /* DR_ERROR_FORMAT: 'unknown WHAT "word"', and which word of the list, which ends with NULL, was likely meant, or else all. */
 dr_status dr_json_fail_unknown(const char *what, const char *word, const char *const *words);
 /* DR_ERROR_FORMAT if a key of the list is missing or null. */
-dr_status dr_json_required(const json_t *object, const char *const *keys);
+DR_FOR_CHECK dr_status dr_json_required(const json_t *object, const char *const *keys);
 
 /* What a value is, for messages: "the string \"abc\"", "the integer 5", "an array". Writes at most size bytes. */
 void dr_json_describe(const json_t *value, char *text, size_t size);

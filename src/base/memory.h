@@ -3,16 +3,18 @@
 #ifndef DR_BASE_MEMORY_H
 #define DR_BASE_MEMORY_H
 
+#include "base/for_check.h"
+
 #include <deltarule/status.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* 64-byte aligned, not initialised; bytes 0 gives a valid pointer. what names it in the message. Free with dr_release. */
-dr_status dr_allocate(size_t bytes, const char *what, void **memory);
-dr_status dr_allocate_zero(size_t bytes, const char *what, void **memory);
+DR_FOR_CHECK dr_status dr_allocate(size_t bytes, const char *what, void **memory);
+DR_FOR_CHECK dr_status dr_allocate_zero(size_t bytes, const char *what, void **memory);
 /* Grows or shrinks a block of dr_allocate from old_bytes; on failure *memory is as it was. */
 dr_status dr_resize(void **memory, size_t old_bytes, size_t bytes, const char *what);
-void dr_release(void *memory); /* NULL is allowed */
+DR_FOR_CHECK void dr_release(void *memory); /* NULL is allowed */
 
 /* Copy of a string; DR_ERROR_MEMORY. Free with dr_release. */
 dr_status dr_copy_string(const char *text, char **copy);
@@ -29,7 +31,7 @@ static inline dr_status dr_grow(void **memory, int64_t count, size_t item, const
 }
 
 /* Product of sizes; false on overflow of int64. */
-int dr_product(const int64_t *sizes, int count, int64_t *product);
+DR_FOR_CHECK int dr_product(const int64_t *sizes, int count, int64_t *product);
 
 /* Hands out 64-byte aligned parts of a block in order. With block NULL it only counts: run the same code twice, first to learn
  * `used`, then with a block of that many bytes. */

@@ -6,6 +6,8 @@
 #ifndef DR_BASE_NUMBER_H
 #define DR_BASE_NUMBER_H
 
+#include "base/for_check.h"
+
 #include <locale.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -37,8 +39,9 @@ bool dr_integer_parse(const char *text, int64_t *value);
 void dr_number_write(double value, char text[DR_NUMBER_SIZE]);
 
 /* snprintf(), vsnprintf(), fprintf() and vfprintf() with a decimal point. */
-int dr_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-int dr_format_list(char *text, size_t size, const char *format, va_list arguments) __attribute__((format(printf, 3, 0)));
+DR_FOR_CHECK int dr_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+DR_FOR_CHECK int dr_format_list(char *text, size_t size, const char *format, va_list arguments)
+    __attribute__((format(printf, 3, 0)));
 int dr_print(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int dr_print_list(FILE *file, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
 

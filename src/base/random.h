@@ -3,6 +3,8 @@
 #ifndef DR_BASE_RANDOM_H
 #define DR_BASE_RANDOM_H
 
+#include "base/for_check.h"
+
 #include <stdint.h>
 
 typedef struct {
@@ -13,13 +15,13 @@ typedef struct {
 /* The block function itself: ten rounds over a counter and a key. */
 void dr_random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
 
-dr_random dr_random_start(uint64_t seed, uint64_t stream);
+DR_FOR_CHECK dr_random dr_random_start(uint64_t seed, uint64_t stream);
 uint32_t dr_random_word(dr_random *random);
 /* uniform in [0, 1), 53 bits */
-double dr_random_uniform(dr_random *random);
+DR_FOR_CHECK double dr_random_uniform(dr_random *random);
 /* uniform integer in [0, bound), bound >= 1, without bias */
-uint64_t dr_random_below(dr_random *random, uint64_t bound);
+DR_FOR_CHECK uint64_t dr_random_below(dr_random *random, uint64_t bound);
 /* standard normal (Box-Muller, two words pairs a draw, nothing kept) */
-double dr_random_normal(dr_random *random);
+DR_FOR_CHECK double dr_random_normal(dr_random *random);
 
 #endif

@@ -98,9 +98,13 @@ void cli_bench_print_heading(const cli_bench_unit *unit) {
 }
 
 void cli_bench_print_work(const char *rule, int threads, const char *what, const dr_bench_work *work) {
-    dr_print(stdout, "%-16s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f %9.2f %6.1f%% %6.1f%% %7.3f %8.3f\n", rule, threads, what,
-             1e3 * work->seconds.median, 1e3 * work->seconds.best, 100 * work->seconds.spread, 1e-9 * work->rate,
-             1e-9 * work->limit, 100 * work->share, 100 * work->share_best, work->ratio, work->speed_up);
+    dr_print(stdout, "%-16s %7d  %-18s %10.3f %10.3f %6.1f%% %9.2f", rule, threads, what, 1e3 * work->seconds.median,
+             1e3 * work->seconds.best, 100 * work->seconds.spread, 1e-9 * work->rate);
+    if (work->limit > 0)
+        dr_print(stdout, " %9.2f %6.1f%% %6.1f%%", 1e-9 * work->limit, 100 * work->share, 100 * work->share_best);
+    else
+        printf(" %9s %7s %7s", "-", "-", "-");
+    dr_print(stdout, " %7.3f %8.3f\n", work->ratio, work->speed_up);
 }
 
 void cli_bench_print_gpu_heading(bool moved) {
@@ -112,9 +116,28 @@ void cli_bench_print_gpu_heading(bool moved) {
 void cli_bench_print_gpu_work(const char *rule, const char *what, const dr_bench_work *work, bool moved) {
     dr_print(stdout, "%-16s %-18s %9.1f %9.1f %6.1f%%", rule, what, 1e6 * work->seconds.median, 1e6 * work->seconds.best,
              100 * work->seconds.spread);
-    if (moved) dr_print(stdout, " %9.1f %9.1f %6.1f%%", 1e-12 * work->rate, 1e-12 * work->limit, 100 * work->share);
+    if (moved && work->limit > 0)
+        dr_print(stdout, " %9.1f %9.1f %6.1f%%", 1e-12 * work->rate, 1e-12 * work->limit, 100 * work->share);
+    else if (moved)
+        dr_print(stdout, " %9.1f %9s %7s", 1e-12 * work->rate, "-", "-");
     dr_bench_moved memory = moved ? work->moved : (dr_bench_moved){work->amount, work->rate, work->limit, work->share};
     dr_print(stdout, " %9.1f %9.1f %6.1f%% %7.3f\n", 1e-9 * memory.rate, 1e-9 * memory.limit, 100 * memory.share, work->ratio);
+}
+
+/* A figure that stands against a limit: null without one. */
+static void print_json_limited(const char *prefix, const char *key, const dr_bench_work *work, double figure) {
+    if (work->limit > 0)
+        dr_print(stdout, ", \"%s%s\": %.6g", prefix, key, figure);
+    else
+        printf(", \"%s%s\": null", prefix, key);
+}
+
+void cli_bench_print_json_share(const char *key, const dr_bench_work *work) {
+    print_json_limited("", key, work, work->share);
+}
+
+void cli_bench_print_lacking(const cli_command *command, const char *lacking) {
+    if (lacking[0]) fprintf(stderr, "deltarule %s: there are no shares: %s\n", command->name, lacking);
 }
 
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed) {
@@ -122,10 +145,12 @@ void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, con
              work->seconds.best, work->seconds.spread);
     dr_print(stdout, ", \"%s\": %.0f", unit->amount_key, work->amount);
     if (performed > 0) dr_print(stdout, ", \"performed\": %.0f", performed);
-    dr_print(stdout, ", \"%s\": %.6g, \"%s\": %.6g, \"best_%s\": %.6g", unit->rate_key, 1e-9 * work->rate, unit->limit_key,
-             1e-9 * work->limit, unit->limit_key, 1e-9 * work->limit_best);
-    dr_print(stdout, ", \"share\": %.6g, \"best_share\": %.6g, \"ratio\": %.6g, \"speed_up\": %.6g", work->share,
-             work->share_best, work->ratio, work->speed_up);
+    dr_print(stdout, ", \"%s\": %.6g", unit->rate_key, 1e-9 * work->rate);
+    print_json_limited("", unit->limit_key, work, 1e-9 * work->limit);
+    print_json_limited("best_", unit->limit_key, work, 1e-9 * work->limit_best);
+    print_json_limited("", "share", work, work->share);
+    print_json_limited("", "best_share", work, work->share_best);
+    dr_print(stdout, ", \"ratio\": %.6g, \"speed_up\": %.6g", work->ratio, work->speed_up);
     if (work->moved.limit > 0)
         dr_print(stdout, ", \"bytes\": %.0f, \"gbs\": %.6g, \"copy_gbs\": %.6g, \"share_of_copy\": %.6g", work->moved.bytes,
                  1e-9 * work->moved.rate, 1e-9 * work->moved.limit, work->moved.share);
@@ -153,13 +178,16 @@ const cli_command cli_bench = {
     .name = "bench",
     .arguments = "op | decode | train [flags]",
     .summary = "times, as shares of the machine's own limit",
-    .details = "  op      a recurrence over many tokens, forward and backward, against OpenBLAS sgemm at 512\n"
-               "  decode  one token for many sequences, against a pass y = a y + b over as much memory\n"
-               "  train   optimizer steps of a language model, against sgemm\n\n"
-               "With --backend cuda, op and decode run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
-               "Limit and work are measured in turn in one process, each several times, and the median of the shares counts:\n"
-               "compare what one call has measured. docs/performance.md tells how work is counted, and what was measured.\n"
-               "'deltarule bench op --help' tells its flags.",
+    .details =
+        "  op      a recurrence over many tokens, forward and backward, against OpenBLAS sgemm at 512\n"
+        "  decode  one token for many sequences, against a pass y = a y + b over as much memory\n"
+        "  train   optimizer steps of a language model, against sgemm\n\n"
+        "With --backend cuda, op and decode run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
+        "Limit and work are measured in turn in one process, each several times, and the median of the shares counts:\n"
+        "compare what one call has measured. sgemm is OpenBLAS's, which chooses its kernels by the processor's model:\n"
+        "where they are below what the processor has there are no shares, and a line says which OPENBLAS_CORETYPE to set.\n"
+        "docs/performance.md tells how work is counted, and what was measured.\n"
+        "'deltarule bench op --help' tells its flags.",
     .run = run,
     .least_operands = 1,
     .most_operands = 1,

@@ -62,6 +62,10 @@ void cli_bench_print_heading(const cli_bench_unit *unit);
 void cli_bench_print_work(const char *rule, int threads, const char *what, const dr_bench_work *work);
 void cli_bench_print_gpu_heading(bool moved);
 void cli_bench_print_gpu_work(const char *rule, const char *what, const dr_bench_work *work, bool moved);
+/* , "key": the share that was measured, or null where there was no limit. */
+void cli_bench_print_json_share(const char *key, const dr_bench_work *work);
+/* Says on standard error why there was no limit, if there was none. */
+void cli_bench_print_lacking(const cli_command *command, const char *lacking);
 /* "name": {...}, with a comma before it. performed: operations, or 0 to leave them out. */
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed);
 

@@ -119,8 +119,8 @@ static void print_json_op(const dr_recurrence *recurrence, const cli_bench_unit 
     if (!forward_only)
         dr_print(stdout, ", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward,
                  result->saved);
-    dr_print(stdout, ", \"share_forward\": %.6g", result->forward.share);
-    if (!forward_only) dr_print(stdout, ", \"share_forward_backward\": %.6g", result->forward_backward.share);
+    cli_bench_print_json_share("share_forward", &result->forward);
+    if (!forward_only) cli_bench_print_json_share("share_forward_backward", &result->forward_backward);
     cli_bench_print_json_work(unit, "forward", &result->forward, result->performed_forward);
     if (!forward_only)
         cli_bench_print_json_work(unit, "forward_backward", &result->forward_backward, result->performed_forward_backward);
@@ -197,7 +197,7 @@ static int run_op(int argc, char **argv) {
         else
             (gpu ? print_gpu_op : print_op)(&recurrences[i % count], &results[i], forward_only);
     }
-    if (results[0].lacking[0]) fprintf(stderr, "deltarule bench op: the product was not measured: %s\n", results[0].lacking);
+    cli_bench_print_lacking(&cli_bench_op, results[0].lacking);
     return 0;
 }
 

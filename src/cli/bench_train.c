@@ -52,9 +52,10 @@ static void print_result(const dr_bench_train_result *result) {
 static void print_json(const dr_bench_train_result *result) {
     dr_print(stdout,
              "{\"rule\": \"%s\", \"threads\": %d, \"parameters\": %" PRId64 ", \"tokens\": %" PRId64
-             ", \"tokens_per_second\": %.6g, \"operations_of_recurrence\": %.0f, \"share_train\": %.6g",
+             ", \"tokens_per_second\": %.6g, \"operations_of_recurrence\": %.0f",
              result->rule, result->threads, result->parameters, result->tokens,
-             (double)result->tokens / result->step.seconds.median, result->recurrence, result->step.share);
+             (double)result->tokens / result->step.seconds.median, result->recurrence);
+    cli_bench_print_json_share("share_train", &result->step);
     cli_bench_print_json_work(&cli_bench_arithmetic, "step", &result->step, 0);
     printf("}\n");
 }
@@ -86,6 +87,7 @@ static int run(int argc, char **argv) {
     bool json = cli_flag_boolean(&how[CLI_BENCH_JSON]);
     if (!json) cli_bench_print_heading(&cli_bench_arithmetic);
     for (int i = 0; i < options.thread_counts * count; i++) (json ? print_json : print_result)(&results[i]);
+    cli_bench_print_lacking(&cli_bench_train, results[0].lacking);
     return 0;
 }
 

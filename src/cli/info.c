@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include <deltarule/backend.h>
+#include <deltarule/bench.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,11 @@ static int run(int argc, char **argv) {
         dr_backend_describe(backend, print_line, NULL);
         dr_backend_close(backend);
     }
+    char blas[512];
+    if (dr_bench_blas(blas, sizeof blas) == DR_OK)
+        printf("limit of arithmetic, of bench: %s\n", blas);
+    else
+        printf("limit of arithmetic, of bench: none: %s\n", dr_last_error());
     if (!gpu_listed) printf("backend cuda (not in this build: configure with cmake --preset cuda)\n");
     return 0;
 }

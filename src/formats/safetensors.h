@@ -3,27 +3,29 @@
 #ifndef DR_FORMATS_SAFETENSORS_H
 #define DR_FORMATS_SAFETENSORS_H
 
+#include "base/for_check.h"
+
 #include <deltarule/tensor.h>
 
 typedef struct dr_safetensors dr_safetensors;
 
 /* Opens and checks a whole file: header length within the file and at most 100 MB, valid JSON, known dtypes, offsets that match
  * the shapes, within the data, without overlap or gap, no name twice. DR_ERROR_IO or DR_ERROR_FORMAT with the file's name. */
-dr_status dr_safetensors_open(const char *file, dr_safetensors **tensors);
-void dr_safetensors_close(dr_safetensors *tensors);
+DR_FOR_CHECK dr_status dr_safetensors_open(const char *file, dr_safetensors **tensors);
+DR_FOR_CHECK void dr_safetensors_close(dr_safetensors *tensors);
 
-int64_t dr_safetensors_count(const dr_safetensors *tensors);
+DR_FOR_CHECK int64_t dr_safetensors_count(const dr_safetensors *tensors);
 /* In order of names. The view's data may be unaligned if the file is; it lives as long as the object and must not be written.
  */
-const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index);
-dr_tensor dr_safetensors_tensor(const dr_safetensors *tensors, int64_t index);
+DR_FOR_CHECK const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index);
+DR_FOR_CHECK dr_tensor dr_safetensors_tensor(const dr_safetensors *tensors, int64_t index);
 /* False if there is none of that name. */
 int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor);
 /* Value of a key of __metadata__, or NULL. */
-const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *key);
+DR_FOR_CHECK const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *key);
 
 /* The element at index converted to double; F16 and BF16 too. */
-double dr_tensor_element(const dr_tensor *tensor, int64_t index);
+DR_FOR_CHECK double dr_tensor_element(const dr_tensor *tensor, int64_t index);
 
 /* Writes a file: tensors with names, and metadata pairs key, value, .., NULL (or NULL). Written whole and synced, but in place:
  * an atomic replacement is dr_folder's business (formats/folder.h). */

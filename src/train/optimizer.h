@@ -2,6 +2,8 @@
 #ifndef DR_TRAIN_OPTIMIZER_H
 #define DR_TRAIN_OPTIMIZER_H
 
+#include "base/for_check.h"
+
 #include <deltarule/model.h>
 
 /* Neighbours in the block with one weight decay: one call of the backend. */
@@ -24,11 +26,11 @@ typedef struct {
     int64_t run_count, updates; /* updates: how often parameters were changed */
 } dr_optimizer;
 
-dr_status dr_optimizer_create(dr_model *model, const dr_optimizer_settings *settings, dr_optimizer **optimizer);
-void dr_optimizer_destroy(dr_optimizer *optimizer); /* NULL is allowed */
+DR_FOR_CHECK dr_status dr_optimizer_create(dr_model *model, const dr_optimizer_settings *settings, dr_optimizer **optimizer);
+DR_FOR_CHECK void dr_optimizer_destroy(dr_optimizer *optimizer); /* NULL is allowed */
 
 /* Changes the parameters by the model's gradient block and tells the gradient's norm before clipping. If that is not finite,
  * nothing is changed and *skipped is true. */
-dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
+DR_FOR_CHECK dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef DR_TRAIN_SETTINGS_H
 #define DR_TRAIN_SETTINGS_H
 
+#include "base/for_check.h"
+
 #include <deltarule/train.h>
 #include <jansson.h>
 
@@ -59,8 +61,8 @@ typedef enum {
 extern const dr_setting dr_setting_table[DR_SETTINGS];
 
 /* The value of a setting, set or default. Of the type that the table says, and not "auto". */
-int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id);
-double dr_setting_real(const dr_train_options *options, dr_setting_id id);
+DR_FOR_CHECK int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id);
+DR_FOR_CHECK double dr_setting_real(const dr_train_options *options, dr_setting_id id);
 bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id);
 const char *dr_setting_text(const dr_train_options *options, dr_setting_id id);
 /* Whether it is left to the rule's family. */
@@ -79,7 +81,7 @@ dr_status dr_held_out_examples(const dr_train_options *options, int64_t *example
 dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object);
 
 /* The model that the settings describe, with a vocabulary of so many ids. */
-dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config);
+DR_FOR_CHECK dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config);
 /* DR_ERROR_ARGUMENT names a setting that contradicts the resolved configuration of the run's model; folder: for the message. */
 dr_status dr_train_check_model(const dr_train_options *options, const dr_model_config *is, const char *folder);
 

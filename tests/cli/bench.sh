@@ -3,6 +3,14 @@
 # what is refused. Shapes are small: times are not tested.
 . "$(dirname "$0")/expect.sh"
 
+# An OpenBLAS that is older than the processor chooses kernels that are no limit.
+case $("$deltarule" info | sed -n 's/^backend cpu (F32, \([a-z0-9]*\),.*/\1/p') in
+avx512) OPENBLAS_CORETYPE=SkylakeX ;;
+avx2) OPENBLAS_CORETYPE=Haswell ;;
+*) OPENBLAS_CORETYPE= ;;
+esac
+export OPENBLAS_CORETYPE
+
 small='--tokens 64 --heads 2 --head-size 16 --repeats 1'
 few='--sequences 2 --heads 2 --head-size 16 --repeats 1'
 tiny='--hidden 16 --layers 1 --heads 2 --intermediate 16 --batch 2 --seq-len 16 --repeats 1'
@@ -122,6 +130,24 @@ memory='first_seconds workspace_forward'
     keys rule threads parameters tokens tokens_per_second operations_of_recurrence share_train step $work
     [ "$(value tokens 1)" = 32 ] || fail 'not 32 tokens a step'
     [ "$(value rule 2)" = kda ] || fail 'the second rule is not kda'
+
+    # Without OpenBLAS, or with kernels of it that are below the processor, there are times and no shares; decode needs none.
+    expect 0 'limit of arithmetic, of bench: OpenBLAS ' "$deltarule" info
+    expect 0 'limit of arithmetic, of bench: none: there is no OpenBLAS' env DELTARULE_OPENBLAS=/no/such "$deltarule" info
+    for kind in "op $small" "train $tiny"; do
+        expect 0 ' - ' env DELTARULE_OPENBLAS=/no/such "$deltarule" bench $kind
+        grep -q 'there are no shares: there is no OpenBLAS' stderr || fail "no reason: $(cat stderr)"
+        expect 0 '"share": null, "best_share": null, "ratio": 1' env DELTARULE_OPENBLAS=/no/such "$deltarule" bench $kind --json
+        if [ -n "$OPENBLAS_CORETYPE" ]; then
+            expect 0 ' - ' env OPENBLAS_CORETYPE=Prescott "$deltarule" bench $kind
+            grep -q "kernels for Prescott, .* set OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE" stderr || fail "no advice: $(cat stderr)"
+        fi
+    done
+    [ -z "$OPENBLAS_CORETYPE" ] || expect 0 "kernels for Prescott; no measure of it: " env OPENBLAS_CORETYPE=Prescott "$deltarule" info
+    bench 0 '"share": ' op $small --json --forward-only
+    if grep -q null stdout; then fail 'no share'; fi
+    expect 0 '"share_of_bandwidth": ' env DELTARULE_OPENBLAS=/no/such "$deltarule" bench decode $few --json
+    if grep -q null stdout; then fail 'no share'; fi
 
     # What is refused.
     bench 2 "did you mean 'op'?" opp

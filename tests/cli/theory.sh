@@ -23,9 +23,22 @@ cmp -s stdout three || fail 'the same seed gave other figures'
 expect 0 'hold' "$deltarule" theory qdelta.eq-26-decay --seed 4
 if cmp -s stdout three; then fail 'another seed gave the same figures'; fi
 
-expect 0 '{"hold": 1, "do_not": 0}' "$deltarule" theory pdn.lemma-e1 --json
+expect 0 '{"hold": 1, "do_not": 0, "not_checked": 0}' "$deltarule" theory pdn.lemma-e1 --json
 [ "$(wc -l <stdout)" -eq 2 ] || fail 'not an object a line'
 grep -q '^{"name": "pdn.lemma-e1", .*"holds": true}$' stdout || fail 'no object with the statement'
+
+# Without LAPACK some are not checked, the others are.
+DELTARULE_OPENBLAS=/no/such/library
+export DELTARULE_OPENBLAS
+expect 1 ' statements were not checked: they need LAPACK' "$deltarule" theory
+grep -qE '^[1-9][0-9]* hold, 0 do not, [1-9][0-9]* were not checked$' stdout || fail "wrong counts: $(tail -1 stdout)"
+[ "$(grep -cE '^[a-z].* not checked$' stdout)" -eq "$(tail -1 stdout | grep -o '[0-9]* were' | cut -d ' ' -f 1)" ] || fail 'not as many as counted'
+grep -q '    .*: there is no OpenBLAS (Debian.s package libopenblas0-openmp): .*/no/such/library' stdout || fail 'no reason'
+unchecked=$(sed -n 's/ *not checked$//p' stdout | head -1)
+expect 1 'not checked' "$deltarule" theory "$unchecked" --json
+[ "$(tail -1 stdout)" = '{"hold": 0, "do_not": 0, "not_checked": 1}' ] || fail 'wrong counts as JSON'
+grep -q "^{\"name\": \"$unchecked\", \"lacking\": \".*no OpenBLAS.*\", \"holds\": null}\$" stdout || fail 'no object for what was not checked'
+unset DELTARULE_OPENBLAS
 
 expect 2 "there is no statement 'pdn.lemma-e9'; did you mean 'pdn.lemma-e1'?" "$deltarule" theory pdn.lemma-e9
 expect 2 "there is no statement 'chess'" "$deltarule" theory chess

@@ -24,7 +24,7 @@ size_t dr_bench_set_bytes(dr_backend *backend, const dr_recurrence *recurrence);
 typedef struct {
     dr_bench_memory memory; /* memory.backend is not owned */
     void *from, *to, *a, *b, *c;
-    char lacking[160]; /* why there is no product; empty: there is one */
+    char lacking[192]; /* why there is no product; empty: there is one */
 } dr_bench_limits;
 
 /* memory.backend is set; product: whether it is wanted. */

@@ -116,8 +116,8 @@ static bool is_key(dr_input input) {
 static void normalise(float *values, int64_t count, int64_t size, double length) {
     for (float *x = values; x < values + count; x += size) {
         double sum = 0;
-        for (int64_t i = 0; i < size; i++) sum += (double)x[i] * x[i];
-        for (int64_t i = 0; i < size; i++) x[i] = (float)(length * x[i] / sqrt(sum));
+        for (int64_t i = 0; i < size; i++) sum += (double)x[i] * (double)x[i];
+        for (int64_t i = 0; i < size; i++) x[i] = (float)(length * (double)x[i] / sqrt(sum));
     }
 }
 

@@ -195,7 +195,8 @@ static dr_status measure(const dr_bench_options *options, bool forward_only, int
     for (int i = 0; i < all; i++) DR_TRY(check(&cases[i], forward_only));
     for (int i = 0; i < all; i++) {
         describe(&cases[i], options->threads[i / count], &results[i]);
-        snprintf(results[i].lacking, sizeof results[i].lacking, "%s", limits->lacking);
+        const char *lacking = dr_bench_device_of(cases[i].memory.backend) ? limits->lacking : cases[i].sgemm.lacking;
+        snprintf(results[i].lacking, sizeof results[i].lacking, "%s", lacking);
         results[i].forward = dr_bench_grid_work(grid, i / count, i % count, FORWARD);
         if (!forward_only) results[i].forward_backward = dr_bench_grid_work(grid, i / count, i % count, BOTH);
     }

@@ -127,6 +127,7 @@ static dr_status measure(const dr_bench_options *options, int count, const dr_tr
     for (int i = 0; i < all; i++) {
         if (!isfinite(cases[i].loss)) return dr_fail(DR_ERROR_NUMERIC, "the loss is %g", cases[i].loss);
         describe(&cases[i], options->threads[i / count], &results[i]);
+        snprintf(results[i].lacking, sizeof results[i].lacking, "%s", cases[i].sgemm.lacking);
         results[i].step = dr_bench_grid_work(grid, i / count, i % count, 0);
     }
     return DR_OK;

@@ -15,9 +15,10 @@ typedef struct {
     double at[MATRIX_NUMBERS]; /* row-major */
 } matrix;
 
-/* X with A X = B; NaN where A is singular. A is square, with B's rows. */
+/* X with A X = B; NaN where A is singular or there is no LAPACK. A is square, with B's rows. */
 matrix dr_matrix_solve(const matrix *a, const matrix *b);
-/* The real and the imaginary parts of a square matrix' eigenvalues, in no order. NaN if they are not found. */
+/* The real and the imaginary parts of a square matrix' eigenvalues, in no order. NaN if they are not found, or there is no
+ * LAPACK. */
 void dr_matrix_eigenvalues(const matrix *a, double real[MATRIX_SIZE], double imaginary[MATRIX_SIZE]);
 
 static inline matrix zeros(int rows, int columns) {

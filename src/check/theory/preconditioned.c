@@ -178,7 +178,7 @@ static dr_status tie_pkda(dr_theory *theory, int variant, dr_theory_figures *fig
 
 /* The best of the ties a = k', b = c k' with one number c. */
 static double best_scalar_tie(const dr_theory_sequence *s, matrix key, matrix written) {
-    double best = INFINITY;
+    double best = (double)INFINITY;
     for (int i = 0; i <= 1200; i++) best = fmin(best, tie_distance(s, key, scaled(i / 1000.0, key), written));
     return best;
 }

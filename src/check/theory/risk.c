@@ -166,7 +166,7 @@ static dr_status check_order(dr_theory *theory, int variant, dr_theory_figures *
 static dr_status check_bracket(dr_theory *theory, int variant, dr_theory_figures *figures) {
     (void)theory;
     (void)variant;
-    *figures = (dr_theory_figures){INFINITY, 0};
+    *figures = (dr_theory_figures){(double)INFINITY, 0};
     for (int d = 2; d <= 32; d++) {
         for (int t = d + 1; t <= 4 * d; t++) figures->statement = fmin(figures->statement, bracket(t, d));
         figures->counter = fmax(figures->counter, bracket(d, d));

@@ -214,7 +214,7 @@ static dr_status check_squash(dr_theory *theory, int variant, dr_theory_figures 
     dr_squash squash = {.x = 1.5, .eps = 1e-300}, changed = squash;
     DR_TRY(squash_curve(theory, squash, curve));
     if (variant == FALLING) {
-        *figures = (dr_theory_figures){-INFINITY, -INFINITY};
+        *figures = (dr_theory_figures){-(double)INFINITY, -(double)INFINITY};
         for (int i = 1; i < POINTS; i++) {
             figures->statement = worse(figures->statement, curve[i] - curve[i - 1]);
             figures->counter = worse(figures->counter, 1 / curve[i] - 1 / curve[i - 1]);

@@ -3,6 +3,7 @@
 #include "check/theory/theory.h"
 
 #include "base/error.h"
+#include "check/blas.h"
 
 static const dr_theory_chapter *const chapters[] = {
     &dr_theory_linear,         &dr_theory_exact,  &dr_theory_gains,        &dr_theory_risk, &dr_theory_stability,
@@ -48,7 +49,7 @@ double dr_theory_relative(int count, const double *one, const double *other) {
         squares += (one[i] - other[i]) * (one[i] - other[i]);
         of_other += other[i] * other[i];
     }
-    return isnan(squares) ? INFINITY : sqrt(squares / of_other);
+    return isnan(squares) ? (double)INFINITY : sqrt(squares / of_other);
 }
 
 static dr_status compute(const dr_theory_statement *statement, dr_theory *theory, dr_theory_figures *figures) {
@@ -69,8 +70,11 @@ dr_status dr_theory_check(int index, uint64_t seed, dr_theory_result *result) {
         return dr_fail(DR_ERROR_ARGUMENT, "there is no statement %d: they are numbered from 0 to %d", index,
                        dr_theory_count() - 1);
     dr_theory theory = {.random = dr_random_start(seed, (uint64_t)index)};
-    dr_theory_figures figures = {.statement = NAN, .counter = NAN};
+    dr_theory_figures figures = {.statement = (double)NAN, .counter = (double)NAN};
     dr_status status = compute(statement, &theory, &figures);
+    const dr_blas *blas;
+    if (status == DR_OK && !(isfinite(figures.statement) && isfinite(figures.counter)))
+        status = dr_blas_open(&blas); /* without it LAPACK's results are NaN */
     if (status != DR_OK) return dr_fail_in(status, "%s", statement->name);
     *result = (dr_theory_result){.name = statement->name,
                                  .statement = statement->statement,

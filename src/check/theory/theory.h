@@ -57,7 +57,7 @@ double dr_theory_relative(int count, const double *one, const double *other);
 
 /* The larger of two figures; infinite if one is NaN. */
 static inline double worse(double one, double other) {
-    if (isnan(one) || isnan(other)) return INFINITY;
+    if (isnan(one) || isnan(other)) return (double)INFINITY;
     return one > other ? one : other;
 }
 

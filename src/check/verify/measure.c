@@ -75,7 +75,7 @@ dr_status dr_device_unset(dr_device_memory *memory, int64_t count, void **block)
 }
 
 dr_status dr_device_unset_as(dr_device_memory *memory, dr_dtype dtype, int64_t count, void **block) {
-    double nan = NAN;
+    double nan = (double)NAN;
     dr_tensor unset = {.dtype = DR_F64, .data = &nan};
     return dr_device_fill_as(memory, dtype, &unset, count, block);
 }
@@ -136,7 +136,7 @@ void dr_measure(const double *actual, const dr_tensor *expected, const char *pre
     }
     double error = sqrt(difference) / fmax(sqrt(norm), 1e-6 * sqrt((double)count));
     if (count == 0) error = 0;
-    if (!isfinite(difference) || !isfinite(norm)) error = INFINITY;
+    if (!isfinite(difference) || !isfinite(norm)) error = (double)INFINITY;
     char tensor[sizeof worst->tensor];
     snprintf(tensor, sizeof tensor, "%s%s", prefix, name);
     keep(worst->kept, tensor, error);

@@ -40,8 +40,7 @@ static void fill_prepared(setting *s) {
         for (int row = 0; row < 64; row++) {
             const bool there = row < x.rows;
             const float gain = there ? beta[(x.place.first + row) * HEADS + x.head] : 0;
-            dr_put_factors(s->call.chunk.factors[block], row,
-                           {gain, there ? 1.0f : 0.0f, gain, there ? plan.rows.scale : 0});
+            dr_put_factors(s->call.chunk.factors[block], row, {gain, there ? 1.0f : 0.0f, gain, there ? plan.rows.scale : 0});
             T *d_update = (T *)s->call.back.d_update + (block * 64 + row) * SIZE;
             if (there) fill_normal(s, d_update, SIZE, 1);
             for (int column = 0; column < 64; column++) {

@@ -1,0 +1,174 @@
+# Read by .ci/run and .ci/nightly: what a check is, how it is reported, and the checks of both. The checks run in a clean clone of
+# the committed state, in a folder of their own.
+# shellcheck shell=bash
+set -uo pipefail
+source=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+export CI=true OMP_WAIT_POLICY=passive
+jobs=$(nproc)
+export LC_ALL=C
+passed=0 failed=() skipped=()
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# begin GROUP...: installs the packages of these groups of tools/packages.txt and makes the clone.
+begin() {
+    "$source/tools/install-packages" "$@" </dev/null || exit 1
+    git -c advice.detachedHead=false clone -q "$source" "$work/deltarule" </dev/null || exit 1
+    cd "$work/deltarule" || exit 1
+}
+
+# check NAME COMMAND...: runs it, keeps its output for the case that it fails.
+check() {
+    local name=$1 start=$SECONDS
+    shift
+    if "$@" >"$work/log" 2>&1 </dev/null; then
+        printf '%-56s passed  %4d s\n' "$name" $((SECONDS - start))
+        passed=$((passed + 1))
+    else
+        printf '%-56s FAILED  %4d s\n' "$name" $((SECONDS - start))
+        tail -n 60 "$work/log"
+        failed+=("$name")
+    fi
+}
+
+# skip NAME REASON: what this machine cannot check.
+skip() {
+    printf '%-56s skipped: %s\n' "$1" "$2"
+    skipped+=("$1: $2")
+}
+
+# The closing count; exits 1 if a check failed.
+finish() {
+    local total=$((passed + ${#failed[@]}))
+    echo
+    [ ${#skipped[@]} -eq 0 ] || { echo "${#skipped[@]} checks skipped:"; printf '    %s\n' "${skipped[@]}"; }
+    echo "$((100 * passed / total))% checks passed, ${#failed[@]} checks failed out of $total in $((SECONDS / 60)) minutes"
+    [ ${#failed[@]} -eq 0 ] || { printf '    %s\n' "${failed[@]}"; exit 1; }
+}
+
+ours() { git ls-files -z "$@"; }
+
+# ---- the tree --------------------------------------------------------------------------------------------------------------
+
+format() { ours '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs -0 clang-format --dry-run --Werror; }
+# Tabs in C, blanks at the ends of lines, files without a last line end.
+blanks() {
+    local data=(':!*.safetensors' ':!*.png' ':!*.bin' ':!*.diff' ':!*.patch')
+    ! ours '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 grep -nP '\t' &&
+        ! ours -- . "${data[@]}" | xargs -0 grep -nIE '[[:blank:]]+$' &&
+        ours -- . "${data[@]}" |
+        while IFS= read -r -d '' file; do
+            [ ! -s "$file" ] || [ -z "$(tail -c 1 "$file")" ] || { echo "$file: no line end at the end"; exit 1; }
+        done
+}
+scripts() {
+    local files
+    mapfile -t files < <(git grep -lE '^#!/(bin/sh|usr/bin/env bash)' -- tools tests bench examples .ci)
+    shellcheck -x -P tests/cli -P .ci "${files[@]}"
+}
+small() { [ "$(du -sk tests/vectors | cut -f1)" -le 8192 ] || { echo 'tests/vectors is larger than 8 MB'; return 1; }; }
+
+tree_checks() {
+    check 'layers' tools/check-layers
+    check 'lengths of files and functions' tools/check-lengths
+    check 'layout of C and CUDA (clang-format)' format
+    check 'blanks and line ends' blanks
+    check 'scripts (shellcheck)' scripts
+    check 'headers alone, C11 and C++11' tools/check-headers gcc g++ clang
+    check 'manual page (mandoc)' mandoc -T lint -W style docs/deltarule.1
+    check 'size of the recorded vectors' small
+}
+
+# ---- builds and their tests ------------------------------------------------------------------------------------------------
+
+# The README's test command; with the warnings of this compiler as errors.
+readme() { CFLAGS=-Werror make test; }
+
+# with PRESET LABEL [cmake flags...]: builds it, warnings are errors, and runs the tests with that label, or all.
+with() {
+    local preset=$1 label=$2
+    shift 2
+    cmake --preset "$preset" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "$@" &&
+        cmake --build --preset "$preset" &&
+        ctest --preset "$preset" -j "$jobs" ${label:+-L "$label"}
+}
+with_clang() {
+    cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON &&
+        cmake --build build/clang &&
+        ctest --test-dir build/clang --no-tests=error -j "$jobs" --output-on-failure "$@"
+}
+
+# A project of its own finds the installed libraries by CMake and by pkg-config, and computes with them; nothing of OpenBLAS is
+# linked in; and nothing is left after uninstalling.
+installed() {
+    local prefix=$work/prefix flags
+    cmake --install build/release --prefix "$prefix" &&
+        cmake -S examples/recurrence -B "$work/example" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build "$work/example" &&
+        "$work/example/recurrence_deltarule" && "$work/example/recurrence_static" || return 1
+    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name deltarule.pc)")
+    export PKG_CONFIG_PATH
+    read -ra flags <<<"$(pkg-config --cflags --libs deltarule)"
+    gcc -Wall -Werror examples/recurrence/main.c "${flags[@]}" -lm -o "$work/by_pkg_config" || return 1
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir deltarule)
+    export LD_LIBRARY_PATH
+    "$work/by_pkg_config" && "$prefix/bin/deltarule" rules gdn || return 1
+    mandoc -T lint -W style "$prefix/share/man/man1/deltarule.1" || return 1
+    printf '%s\n' '#include <deltarule/theory.h>' 'int main(void) { return dr_theory_count() < 1; }' >"$work/theory.c"
+    read -ra flags <<<"$(pkg-config --cflags --libs deltarule_check)"
+    gcc -Wall -Werror "$work/theory.c" "${flags[@]}" -o "$work/theory" && "$work/theory" || return 1
+    ! pkg-config --static --libs deltarule deltarule_check | grep -i blas || return 1
+    cmake --build build/release --target uninstall && [ -z "$(find "$prefix" ! -type d)" ]
+}
+
+# The files of C that changed between a commit and this one, or all, by clang-tidy.
+tidy() {
+    cmake --preset release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null &&
+        printf '%s\0' "$@" | xargs -0 -n 4 -P "$jobs" clang-tidy --quiet -p build/release --warnings-as-errors='*'
+}
+# What a change is held against: DELTARULE_BASE; else the commit where this branch left main; on main itself ten commits back.
+base_of_changes() {
+    local base=${DELTARULE_BASE:-}
+    [ -n "$base" ] || base=$(git -C "$source" merge-base HEAD main 2>/dev/null || true)
+    if [ -z "$base" ] || [ "$(git rev-parse "$base")" = "$(git rev-parse HEAD)" ]; then
+        base=$(git rev-list --max-count=11 --first-parent HEAD | tail -1)
+    fi
+    git rev-parse --short "$base"
+}
+tidy_changes() {
+    local base files
+    base=$(base_of_changes)
+    mapfile -t files < <(git diff --name-only --diff-filter=d "$base" -- 'src/*.c' 'fuzz/*.c' | grep -v '^src/backends/cuda/')
+    if [ ${#files[@]} -eq 0 ]; then
+        skip 'clang-tidy of changed files' "no C file of src/ or fuzz/ changed since $base"
+    else
+        check "clang-tidy, ${#files[@]} files changed since $base" tidy "${files[@]}"
+    fi
+}
+tidy_all() {
+    local files
+    mapfile -t files < <(git ls-files 'src/*.c' 'fuzz/*.c' | grep -v '^src/backends/cuda/')
+    tidy "${files[@]}"
+}
+
+# fuzz SECONDS: each fuzzer so long, from its seeds.
+fuzz() {
+    cmake --preset fuzz && cmake --build --preset fuzz && tools/fuzz build/fuzz "$1"
+}
+
+# cuda ARCHITECTURES: the backend compiled, and its kernels that run on the host.
+cuda() {
+    cmake --preset cuda -DDELTARULE_CUDA_ARCHITECTURES="$1" &&
+        cmake --build --preset cuda --target deltarule cuda_tests cuda_emulated &&
+        ctest --test-dir build/cuda --no-tests=error -j "$jobs" --output-on-failure -R '^cuda_emulated'
+}
+cuda_checks() {
+    local nvcc
+    nvcc=$(command -v nvcc || ls "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" 2>/dev/null)
+    if [ -n "$nvcc" ]; then
+        check "cuda for sm_${1//;/, sm_}, and its kernels on the host" cuda "$1"
+    else
+        skip 'cuda, and its kernels on the host' 'there is no nvcc'
+    fi
+}

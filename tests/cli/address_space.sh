@@ -1,0 +1,14 @@
+#!/bin/sh
+# With little address space the command starts, since no BLAS is loaded with it, and says why it cannot open OpenBLAS, which
+# would never return.
+. "$(dirname "$0")/expect.sh"
+
+# shellcheck disable=SC3045 # the shells that are here have it
+little() { (ulimit -v 200000 && exec timeout 60 "$@"); }
+
+expect 0 'deltarule ' little "$deltarule" --version
+expect 0 'none: OpenBLAS needs ' little "$deltarule" info --threads 1
+grep -q 'MiB of address space to start, .*(ulimit -v)' stdout || fail 'no reason'
+expect 0 ' hold, 0 do not' little "$deltarule" theory linear
+expect 0 'no OpenBLAS' env DELTARULE_OPENBLAS=/no/such "$deltarule" info
+expect 0 'is no whole OpenBLAS' env DELTARULE_OPENBLAS=libm.so.6 "$deltarule" info

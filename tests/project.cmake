@@ -1,0 +1,10 @@
+# Tests of the project itself, beside those of tests/CMakeLists.txt: what others who build with it, or run it where there is
+# little, rely on.
+add_test(NAME subproject COMMAND ${PROJECT_SOURCE_DIR}/tests/tools/subproject.sh ${PROJECT_SOURCE_DIR})
+if(NOT CMAKE_C_FLAGS MATCHES fsanitize) # they take all the address space that there is
+  add_test(NAME cli_address_space COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/address_space.sh $<TARGET_FILE:deltarule> ${PROJECT_SOURCE_DIR})
+endif()
+set_property(TEST subproject PROPERTY LABELS short)
+if(TEST cli_address_space)
+  set_property(TEST cli_address_space PROPERTY LABELS short)
+endif()
