@@ -2,6 +2,7 @@
  * then done by the system; names in a folder have no order, so the notes of one step are compared as a set. */
 #include "formats/file.h"
 #include "formats/folder.h"
+#include "formats/lock.h"
 #include "scratch.h"
 #include "statuses.h"
 
@@ -36,6 +37,16 @@ int __wrap_renameat(int, const char *, int, const char *);
 int __wrap_renameat(int from, const char *old, int to, const char *name) {
     add_note("rename", old, "");
     return __real_renameat(from, old, to, name);
+}
+
+static const char *moved_from, *moved_to; /* what another writer moves just before a lock is taken; NULL: nothing */
+
+int __real_flock(int, int);
+int __wrap_flock(int, int);
+int __wrap_flock(int descriptor, int operation) {
+    if (moved_from) assert_int_equal(rename(moved_from, moved_to), 0);
+    moved_from = NULL;
+    return __real_flock(descriptor, operation);
 }
 
 static int by_text(const void *one, const void *other) {
@@ -165,6 +176,22 @@ static void test_readers_finish_a_commit(void **state) {
     assert_holds("left/a", "newer");
 }
 
+/* Between opening and locking, the holder before moved the file to its place: the lock is then taken on the name again. */
+static void test_a_lock_is_of_the_name(void **state) {
+    (void)state;
+    char path[PATH_MAX], place[PATH_MAX];
+    snprintf(path, sizeof path, "%s", scratch_path("lock"));
+    snprintf(place, sizeof place, "%s", scratch_path("in its place"));
+    moved_from = path;
+    moved_to = place;
+    int descriptor = dr_lock_take(path);
+    assert_true(descriptor >= 0 && !moved_from);
+    assert_true(dr_lock_stands(descriptor, path));
+    assert_false(dr_lock_stands(descriptor, place));
+    assert_int_equal(dr_lock_take(path), -1); /* held */
+    close(descriptor);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
@@ -172,6 +199,7 @@ int main(void) {
         cmocka_unit_test(test_order_of_a_subfolder),
         cmocka_unit_test(test_another_writers_commit_is_finished_first),
         cmocka_unit_test(test_readers_finish_a_commit),
+        cmocka_unit_test(test_a_lock_is_of_the_name),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }
