@@ -2,7 +2,14 @@
  *
  * Three engines compute it and agree: token by token, chunkwise (training and prefill), decode. Every tensor is dense in the
  * backend's type and memory. B T H HV K V as in docs/notation.md; rows counts the tokens of all sequences. Value head j uses
- * key head j / (HV/H). */
+ * key head j / (HV/H).
+ *
+ * NaN and infinity: no token sees the future, and no sequence another one. On backends reference and cpu what is wrong with an
+ * input of token t leaves outputs of earlier tokens and everything of other sequences bit for bit as it was, and what is wrong
+ * with d_o of token t the gradients of later tokens. Gradients of earlier tokens see it, and an input that is wrong may reach
+ * every gradient of its sequence: loss and state behind it depend on it. Gradients of what all tokens share (a constant log
+ * decay, correction, scan_centre, ridge) are sums over all. Backend cuda multiplies whole tiles by zeros where it reads
+ * chunkwise: there it may reach the tokens of the same chunk, earlier ones in the forward, later ones in the backward. */
 #ifndef DELTARULE_RECURRENCE_H
 #define DELTARULE_RECURRENCE_H
 

@@ -134,10 +134,29 @@ static inline factors factors_of(const dr_matrix_product *p, int64_t i, int64_t 
                      .b_pitch = p->b_pitch};
 }
 
+/* Whether a product is a triangle whose B has an infinity or a NaN in these columns. The rows of a tile share their steps, and
+ * what one of them does not see it multiplies by zero. */
+static bool spreads(const dr_matrix_product *p, int64_t columns) {
+    if (!p->token_begin && !p->token_end) return false;
+    lanes even = lanes_zero(), odd = lanes_zero(); /* zero times all elements */
+    for (int64_t j = 0; j < columns; j += LANES) {
+        const float *b = p->b + j;
+        int64_t k = 0;
+        for (; k + 1 < p->depth; k += 2, b += 2 * p->b_pitch) {
+            even = lanes_fma(lanes_load(b), lanes_zero(), even);
+            odd = lanes_fma(lanes_load(b + p->b_pitch), lanes_zero(), odd);
+        }
+        if (k < p->depth) even = lanes_fma(lanes_load(b), lanes_zero(), even);
+    }
+    return lanes_sum(even + odd) != 0;
+}
+
 void dr_matrix_multiply(const dr_matrix_product *p) {
+    const bool alone = spreads(p, p->columns) || (p->also && spreads(p->also, p->columns));
+    const int64_t most = alone ? 1 : TILE_ROWS; /* rows of a tile */
     for (int64_t j = 0; j < p->columns; j += 2 * LANES) {
-        for (int64_t i = 0; i < p->rows; i += TILE_ROWS) {
-            const int64_t rows = at_most(p->rows - i, TILE_ROWS), at = i * p->c_pitch + j;
+        for (int64_t i = 0; i < p->rows; i += most) {
+            const int64_t rows = at_most(p->rows - i, most), at = i * p->c_pitch + j;
             int64_t columns = p->columns;
             if (p->token_columns) columns = at_most(((i + rows - 1) / p->token_rows + 1) * p->token_columns, columns);
             if (columns <= j) continue;

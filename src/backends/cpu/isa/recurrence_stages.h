@@ -170,9 +170,10 @@ void dr_ahead_fetch(dr_cpu_ahead *);
 /* C [rows][columns] = base + factor A B + A' B', each element one sum over k in order, whatever the shape. A(i, k) is a[i a_row
  * + k a_step], so that a transposed A costs nothing; columns is a multiple of LANES.
  *
- * The rows of a triangle: row i belongs to token t = i / token_rows. Its sum begins at k = t token_begin, ends before
- * (t + 1) token_end, and only the columns before (t + 1) token_columns are computed (0: no such limit) - exactly, or with what
- * else the tile of the row has, which must then be zero in A or not wanted in C. */
+ * The rows of a triangle: row i belongs to token t = i / token_rows. Its sum begins at k = t token_begin, or ends before
+ * (t + 1) token_end; A is zero elsewhere, and what is infinite or NaN in B there does not come to the row. Only the columns
+ * before (t + 1) token_columns are computed, exactly or with what else the tile of the row has, which must then not be wanted
+ * in C. 0: no such limit. */
 typedef struct dr_matrix_product {
     int64_t rows, columns, depth;
     const float *a; /* [rows][depth] */
