@@ -7,6 +7,12 @@
  * A backend computes in one element type (dr_backend_dtype). Pointers to tensors that its operations take are pointers into its
  * memory, in that type (but see dr_recurrence_input_dtype): host memory for the first two, the GPU's for cuda.
  *
+ * Threads, processes. The cpu backend has the threads of OpenMP's runtime, for each thread that calls it a team of its own. A
+ * call computes on one thread, with the same bits, in the child of a fork whose parent had several threads at the time, and
+ * within a parallel region of the caller; and on fewer threads than the backend has where the system lets it make no more. A
+ * backend may be opened before a fork and used in the child. (fork(): what skips its handlers, like vfork, leaves a child that
+ * must not compute.) The library stays loaded once it has computed on several threads: dlclose leaves it.
+ *
  * Backend cuda puts its work in order on one stream and does not wait for it, but for these, which wait until the stream is
  * idle: upload, download, wait, close; allocate and free may wait for the whole device. A failure on the GPU that shows only
  * after a call has returned is reported by one of those. None of them may be captured in a CUDA graph; zero and the
@@ -22,8 +28,10 @@ extern "C" {
 
 typedef struct dr_backend dr_backend;
 
+enum { DR_MOST_THREADS = 1024 }; /* of a backend */
+
 typedef struct {
-    int threads;     /* 0: what OpenMP says (OMP_NUM_THREADS, else the cores); results do not depend on it */
+    int threads;     /* 1 to DR_MOST_THREADS; 0: what OpenMP says (OMP_NUM_THREADS, else the cores). No result depends on it */
     const char *isa; /* NULL: the best that the machine has; else "portable", "avx2", "avx512" (cpu only) */
 
     /* cuda only; zero elsewhere */
@@ -35,7 +43,8 @@ typedef struct {
 /* The names of the build's backends, in the order in which they are told; NULL beyond the last. */
 DR_API const char *dr_backend_listed(int index);
 
-/* Opens a backend by name; options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the build or the machine lacks it. */
+/* Opens a backend by name; options may be NULL. DR_ERROR_UNSUPPORTED with a sentence if the build or the machine lacks it, or
+ * lets the process make no more threads. DR_ERROR_ARGUMENT if options cannot be, or OMP_NUM_THREADS where it is asked. */
 DR_API dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend);
 DR_API void dr_backend_close(dr_backend *backend); /* NULL is allowed */
 

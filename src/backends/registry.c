@@ -41,8 +41,9 @@ const char *dr_backend_listed(int index) {
 
 dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend) {
     if (!name || !backend) return dr_fail(DR_ERROR_ARGUMENT, "opening a backend takes a name and a place for the backend");
-    if (options && options->threads < 0)
-        return dr_fail(DR_ERROR_ARGUMENT, "%d threads: there must be one or more, or 0 for what OpenMP says", options->threads);
+    if (options && (options->threads < 0 || options->threads > DR_MOST_THREADS))
+        return dr_fail(DR_ERROR_ARGUMENT, "%d threads: ask for 1 to %d, or 0 for what OpenMP says", options->threads,
+                       DR_MOST_THREADS);
     if (options && strcmp(name, "cuda") != 0 && (options->dtype || options->device || options->stream))
         return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no dtype, device and stream to choose: only cuda has", name);
     for (int i = 0; i < ENTRIES; i++)

@@ -4,10 +4,10 @@
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 #include "backends/cpu/recurrence.h"
+#include "backends/cpu/threads.h"
 #include "base/error.h"
 #include "base/memory.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -107,8 +107,8 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     dr_cpu_features features = dr_cpu_detect();
     const dr_cpu_kernels *kernels = NULL;
     DR_TRY(choose_kernels(options ? options->isa : NULL, features, &kernels));
-    int threads = options ? options->threads : 0;
-    if (threads < 0) return dr_fail(DR_ERROR_ARGUMENT, "%d threads cannot run: ask for 1 or more, or 0 for all", threads);
+    int threads;
+    DR_TRY(dr_cpu_choose_threads(options ? options->threads : 0, &threads));
     void *memory = NULL, *state = NULL;
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_status status = dr_allocate(sizeof(dr_cpu_state), "a backend's state", &state);
@@ -118,8 +118,7 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     }
     *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
     dr_backend *opened = memory;
-    *opened = (dr_backend){
-        .ops = &operations, .isa = kernels->name, .threads = threads ? threads : omp_get_max_threads(), .state = state};
+    *opened = (dr_backend){.ops = &operations, .isa = kernels->name, .threads = threads, .state = state};
     *backend = opened;
     return DR_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef DR_CPU_KERNELS_H
 #define DR_CPU_KERNELS_H
 
+#include "backends/cpu/threads.h"
 #include "base/cpu.h"
 #include "ops/operations.h"
 
@@ -108,12 +109,9 @@ static inline const dr_cpu_kernels *dr_cpu_kernels_of(const dr_backend *backend)
 /* At least bytes of scratch memory, valid until the next call on this backend. */
 dr_status dr_cpu_scratch(dr_backend *backend, size_t bytes, void **scratch);
 
-/* Threads for tasks of `elements` elements in all: one thread where the work is small. */
+/* Threads for a region of tasks of `elements` elements in all: one thread where the work is small. */
 static inline int dr_cpu_threads(const dr_backend *backend, int64_t tasks, int64_t elements) {
-    int64_t most = elements / DR_CPU_GRAIN + 1;
-    if (most > tasks) most = tasks;
-    if (most > backend->threads) most = backend->threads;
-    return most < 1 ? 1 : (int)most;
+    return tasks > 1 && elements >= DR_CPU_GRAIN ? dr_cpu_team(backend->threads) : 1;
 }
 
 /* The first of `count` things that part i of `parts` holds; part `parts` begins at count. */

@@ -26,13 +26,14 @@ static void multiply(const dr_backend *backend, const dr_cpu_product *p, int64_t
                      int64_t c_group) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     double work = (double)(p->m * groups) * (double)p->n * (double)p->k;
-    int64_t threads = work / PRODUCT_GRAIN < (double)backend->threads ? (int64_t)(work / PRODUCT_GRAIN) + 1 : backend->threads;
+    const int team = work < PRODUCT_GRAIN ? 1 : dr_cpu_team(backend->threads);
+    int64_t threads = work / PRODUCT_GRAIN < team ? (int64_t)(work / PRODUCT_GRAIN) + 1 : team; /* that have enough to do */
     int64_t width = round_up(blocks_of(p->n, threads), COLUMN_STEP);
     if (width > COLUMN_BLOCK) width = COLUMN_BLOCK;
     int64_t across = blocks_of(p->n, width), height = p->m;
     if (across * groups % threads != 0) height = round_up(blocks_of(p->m, threads), ROW_STEP);
     int64_t down = height > 0 ? blocks_of(p->m, height) : 0, tasks = groups * across * down;
-#pragma omp parallel for schedule(static) num_threads((int)threads)
+#pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t group = task / (across * down), column = task / down % across * width, row = task % down * height;
         dr_cpu_product part = *p;

@@ -8,6 +8,7 @@
  * is a task. Decoding, which only streams states, has a task for each value head instead. */
 #include "backends/cpu/recurrence.h"
 #include "backends/cpu/recurrence_plan.h"
+#include "backends/cpu/threads.h"
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -42,13 +43,14 @@ static dr_cpu_plan plan_of_call(const dr_plan *plan, const dr_call *call) {
     return own;
 }
 
+/* Threads that a call may have now. */
 static int threads_of(const dr_plan *plan, const dr_call *call) {
-    return call->threads > 0 ? call->threads : plan->backend->threads;
+    return dr_cpu_team(call->threads > 0 ? call->threads : plan->backend->threads);
 }
 
 /* Threads of a region of so many tasks. */
 static int threads_for(int threads, int64_t tasks) {
-    return tasks < threads ? (int)(tasks > 1 ? tasks : 1) : threads;
+    return tasks > 1 ? threads : 1;
 }
 
 static int64_t tasks_of(const dr_cpu_plan *plan) {
