@@ -1,15 +1,14 @@
 /* Status codes and error messages.
  *
  * Every function of the library that can fail returns a dr_status. When it is not DR_OK, dr_last_error() gives a sentence that
- * says what was wrong, with the offending value, and what would be right. The library never prints, exits or aborts. */
+ * says what was wrong, with the offending value, and what would be right. The library never prints, exits or aborts.
+ *
+ * The sentence belongs to the thread whose call failed: ask on that thread. All functions of this header may be called at any
+ * time from any thread. */
 #ifndef DELTARULE_STATUS_H
 #define DELTARULE_STATUS_H
 
-#if defined(__GNUC__)
-#define DR_API __attribute__((visibility("default")))
-#else
-#define DR_API
-#endif
+#include <deltarule/version.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,9 +31,6 @@ DR_API const char *dr_last_error(void);
 
 /* "DR_ERROR_FORMAT" for DR_ERROR_FORMAT, and so on. */
 DR_API const char *dr_status_name(dr_status status);
-
-/* The version of the library as "major.minor.patch". */
-DR_API const char *dr_version(void);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* The message of the last failure, one a thread, and the names of the status codes.
+/* The message of the last failure, one a thread, the names of the status codes, and the version.
  *
  * A message is put together in a buffer of its own before it replaces the old one, because its arguments may point into the old
  * one. A message longer than the buffer loses its end. Names of files and tensors stand in messages, and may hold anything:
@@ -77,5 +77,13 @@ const char *dr_status_name(dr_status status) {
 }
 
 const char *dr_version(void) {
-    return DR_VERSION;
+    return DELTARULE_VERSION;
+}
+
+int dr_version_number(void) {
+    return DELTARULE_VERSION_NUMBER;
+}
+
+int dr_abi(void) {
+    return DELTARULE_ABI;
 }

@@ -11,7 +11,6 @@
 #include "backends/cpu/threads.h"
 #include "base/error.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <omp.h>
@@ -81,9 +80,9 @@ static size_t stack_bytes(void) {
     if (!text) return 0;
     char *end;
     unsigned long long number = strtoull(text, &end, 10);
-    while (isspace((unsigned char)*end)) end++;
-    const char *const units = "bkmg", *unit = strchr(units, *end ? tolower((unsigned char)*end) : 'k');
-    const int shift = unit ? 10 * (int)(unit - units) : 0;
+    end += strspn(end, " \t");
+    const char *const units = "bBkKmMgG", *unit = strchr(units, *end ? *end : 'k');
+    const int shift = unit ? (int)(unit - units) / 2 * 10 : 0;
     return unit && end != text && number <= SIZE_MAX >> shift ? (size_t)number << shift : 0;
 }
 
@@ -137,7 +136,7 @@ static bool environment_is_right(const char *text) {
         char *end;
         const long number = strtol(at, &end, 10);
         if (end == at || number < 1 || number > DR_MOST_THREADS) return false;
-        while (isspace((unsigned char)*end)) end++;
+        end += strspn(end, " \t");
         if (*end == '\0') return true;
         if (*end != ',') return false;
         at = end;
@@ -176,7 +175,7 @@ dr_status dr_cpu_choose_threads(int asked, int *threads) {
             DR_ERROR_UNSUPPORTED,
             "%d threads cannot be made, only %d: %s; ask for no more than that (--threads, OMP_NUM_THREADS), or raise "
             "what limits them: processes (ulimit -u, pids.max of a cgroup) or memory (ulimit -v, OMP_STACKSIZE)",
-            wanted, before + made, strerror(error));
+            wanted, before + made, dr_system_text(error));
     own.most = 0;
     *threads = wanted;
     return DR_OK;
