@@ -235,6 +235,7 @@ static void structs_of_rule(void **state) {
     AT(dr_rule, cg_start, 132);
     AT(dr_rule, cg_eps, 136);
     AT(dr_rule, tied_scan, 144);
+    AT(dr_rule, family, 148);
 
     SIZE(dr_gates, 40);
     AT(dr_gates, negative_eigenvalues, 0);
@@ -302,6 +303,13 @@ static void structs_of_train(void **state) {
     AT(dr_progress, seconds_left, 80);
     AT(dr_progress, skipped, 88);
     AT(dr_progress, evaluated, 96);
+
+    SIZE(dr_run_costs, 40);
+    AT(dr_run_costs, parameters, 0);
+    AT(dr_run_costs, steps, 8);
+    AT(dr_run_costs, tokens, 16);
+    AT(dr_run_costs, bytes, 24);
+    AT(dr_run_costs, step_seconds, 32);
 }
 
 static void structs_of_verify(void **state) {

@@ -62,7 +62,7 @@ static float suit(dr_input input, float x) {
 
 static uint64_t recurrence(dr_backend *backend, const char *rule, uint64_t digest) {
     const dr_recurrence r = {.rule = dr_rule_find(rule),
-                             .layout = {.sequences = 2, .rows = 96},
+                             .layout = {.sequences = 2, .rows = 32},
                              .key_heads = 2,
                              .value_heads = 2,
                              .key_size = 64,
@@ -109,9 +109,9 @@ static uint64_t recurrence(dr_backend *backend, const char *rule, uint64_t diges
 /* ---- models ---------------------------------------------------------------------------------------------------------- */
 
 static uint64_t model(dr_backend *backend, uint64_t digest) {
-    enum { ROWS = 128, VOCABULARY = 64 };
+    enum { ROWS = 256, VOCABULARY = 64 };
     dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
-    config.vocabulary = VOCABULARY, config.hidden = 128, config.layers = 1, config.heads = 2, config.tied = true;
+    config.vocabulary = VOCABULARY, config.hidden = 64, config.layers = 1, config.heads = 2, config.tied = true;
     dr_model *made = NULL;
     dr_model_state *state = NULL;
     int32_t ids[ROWS], labels[ROWS];
