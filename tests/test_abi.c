@@ -5,6 +5,7 @@
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 #include <deltarule/model.h>
+#include <deltarule/plan.h>
 #include <deltarule/recurrence.h>
 #include <deltarule/rule.h>
 #include <deltarule/state.h>
@@ -164,9 +165,48 @@ static void structs_of_model(void **state) {
     AT(dr_batch, labels, 48);
 }
 
+static void structs_of_plan(void **state) {
+    (void)state;
+    SIZE(dr_saved_size, 40);
+    AT(dr_saved_size, fixed, 0);
+    AT(dr_saved_size, per_row, 8);
+    AT(dr_saved_size, per_sequence, 16);
+    AT(dr_saved_size, per_segment, 24);
+    AT(dr_saved_size, segment, 32);
+
+    SIZE(dr_boundaries, 16);
+    AT(dr_boundaries, at, 0);
+    AT(dr_boundaries, dtype, 8);
+    AT(dr_boundaries, device, 12);
+
+    SIZE(dr_call, 136);
+    AT(dr_call, size, 0);
+    AT(dr_call, stream, 8);
+    AT(dr_call, threads, 16);
+    AT(dr_call, boundaries, 24);
+    AT(dr_call, inputs, 40);
+    AT(dr_call, initial, 48);
+    AT(dr_call, o, 56);
+    AT(dr_call, final, 64);
+    AT(dr_call, saved, 72);
+    AT(dr_call, workspace, 80);
+    AT(dr_call, d_o, 88);
+    AT(dr_call, d_final, 96);
+    AT(dr_call, d_inputs, 104);
+    AT(dr_call, d_initial, 112);
+    AT(dr_call, states, 120);
+    AT(dr_call, slots, 128);
+
+    SIZE(dr_stage_path, 88);
+    AT(dr_stage_path, instance, 0);
+    AT(dr_stage_path, storage, 64);
+    AT(dr_stage_path, chunk, 72);
+    AT(dr_stage_path, parts, 80);
+}
+
 static void structs_of_recurrence(void **state) {
     (void)state;
-    SIZE(dr_recurrence, 96);
+    SIZE(dr_recurrence, 112);
     AT(dr_recurrence, rule, 0);
     AT(dr_recurrence, layout, 8);
     AT(dr_recurrence, key_heads, 32);
@@ -177,6 +217,8 @@ static void structs_of_recurrence(void **state) {
     AT(dr_recurrence, path, 72);
     AT(dr_recurrence, chunk, 80);
     AT(dr_recurrence, bf16_state, 88);
+    AT(dr_recurrence, longest, 96);
+    AT(dr_recurrence, forget, 104);
 
     SIZE(dr_inputs, 152);
     AT(dr_inputs, at, 0);
@@ -365,6 +407,7 @@ int main(void) {
         cmocka_unit_test(structs_of_evaluate),
         cmocka_unit_test(structs_of_generate),
         cmocka_unit_test(structs_of_model),
+        cmocka_unit_test(structs_of_plan),
         cmocka_unit_test(structs_of_recurrence),
         cmocka_unit_test(structs_of_rule),
         cmocka_unit_test(structs_of_tensor),
