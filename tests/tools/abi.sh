@@ -3,6 +3,8 @@
 # docs/abi.md says what to do where they differ; --write records today's.
 # Usage: tests/tools/abi.sh ROOT COMPILER [--write]
 set -eu
+LC_ALL=C
+export LC_ALL
 root=$1 compiler=$2 write=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
