@@ -128,6 +128,7 @@ static bool bears_zero_keys(const dr_rule *rule) {
 problem *problem_create(const dr_rule *rule, const dr_recurrence *sizes, bool strong, dr_random *random) {
     problem *p = block(sizeof *p);
     *p = (problem){.rule = *rule, .recurrence = *sizes};
+    p->recurrence.forget = DR_FORGET;
     p->recurrence.rule = &p->rule;
     for (int64_t i = 0; i <= sizes->layout.sequences; i++) p->cu_seqlens[i] = dr_layout_begin(&sizes->layout, i);
     p->recurrence.layout.cu_seqlens = p->cu_seqlens;

@@ -171,6 +171,7 @@ dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) 
         return status;
     }
     gpu.stream.kernels = &((dr_cuda_state *)state)->kernels;
+    dr_cuda_open_kernels(gpu.stream.kernels);
     *(dr_cuda *)state = gpu;
     dr_backend *opened = memory;
     *opened = (dr_backend){

@@ -27,10 +27,17 @@ extern "C" {
 /* Sizes that kernels take: beyond them a recurrence is refused. */
 enum { DR_CUDA_MOST_KEY = 256, DR_CUDA_MOST_VALUE = 256 };
 
-/* Kernels whose limit of shared memory was raised, by their addresses: a table that threads share, entries are added only. */
+/* Kernels that were launched, by their addresses: a table that threads share, to which entries are added only. The driver's
+ * launch takes half of the host's time of the runtime's, which looks up kernel, device and context each time. */
 enum { DR_CUDA_MOST_KERNELS = 512 };
 typedef struct {
-    const void *raised[DR_CUDA_MOST_KERNELS];
+    const void *kernel;
+    void *function; /* the driver's CUfunction; NULL: not known yet */
+    bool raised;    /* its limit of shared memory */
+} dr_cuda_kernel;
+typedef struct {
+    void *launch; /* the driver's cuLaunchKernelEx */
+    dr_cuda_kernel kernel[DR_CUDA_MOST_KERNELS];
 } dr_cuda_kernels;
 
 /* Where launches go. */
@@ -67,18 +74,21 @@ dr_status dr_cuda_check(cudaError_t error, const char *call);
 
 #define DR_CUDA(call) DR_TRY(dr_cuda_check((call), #call))
 
-/* The calling thread's device is the caller's affair: every entry of the backend's table sets its own and puts back what was.
- */
+/* The calling thread's device is the caller's affair: every entry of the backend's table sets its own and puts back what was;
+ * before: the device that was, -1 if it is the backend's. */
 dr_status dr_cuda_enter(const dr_backend *backend, int *before);
 void dr_cuda_leave(int before);
 
 /* DR_ERROR_UNSUPPORTED unless so many blocks, a product of sizes, can be launched; *blocks is their number. */
 dr_status dr_cuda_grid(const int64_t *sizes, int count, const char *kernel, unsigned *blocks);
 
-/* Lets launches of a kernel have as much shared memory as a block may: the limit belongs to the kernel, which other threads of
- * the process launch with other sizes, so that one that fitted a launch would not fit theirs. The runtime is asked once a
+/* The driver's function for a kernel, NULL: there is none, and the runtime launches it. Lets launches of more than
+ * DR_CUDA_SHARED_AS_IT_IS bytes have as much shared memory as a block may: the limit belongs to the kernel, which other threads
+ * of the process launch with other sizes, so that one that fitted a launch would not fit theirs. The runtime is asked once a
  * kernel and backend. */
-dr_status dr_cuda_allow_shared(dr_cuda_kernels *kernels, const void *kernel);
+dr_status dr_cuda_find_kernel(dr_cuda_kernels *kernels, const void *kernel, int bytes, void **function);
+/* Of a backend that is opened. */
+void dr_cuda_open_kernels(dr_cuda_kernels *kernels);
 enum { DR_CUDA_SHARED_AS_IT_IS = 48 * 1024 }; /* bytes that every launch may have */
 
 /* DR_ERROR_UNSUPPORTED while the stream is captured in a graph, which `what` cannot be and would break. */

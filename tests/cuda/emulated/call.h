@@ -210,7 +210,7 @@ static inline dr_status begin_scan(const dr_cuda_chunk_plan &plan, const dr_cuda
     if (!plan.scan_inside) return DR_OK;
     const grid_manner own = manner;
     manner = {0, false, own.fill};
-    const dr_status status = dr_cuda_diagonal_begin_inside(&plan, NULL, &chain, NULL, NULL);
+    const dr_status status = dr_cuda_diagonal_begin_inside(&plan, NULL, &chain, NULL, {});
     manner = own;
     return status;
 }

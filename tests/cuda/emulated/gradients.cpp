@@ -81,9 +81,9 @@ static void make_call(setting *s, const char *rule, int tokens, bool beside) {
 template <int reading> static dr_status launch_instance(const dr_cuda_backward_call *call, bool plain) {
     const gradients_call known = gradients_of(*call);
     check(gradients_plain(known, reading), "the call is not plain");
-    if (plain) return launch<T, 2, 2, reading>(call, NULL);
+    if (plain) return launch<T, 2, 2, reading>(call, {});
     return dr_cuda_launch("gradients", gradients<T, 2, 2, reading, false>, {2}, chunk_shape<2, 2, reading>::threads,
-                          SHARED_BYTES, NULL, known);
+                          SHARED_BYTES, dr_cuda_stream{}, known);
 }
 
 static result run(setting *s, bool plain, unsigned seed, bool late, unsigned char before) {

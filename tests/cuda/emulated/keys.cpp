@@ -79,7 +79,7 @@ static result run(setting *s, bool lean, unsigned seed, bool late, unsigned char
     const dr_cuda_backward_call *call = &s->call;
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(call->plan, call->chain) == DR_OK, "the launch fails");
-        return launch(call, lean ? choose_form<T>(*call) : s->general, sizeof(T), NULL);
+        return launch(call, lean ? choose_form<T>(*call) : s->general, sizeof(T), {});
     });
 }
 

@@ -61,7 +61,7 @@ static result run_scan(scan_setting *s, bool plain, unsigned seed, bool late, un
     return run_kernel(s, seed, late, before, [&] {
         return dr_cuda_launch("scan_linear", scan_instance(s->groups, plain),
                               {dr_group_scan_chains(plan), (columns + s->groups - 1) / s->groups}, DR_LINEAR_THREADS,
-                              dr_group_scan_bytes(scan) + beside, NULL, dr_linear_call_of(scan, s->groups));
+                              dr_group_scan_bytes(scan) + beside, dr_cuda_stream{}, dr_linear_call_of(scan, s->groups));
     });
 }
 
@@ -80,8 +80,8 @@ static result run_cut(scan_setting *s, unsigned seed, bool late, unsigned char b
     first.summary = true, first.o = first.saved = NULL;
     return run_kernel(s, seed, late, before, [&] {
         const dr_cuda_chunk_tensors &tensors = s->call.tensors;
-        const dr_status status = dr_launch_linear_parts<T, false>(first, tensors.local, tensors.entry, tensors.passage, NULL);
-        return status == DR_OK ? dr_launch_linear<T>(s->call, NULL) : status;
+        const dr_status status = dr_launch_linear_parts<T, false>(first, tensors.local, tensors.entry, tensors.passage, {});
+        return status == DR_OK ? dr_launch_linear<T>(s->call, {}) : status;
     });
 }
 
@@ -112,9 +112,9 @@ static result run_back(back_setting *s, bool plain, unsigned seed, bool late, un
     const gradients_call known = gradients_of(s->call);
     check(gradients_plain(known, READS_NOTHING), "the call is not plain");
     return run_kernel(s, seed, late, before, [&] {
-        if (plain) return launch<T, 2, 2>(&s->call, NULL);
+        if (plain) return launch<T, 2, 2>(&s->call, {});
         return dr_cuda_launch("gradients_linear", gradients_linear<T, 2, 2, false>, {2}, linear_shape<2, 2>::threads,
-                              LINEAR_BYTES, NULL, known);
+                              LINEAR_BYTES, dr_cuda_stream{}, known);
     });
 }
 

@@ -116,7 +116,7 @@ static inline void check_trims(const dr_cuda_chunk_plan &plan, const dr_cuda_chu
                 double sum = 0;
                 for (int i = 0; i < count; i++)
                     sum += log(left_by_chunk(plan, tensors, (slot + (last ? end - 1 - i : begin + i)) * HEADS + head));
-                return sum / DR_FORGOTTEN;
+                return sum / plan.forgotten;
             };
             const auto is_right = [&](int count, bool last) {
                 return count > 0 && brings(count, last) > 1 - 1e-4 && brings(count - 1, last) < 1 + 1e-4;

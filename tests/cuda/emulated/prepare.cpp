@@ -50,9 +50,9 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     return run_kernel(s, seed, late, before, [&] {
         check(begin_scan(plan, s->chain) == DR_OK, "the launch fails");
         const dr_status status =
-            beside ? dr_launch_prepare<T>(&plan, &s->call.tensors, NULL)
+            beside ? dr_launch_prepare<T>(&plan, &s->call.tensors, {})
                    : dr_cuda_launch("prepare", dr_choose_prepare<T>(plan, s->form, false),
-                                    {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, NULL, s->call);
+                                    {plan.slots, (int64_t)plan.value_heads}, PREPARE_THREADS, bytes, dr_cuda_stream{}, s->call);
         bool kept = true;
         for (int i = bytes; i < SHARED_SIZE; i++) kept &= shared[i] == (char)before;
         check(kept, "shared memory is written to behind what the launch asks for");
@@ -230,7 +230,7 @@ static void check_rest(const int32_t (&counts)[SEQUENCES * HEADS]) {
         const auto run_rest = [&](unsigned seed, bool late, unsigned char before) {
             return run_kernel(&s, seed, late, before, [&] {
                 memcpy(tensors.early, counts, sizeof counts);
-                return dr_launch_prepare_rest<T>(&plan, &tensors, NULL);
+                return dr_launch_prepare_rest<T>(&plan, &tensors, {});
             });
         };
         const result want = run_rest(0, false, BEFORE);

@@ -32,7 +32,7 @@ static void make_call(setting *s, const char *rule, int tokens, int processors) 
     check(plan.warpgroups && plan.parts == 1 && plan.linear == plan.linear_back, "the plan is not what the case is for");
     lay_backward(s, call);
     manner = {0, false, 0};
-    if (!plan.linear) check(dr_launch_prepare<T>(&plan, &call->chunk, NULL) == DR_OK, "prepare fails");
+    if (!plan.linear) check(dr_launch_prepare<T>(&plan, &call->chunk, {}) == DR_OK, "prepare fails");
     s->reverse = {
         {plan, call->chunk, NULL, NULL, (void *)call->d_o, call->back.d_exit, dr_scan_lay(plan, sizeof(T), false), false},
         call->back.d_update,
@@ -46,7 +46,7 @@ static void make_call(setting *s, const char *rule, int tokens, int processors) 
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
-    return run_kernel(s, seed, late, before, [&] { return launch<T, 2>(&s->reverse, NULL); });
+    return run_kernel(s, seed, late, before, [&] { return launch<T, 2>(&s->reverse, {}); });
 }
 
 /* ---- against plain loops ------------------------------------------------------------------------------------------------ */
@@ -140,7 +140,7 @@ static void check_late(const char *rule, int tokens) {
         const int32_t counts[] = {2, 2, 2, chunks - 2 * length, -1, -1, 2, 2, 1, 1, 0, 1};
         call.chunk.early = NULL; /* as prepare is to make all */
         manner = {0, false, 0};
-        check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");
+        check(dr_launch_prepare<T>(&call.plan, &call.chunk, {}) == DR_OK, "prepare fails");
         call.chunk.early = early;
         memcpy(early, counts, sizeof counts);
         check_cut(&s);
@@ -160,10 +160,10 @@ static void check_trimmed(const char *rule, int tokens) {
         keep_channels(call.plan);
         lay_backward(&s, &call);
         manner = {0, false, 0};
-        check(dr_launch_prepare<T>(&call.plan, &call.chunk, NULL) == DR_OK, "prepare fails");
+        check(dr_launch_prepare<T>(&call.plan, &call.chunk, {}) == DR_OK, "prepare fails");
         check(dr_launch_scan<T>(&call.plan, &call.chunk, NULL,
                                 add_tensor(&s.given, (size_t)call.plan.tokens * HEADS * SIZE * sizeof(T))->at, NULL,
-                                (void *)call.saved, NULL) == DR_OK,
+                                (void *)call.saved, {}) == DR_OK,
               "the scan fails");
         check_trims(call.plan, call.chunk);
         check_cut(&s);

@@ -23,9 +23,9 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
     return run_kernel(s, seed, late, before, [&] {
         if (!s->call.plan.one_pass) {
             check(begin_scan(s->call.plan, s->call.tensors.scan) == DR_OK, "what goes before the diagonal scan fails");
-            check(dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, NULL) == DR_OK, "prepare fails");
+            check(dr_launch_prepare<T>(&s->call.plan, &s->call.tensors, {}) == DR_OK, "prepare fails");
         }
-        return dr_launch_group_scan<T>(&s->call, NULL);
+        return dr_launch_group_scan<T>(&s->call, {});
     });
 }
 
@@ -201,13 +201,13 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
             return run_kernel(&s, seed, late, before, [&] {
                 check(begin_scan(s.call.plan, tensors.scan) == DR_OK, "what goes before the diagonal scan fails");
                 if (early) {
-                    check(dr_launch_find_early<T>(s.call, false, NULL) == DR_OK, "to find how early parts begin fails");
+                    check(dr_launch_find_early<T>(s.call, false, {}) == DR_OK, "to find how early parts begin fails");
                     found.assign(s.call.tensors.early, s.call.tensors.early + SEQUENCES * HEADS);
                     s.call.tensors.early[SEQUENCES * HEADS - 1] = -1;
-                    check(dr_launch_one_pass<T>(s.call, NULL) == DR_OK, "parts that begin early fail");
+                    check(dr_launch_one_pass<T>(s.call, {}) == DR_OK, "parts that begin early fail");
                 }
-                check(dr_launch_prepare<T>(&s.call.plan, &tensors, NULL) == DR_OK, "prepare fails");
-                return dr_launch_group_scan<T>(&s.call, NULL);
+                check(dr_launch_prepare<T>(&s.call.plan, &tensors, {}) == DR_OK, "prepare fails");
+                return dr_launch_group_scan<T>(&s.call, {});
             });
         };
         int32_t *const early = tensors.early;
@@ -229,7 +229,7 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
             if (plan.scan_inside) narrow.push_back({s.call.plan.rows.squashed, outputs * sizeof(T)});
         }
         s.call.tensors.early = early;
-        check(dr_launch_find_early<T>(s.call, true, NULL) == DR_OK, "to let nothing begin early fails");
+        check(dr_launch_find_early<T>(s.call, true, {}) == DR_OK, "to let nothing begin early fails");
         for (int i = 0; i < 2 * SEQUENCES * HEADS; i++)
             check(early[i] == (i < SEQUENCES * HEADS ? -1 : 0), "parts begin early that are not to");
         run_all(false, 0, false, BEFORE);
@@ -266,7 +266,7 @@ static void check_trimmed(const char *rule, int tokens) {
         const size_t blocks = (size_t)plan.blocks;
         if (plan.reader_sum) tensors.reader = add_tensor(&s.left, blocks * 64 * SIZE * sizeof(T))->at;
         manner = {0, false, 0};
-        check(dr_launch_prepare<T>(&plan, &tensors, NULL) == DR_OK, "prepare fails");
+        check(dr_launch_prepare<T>(&plan, &tensors, {}) == DR_OK, "prepare fails");
         keep_earlier(&s, tensors.exit, blocks * 64 * SIZE * sizeof(T));
         keep_earlier(&s, tensors.score, blocks * 64 * 64 * sizeof(T));
         if (!plan.query_direct) keep_earlier(&s, tensors.query, blocks * 64 * SIZE * sizeof(T));
@@ -275,7 +275,7 @@ static void check_trimmed(const char *rule, int tokens) {
         keep_earlier(&s, tensors.keep, blocks * SIZE * sizeof(float));
         const auto run = [&](unsigned seed, bool late, unsigned char before) {
             return run_kernel(&s, seed, late, before, [&] {
-                return dr_launch_scan<T>(&s.call.plan, &tensors, NULL, s.call.o, s.call.final, s.call.saved, NULL);
+                return dr_launch_scan<T>(&s.call.plan, &tensors, NULL, s.call.o, s.call.final, s.call.saved, {});
             });
         };
         s.call.plan.trims = false, tensors.trims = NULL;
