@@ -5,6 +5,7 @@
 #include "statuses.h"
 
 #include <deltarule/plan.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -574,6 +575,10 @@ static void test_refused_plans(void **state) {
     assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "a layout of 0 sequences");
     wrong = right, wrong.layout.rows = -1;
     assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "a layout of -1 rows");
+    wrong = right, wrong.forget = 1;
+    assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "forget 1: it must be at least 0");
+    wrong.forget = NAN;
+    assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "less than 1");
     wrong = right, wrong.longest = -2;
     assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "longest -2 is below 0");
     wrong.longest = 2;
@@ -585,6 +590,47 @@ static void test_refused_plans(void **state) {
     assert_null(plan);
     dr_plan_destroy(NULL);
     dr_backend_close(backend);
+}
+
+/* ---- handles and sizes ----------------------------------------------------------------------------------------------- */
+
+static dr_status make_rule(void *text) {
+    dr_rule *rule = NULL;
+    const dr_status status = dr_rule_create(text, &rule);
+    if (status != DR_OK) assert_null(rule);
+    dr_rule_destroy(rule);
+    return status;
+}
+
+static void test_rule_handles(void **state) {
+    (void)state;
+    dr_rule *rule = NULL;
+    must(dr_rule_create("kda", &rule));
+    assert_string_equal(dr_rule_get_name(rule), "kda");
+    assert_non_null(dr_rule_get_title(rule)), assert_non_null(dr_rule_get_source(rule));
+    dr_rule_destroy(rule);
+    must(dr_rule_create(" {\"base\": \"delta_product\", \"repeat\": 3}", &rule));
+    assert_int_equal(dr_rule_get_repeat(rule), 3);
+    dr_rule_destroy(rule);
+    rule = NULL;
+    assert_refused(dr_rule_create("gdm", &rule), DR_ERROR_ARGUMENT, "gdn");
+    assert_refused(dr_rule_create("{\"base\": \"gdn\"", &rule), DR_ERROR_FORMAT, "");
+    assert_refused(dr_rule_create(NULL, &rule), DR_ERROR_ARGUMENT, "name or JSON");
+    assert_refused(dr_rule_create("gdn", NULL), DR_ERROR_ARGUMENT, "place for the handle");
+    assert_null(rule);
+    assert_null(dr_rule_get_name(NULL));
+    assert_survives_failed_allocations(make_rule, (void *)"gdn");
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    assert_int_equal(dr_size_of("dr_recurrence"), sizeof(dr_recurrence));
+    assert_int_equal(dr_size_of("dr_call"), sizeof(dr_call));
+    assert_int_equal(dr_size_of("dr_rule"), sizeof(dr_rule));
+    assert_int_equal(dr_size_of("dr_plan"), 0);
+    assert_int_equal(dr_size_of(NULL), 0);
+    const dr_recurrence usual = dr_recurrence_default();
+    assert_true(usual.forget == 0x1p-20 && usual.path == DR_PATH_BEST);
 }
 
 int main(void) {
@@ -599,6 +645,8 @@ int main(void) {
         cmocka_unit_test(test_failed_allocations),
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_refused_plans),
+        cmocka_unit_test(test_rule_handles),
+        cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

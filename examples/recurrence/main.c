@@ -1,6 +1,6 @@
 /* A Gated DeltaNet recurrence computed with the installed library: writes two values under orthogonal keys, overwrites the
  * first, reads all back, and checks what the delta rule promises: the old value is gone and the other one is only decayed. */
-#include <deltarule/recurrence.h>
+#include <deltarule/plan.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,25 +26,27 @@ int main(void) {
 
     dr_backend *backend;
     require(dr_backend_open("cpu", NULL, &backend));
-    const dr_recurrence recurrence = {
-        .rule = dr_rule_find("gdn"),
-        .layout = {.sequences = 1, .rows = TOKENS},
-        .key_heads = 1,
-        .value_heads = 1,
-        .key_size = K,
-        .value_size = V,
-        .scale = 1,
-    };
+    dr_recurrence recurrence = dr_recurrence_default();
+    recurrence.rule = dr_rule_find("gdn");
+    recurrence.layout = (dr_layout){.sequences = 1, .rows = TOKENS};
+    recurrence.key_heads = recurrence.value_heads = 1;
+    recurrence.key_size = K;
+    recurrence.value_size = V;
+    recurrence.scale = 1;
     const dr_inputs inputs = {.at = {[DR_INPUT_QUERY] = query,
                                      [DR_INPUT_KEY] = key,
                                      [DR_INPUT_VALUE] = value,
                                      [DR_INPUT_BETA] = beta,
                                      [DR_INPUT_LOG_DECAY] = log_decay}};
+    /* planned once; any number of threads may call it, each with an output and a workspace of its own */
+    dr_plan *plan;
     dr_recurrence_memory memory;
     void *workspace;
-    require(dr_recurrence_plan(backend, &recurrence, &memory));
+    require(dr_plan_create(backend, &recurrence, &plan));
+    require(dr_plan_memory(plan, &memory));
     require(dr_backend_allocate(backend, memory.forward, &workspace));
-    require(dr_recurrence_forward(backend, &recurrence, &inputs, NULL, o, NULL, NULL, workspace));
+    const dr_call call = {.size = sizeof call, .inputs = &inputs, .o = o, .workspace = workspace};
+    require(dr_plan_forward(plan, &call));
 
     char kernel[128];
     dr_recurrence_kernel(backend, &recurrence, false, kernel, sizeof kernel);
@@ -55,6 +57,7 @@ int main(void) {
         for (int j = 0; j < V; j++) wrong += !(fabsf(o[t][j] - expected[t][j]) < 1e-5f);
     }
     dr_backend_free(backend, workspace);
+    dr_plan_destroy(plan);
     dr_backend_close(backend);
     printf(wrong ? "these are not the expected values\n" : "all as expected\n");
     return wrong != 0;

@@ -97,6 +97,10 @@ DR_API dr_status dr_plan_boundaries(const dr_plan *plan, const dr_call *call, in
 DR_API dr_status dr_plan_boundary(const dr_plan *plan, const dr_call *call, int64_t sequence, int64_t boundary,
                                   const dr_mutable_states *states);
 
+/* Bytes of a public struct, by its name ("dr_recurrence"); 0: there is none of that name. A caller in another language compares
+ * them with its own before the first call. */
+DR_API size_t dr_size_of(const char *type);
+
 /* What runs, stage by stage. A stage that another one does has that one's instance. */
 typedef enum {
     DR_STAGE_PREPARE,    /* decays, R W^T and the inverse of a chunk */

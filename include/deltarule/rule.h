@@ -249,6 +249,19 @@ DR_API const char *dr_lambda_name(dr_lambda_kind kind);
 DR_API dr_status dr_rule_read_text(const char *text, dr_rule *rule, dr_gates *gates);
 DR_API dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *gates);
 
+/* A rule as a handle, for callers that do not know the layout of dr_rule: from the name of a rule of the table, or from such an
+ * object in JSON, which begins with a brace. Its texts are its own; what a handle is passed to copies what it needs, and
+ * handles may be read by any number of threads. Errors as of dr_rule_find (DR_ERROR_ARGUMENT) and dr_rule_read_text;
+ * DR_ERROR_MEMORY. */
+DR_API dr_status dr_rule_create(const char *text, dr_rule **rule);
+DR_API void dr_rule_destroy(dr_rule *rule); /* NULL is allowed; of dr_rule_create only */
+
+/* What a handle is asked; NULL where there is none: a composition has no name, title and source. */
+DR_API const char *dr_rule_get_name(const dr_rule *rule);
+DR_API const char *dr_rule_get_title(const dr_rule *rule);
+DR_API const char *dr_rule_get_source(const dr_rule *rule);
+DR_API int dr_rule_get_repeat(const dr_rule *rule);
+
 /* Writes the JSON that reads back the same, at most size bytes with the closing zero. gates may be NULL. Returns the length it
  * needs, like snprintf, or -1 if the rule makes no sense or there is no memory. */
 DR_API int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size);
