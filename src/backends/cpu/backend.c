@@ -16,8 +16,13 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     char text[160];
     snprintf(text, sizeof text, "cpu: float32, OpenMP, threads: %d", backend->threads);
     line(context, text);
-    snprintf(text, sizeof text, "cpu features found: portable%s%s", state->features.avx2 ? ", avx2" : "",
-             state->features.avx512 ? ", avx512" : "");
+#if defined(__aarch64__)
+    const char *neon = ", neon";
+#else
+    const char *neon = "";
+#endif
+    snprintf(text, sizeof text, "cpu features found: portable%s%s%s", state->features.avx2 ? ", avx2" : "",
+             state->features.avx512 ? ", avx512" : "", neon);
     line(context, text);
     snprintf(text, sizeof text, "cpu kernels chosen: %s for matrix products, convolutions, norms, gates, losses, optimizer",
              backend->isa);
@@ -79,13 +84,26 @@ static const dr_operations operations = {
     .recurrence_path = dr_cpu_recurrence_path,
 };
 
+#if defined(__aarch64__)
+#define DR_ISA_NAMES "neon"
+#else
+#define DR_ISA_NAMES "avx2, avx512"
+#endif
+
 /* The kernels that the options name, or the best that the machine has. */
 static dr_status choose_kernels(const char *isa, dr_cpu_features features, const dr_cpu_kernels **kernels) {
     const struct {
         const dr_cpu_kernels *kernels;
         bool found;
     } known[] = {
-        {&dr_cpu_kernels_avx512, features.avx512}, {&dr_cpu_kernels_avx2, features.avx2}, {&dr_cpu_kernels_portable, true}};
+#if defined(__x86_64__)
+        {&dr_cpu_kernels_avx512, features.avx512},
+        {&dr_cpu_kernels_avx2, features.avx2},
+#elif defined(__aarch64__)
+        {&dr_cpu_kernels_neon, true},
+#endif
+        {&dr_cpu_kernels_portable, true}
+    };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (isa && strcmp(isa, known[i].kernels->name) != 0) continue;
         if (isa && !known[i].found)
@@ -95,7 +113,7 @@ static dr_status choose_kernels(const char *isa, dr_cpu_features features, const
         *kernels = known[i].kernels;
         return DR_OK;
     }
-    return dr_fail(DR_ERROR_ARGUMENT, "there is no instruction set \"%s\": it is one of portable, avx2, avx512", isa);
+    return dr_fail(DR_ERROR_ARGUMENT, "there is no instruction set \"%s\": it is one of portable, " DR_ISA_NAMES, isa);
 }
 
 dr_backend dr_cpu_imagine(const dr_backend_options *options) {

@@ -93,7 +93,12 @@ typedef struct {
                             float *d_logits);
 } dr_cpu_kernels;
 
-extern const dr_cpu_kernels dr_cpu_kernels_portable, dr_cpu_kernels_avx2, dr_cpu_kernels_avx512;
+extern const dr_cpu_kernels dr_cpu_kernels_portable;
+#if defined(__x86_64__)
+extern const dr_cpu_kernels dr_cpu_kernels_avx2, dr_cpu_kernels_avx512;
+#elif defined(__aarch64__)
+extern const dr_cpu_kernels dr_cpu_kernels_neon;
+#endif
 
 typedef struct {
     const dr_cpu_kernels *kernels;

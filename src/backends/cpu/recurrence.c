@@ -14,12 +14,20 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_portable, dr_cpu_recurrence_kernels_avx2,
-    dr_cpu_recurrence_kernels_avx512;
+extern const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_portable;
+#if defined(__x86_64__)
+extern const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_avx2, dr_cpu_recurrence_kernels_avx512;
+#elif defined(__aarch64__)
+extern const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_neon;
+#endif
 
 static const dr_cpu_recurrence_kernels *kernels_of(const dr_backend *backend) {
+#if defined(__x86_64__)
     if (!strcmp(backend->isa, "avx512")) return &dr_cpu_recurrence_kernels_avx512;
     if (!strcmp(backend->isa, "avx2")) return &dr_cpu_recurrence_kernels_avx2;
+#elif defined(__aarch64__)
+    if (!strcmp(backend->isa, "neon")) return &dr_cpu_recurrence_kernels_neon;
+#endif
     return &dr_cpu_recurrence_kernels_portable;
 }
 

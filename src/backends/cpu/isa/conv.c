@@ -124,7 +124,7 @@ INLINE void load_inputs(const float *const row[ROWS], int64_t width, const int t
 /* asks for a vector of each of the next tokens; beyond the end, where there may be none, that does nothing */
 INLINE void ask(const float *x, int64_t channels, const int tokens, int64_t i) {
 #pragma GCC unroll 4
-    for (int g = 0; g < tokens; g++) _mm_prefetch((const char *)(x + (tokens + g) * channels + i), _MM_HINT_T1);
+    for (int g = 0; g < tokens; g++) lanes_prefetch(x + (tokens + g) * channels + i);
 }
 
 /* y of some tokens, n channels from i on */

@@ -1,5 +1,5 @@
-/* A vector of LANES floats and the arithmetic on it: 16 on AVX-512, 8 on AVX2, 4 on plain x86-64. + - * / and unary - are
- * written as they are; the rest are functions here.
+/* A vector of LANES floats and the arithmetic on it: 16 on AVX-512, 8 on AVX2, 4 on plain x86-64 and elsewhere. + - * / and
+ * unary - are written as they are; the rest are functions here.
  *
  * Tails use the same operations as whole vectors: load_n fills the missing lanes with zero and store_n leaves the memory behind
  * them alone, so that a result never depends on where in a row it stands. The build turns contraction off (-ffp-contract=off):
@@ -10,7 +10,9 @@
 #ifndef DR_CPU_LANES_H
 #define DR_CPU_LANES_H
 
+#if defined(__SSE2__)
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 
@@ -193,6 +195,10 @@ static inline lanes lanes_of_int(lanes_int x) {
 #define lanes_int_left(x, bits)  _mm256_slli_epi32(x, bits)
 #define lanes_int_right(x, bits) _mm256_srai_epi32(x, bits)
 
+#elif !defined(__SSE2__)
+
+#include "backends/cpu/isa/lanes_vector.h"
+
 #else
 
 enum { LANES = 4 };
@@ -284,6 +290,9 @@ static inline lanes lanes_of_int(lanes_int x) {
 
 #endif
 
+/* asks for a line of memory that is read soon, into the second-level cache */
+#define lanes_prefetch(p) __builtin_prefetch((p), 0, 2)
+
 static inline lanes lanes_zero(void) {
     return lanes_set(0.0f);
 }
@@ -308,6 +317,9 @@ static inline lanes lanes_load_bf16(const uint16_t *p) {
     return lanes_of_bits(lanes_int_left(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 #elif defined(DR_ISA_avx2)
     return lanes_of_bits(lanes_int_left(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+#elif !defined(__SSE2__)
+    return lanes_of_bits((lanes_int){(int32_t)((uint32_t)p[0] << 16), (int32_t)((uint32_t)p[1] << 16),
+                                     (int32_t)((uint32_t)p[2] << 16), (int32_t)((uint32_t)p[3] << 16)});
 #else
     return lanes_of_bits(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p)));
 #endif
@@ -329,6 +341,8 @@ static inline void lanes_store_bf16(uint16_t *p, lanes x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
 #elif defined(DR_ISA_avx2)
     _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+#elif !defined(__SSE2__)
+    for (int i = 0; i < 4; i++) p[i] = (uint16_t)bits[i];
 #else
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi32(bits, bits));
 #endif
@@ -350,6 +364,9 @@ static inline void lanes_store_bf16_pairs(uint16_t *p, lanes even, lanes odd) {
     const lanes_int both = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 #elif defined(DR_ISA_avx2)
     const lanes_int both = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xaa);
+#elif !defined(__SSE2__)
+    const lanes_int upper = lanes_int_set(-0x10000);
+    const lanes_int both = (lanes_int_right(low, 16) & ~upper) | (high & upper);
 #else
     const lanes_int both = _mm_or_si128(_mm_srli_epi32(low, 16), _mm_and_si128(high, lanes_int_set(-0x10000)));
 #endif
@@ -357,6 +374,15 @@ static inline void lanes_store_bf16_pairs(uint16_t *p, lanes even, lanes odd) {
 }
 
 /* Sum and largest of the lanes, by halves: always the same order. A NaN among them may be lost by lanes_largest. */
+#if !defined(__SSE2__)
+static inline float lanes_sum(lanes x) {
+    return (x[0] + x[2]) + (x[1] + x[3]);
+}
+static inline float lanes_largest(lanes x) {
+    const float even = x[0] > x[2] ? x[0] : x[2], odd = x[1] > x[3] ? x[1] : x[3];
+    return even > odd ? even : odd;
+}
+#else
 static inline float lanes_sum(lanes x) {
 #if defined(DR_ISA_avx512)
     __m256 y = lanes_low_(x) + lanes_high_(x);
@@ -382,6 +408,7 @@ static inline float lanes_largest(lanes x) {
     z = _mm_max_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_shuffle_ps(z, z, 1)));
 }
+#endif
 
 #if defined(DR_ISA_avx512)
 

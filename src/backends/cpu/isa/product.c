@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) void tile(const int rows, int64_t s
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = lanes_zero();
     for (int64_t k = 0; k < steps; k++) {
-        if (k < next.lines) _mm_prefetch((const char *)(next.at + k / LINES * next.column + k % LINES * LINE), _MM_HINT_T1);
+        if (k < next.lines) lanes_prefetch(next.at + k / LINES * next.column + k % LINES * LINE);
         lanes b0 = lanes_load(b + k * COLUMNS), b1 = lanes_load(b + k * COLUMNS + LANES);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) void few_rows(const dr_cpu_product 
         int64_t k = k0;
         for (; k + LANES <= end; k += LANES) {
             lanes x[LANES];
-            for (int j = 0; j < LANES; j++, ahead += sizeof(lanes)) _mm_prefetch(ahead, _MM_HINT_T1);
+            for (int j = 0; j < LANES; j++, ahead += sizeof(lanes)) lanes_prefetch(ahead);
             load_turned(b + k, p->b_column, columns, LANES, x);
 #pragma GCC unroll 16
             for (int j = 0; j < LANES; j++)

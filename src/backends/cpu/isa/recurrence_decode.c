@@ -129,7 +129,7 @@ static const float *fade_of(const strip *s, bool fades, int64_t *fade_step) {
 INLINE void ask(const void *state, const bool bf16, int64_t at) {
     const int64_t item = bf16 ? sizeof(uint16_t) : sizeof(float);
     const char *from = (const char *)state + at * item + BAND;
-    for (int64_t i = 0; i < 2 * LANES * item; i += LINE) _mm_prefetch(from + i, _MM_HINT_T1);
+    for (int64_t i = 0; i < 2 * LANES * item; i += LINE) lanes_prefetch(from + i);
 }
 
 /* The sums over the channels before the strip's. */
@@ -184,7 +184,7 @@ INLINE void write_columns(const strip *s, pass at, const int vectors, const int 
     for (int i = 0; i < writers; i++) load_row_of(update + i * pitch, bf16, vectors, u[i]);
     for (int64_t d = s->end - 1; d >= s->begin; d--) {
         lanes w[GROUP], keep = lanes_set(fade[d * fade_step]);
-        for (int64_t i = 0; i < at.lines; i++, at.next += LINE) _mm_prefetch(at.next, _MM_HINT_T1);
+        for (int64_t i = 0; i < at.lines; i++, at.next += LINE) lanes_prefetch(at.next);
 #pragma GCC unroll 3
         for (int i = 0; i < writers; i++) w[i] = lanes_set(writer[i * key_pitch + d]);
 #pragma GCC unroll 16

@@ -21,7 +21,7 @@ static void load(const dr_cpu_plan *plan, const dr_inputs *inputs, dr_cpu_chunk 
     int64_t stride = input->heads * input->width, rows = rows_of(input, chunk);
     /* heads lie one behind the other, also from one sequence's token to the next */
     const float *ahead = from + plan->load_ahead * input->width;
-    for (int64_t d = 0; plan->load_ahead && d < input->taken; d += LINE) _mm_prefetch((const char *)(ahead + d), _MM_HINT_T1);
+    for (int64_t d = 0; plan->load_ahead && d < input->taken; d += LINE) lanes_prefetch(ahead + d);
     if (input->direct) {
         chunk->input[i] = (float *)from;
         chunk->pitch[i] = stride;

@@ -223,7 +223,7 @@ void dr_ahead_spread(dr_cpu_ahead *ahead, int64_t rows, int64_t columns) {
 void dr_ahead_fetch(dr_cpu_ahead *ahead) {
     for (int64_t i = 0; i < ahead->lines_a_tile && ahead->next < ahead->spans; i++) {
         dr_cpu_span *span = &ahead->span[ahead->next];
-        _mm_prefetch(span->at + ahead->byte, _MM_HINT_T1);
+        lanes_prefetch(span->at + ahead->byte);
         ahead->byte += LINE;
         if (ahead->byte < span->bytes) continue;
         ahead->byte = 0;
