@@ -163,6 +163,17 @@ cuda() {
         cmake --build --preset cuda --target deltarule cuda_tests cuda_emulated &&
         ctest --test-dir build/cuda --no-tests=error -j "$jobs" --output-on-failure -R '^cuda_emulated'
 }
+# aarch64 [ctest flags...]: cross-compiled, and its tests under qemu-user.
+aarch64() {
+    cmake --preset aarch64 && cmake --build --preset aarch64 &&
+        ctest --preset aarch64 -j "$jobs" "$@"
+}
+# The command alone: every engine on some recorded recurrences.
+aarch64_verify() {
+    cmake --preset aarch64 && cmake --build --preset aarch64 --target deltarule &&
+        qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/deltarule verify --backend cpu --threads 1 \
+            tests/vectors/{gdn__T1,kda__alpha0,eda__gva_packed,pgdn__gva_packed,act_l2norm__T9}.safetensors
+}
 cuda_checks() {
     local nvcc
     nvcc=$(command -v nvcc || ls "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" 2>/dev/null)
