@@ -4,18 +4,36 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The second byte of a character has a range of its own behind E0, ED, F0 and F4; all other followers are 80 to BF. */
+int dr_utf8_step(const char *text, size_t left) {
+    const uint8_t *t = (const uint8_t *)text;
+    uint8_t first = t[0], least = 0x80, most = 0xbf;
+    int length;
+    if (first < 0x80) return 1;
+    if (first < 0xc2 || first > 0xf4) return -1;
+    if (first < 0xe0) {
+        length = 2;
+    } else if (first < 0xf0) {
+        length = 3;
+        if (first == 0xe0) least = 0xa0;
+        if (first == 0xed) most = 0x9f;
+    } else {
+        length = 4;
+        if (first == 0xf0) least = 0x90;
+        if (first == 0xf4) most = 0x8f;
+    }
+    for (int i = 1; i < length; i++) {
+        if ((size_t)i >= left || t[i] < least || t[i] > most) return -i;
+        least = 0x80;
+        most = 0xbf;
+    }
+    return length;
+}
+
 /* Bytes of the character at text, 0 if none that is valid begins there. */
 static int64_t character(const uint8_t *text, int64_t bytes) {
-    uint8_t first = text[0];
-    if (first < 0x80) return 1;
-    int more = first >= 0xc2 && first <= 0xdf ? 1 : (first & 0xf0) == 0xe0 ? 2 : first >= 0xf0 && first <= 0xf4 ? 3 : 0;
-    if (more == 0 || more >= bytes) return 0;
-    for (int k = 1; k <= more; k++)
-        if ((text[k] & 0xc0) != 0x80) return 0;
-    uint8_t second = text[1];
-    if ((first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90)) return 0; /* overlong */
-    if ((first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f)) return 0; /* surrogate, above U+10FFFF */
-    return more + 1;
+    int step = dr_utf8_step((const char *)text, (size_t)bytes);
+    return step > 0 ? step : 0;
 }
 
 int64_t dr_utf8_valid(const uint8_t *text, int64_t bytes) {
