@@ -83,7 +83,8 @@ bool dr_is_chinese(uint32_t c) {
 
 bool dr_is_control(uint32_t c) {
     if (c == '\t' || c == '\n' || c == '\r') return false;
-    return category(c)[0] == 'C';
+    const char *name = category(c);
+    return name[0] == 'C' && name[1] != 'n';
 }
 
 bool dr_is_inert(uint32_t c) {

@@ -53,7 +53,7 @@ bool dr_is_punctuation(uint32_t character); /* ASCII punctuation and P */
 bool dr_is_accent(uint32_t character);      /* M */
 bool dr_is_nonspacing(uint32_t character);  /* Mn */
 bool dr_is_chinese(uint32_t character);     /* BERT's ideographs */
-bool dr_is_control(uint32_t character);     /* BERT's: Cc, Cf, Cn, Co, without tab, line feed and carriage return */
+bool dr_is_control(uint32_t character);     /* BERT's: Cc, Cf, Co, without tab, line feed and carriage return */
 
 /* Whether normal forms leave the character as it is and nothing moves past it or composes with it. */
 bool dr_is_inert(uint32_t character);
