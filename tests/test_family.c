@@ -182,8 +182,8 @@ static void test_any_family_with_any_axes(void **state) {
                                        ", 'scan': 'diagonal', 'query': 'ridge'",
                                        ", 'scan': 'gram', 'query': 'exact'",
                                        ", 'query': 'corrected'",
-                                       ", 'scan': 'diagonal', 'rows': [{'read': 'key', 'write': 'preconditioned', 'gain': "
-                                       "'beta', 'value': 'gain_v'}]",
+                                       (", 'scan': 'diagonal', 'rows': [{'read': 'key', 'write': 'preconditioned', "
+                                        "'gain': 'beta', 'value': 'gain_v'}]"),
                                        ", 'rows': [{'read': 'feedback', 'undecayed': true, 'gain': 'beta', 'value': 'gain_v'}]",
                                        ", 'rows': [{'read': 'gated_key', 'value': 'gated_v'}]"};
     static const int32_t ids[] = {1, 2, 3, 4}, labels[] = {2, 3, 4, 5};

@@ -1,4 +1,4 @@
-/* Training: settings, and runs that stop, resume, fail and end. The runs are tiny; what they must show is
+/* Training: runs that stop, resume, fail and end. The runs are tiny; what they must show is
  * exact, so their size does not matter. */
 #include "allocation.h"
 #include "formats/json.h"
@@ -17,8 +17,6 @@ int __wrap_fsync(int descriptor) {
     return fcntl(descriptor, F_GETFD) < 0 ? -1 : 0;
 }
 
-/* ---- settings ---- */
-
 static dr_train_options *new_options(void) {
     dr_train_options *options;
     assert_int_equal(dr_train_options_create(&options), DR_OK);
@@ -29,124 +27,7 @@ static void set(dr_train_options *options, const char *name, const char *value) 
     if (dr_train_options_set(options, name, value) != DR_OK) fail_msg("%s", dr_last_error());
 }
 
-static void assert_set_fails(const char *name, const char *value, const char *part) {
-    dr_train_options *options = new_options();
-    char before[64];
-    snprintf(before, sizeof before, "%s", dr_train_options_get(options, name) ? dr_train_options_get(options, name) : "");
-    assert_int_equal(dr_train_options_set(options, name, value), DR_ERROR_ARGUMENT);
-    if (!strstr(dr_last_error(), part)) fail_msg("\"%s\" lacks \"%s\"", dr_last_error(), part);
-    if (*before) assert_string_equal(dr_train_options_get(options, name), before);
-    dr_train_options_destroy(options);
-}
-
-/* Every row: a default that it takes itself, and values of a wrong type or range that it refuses by name. */
-static void test_every_setting_is_checked(void **state) {
-    (void)state;
-    const dr_setting *settings;
-    int count = dr_train_settings(&settings);
-    assert_int_equal(count, DR_SETTINGS);
-    for (int i = 0; i < count; i++) {
-        const dr_setting *setting = &settings[i];
-        dr_train_options *options = new_options();
-        static const char *const tasks[] = {"lm", "mqar"};
-        for (int task = 0; task < 2; task++) {
-            char fallback[64];
-            set(options, "task", tasks[task]);
-            snprintf(fallback, sizeof fallback, "%s", dr_train_options_get(options, setting->name));
-            if (i != DR_SET_TASK) set(options, setting->name, fallback);
-        }
-        dr_train_options_destroy(options);
-        char beyond[64];
-        assert_true(setting->help && *setting->help && setting->group && *setting->group);
-        switch (setting->type) {
-        case DR_SETTING_INTEGER:
-            assert_set_fails(setting->name, "1.5", setting->name);
-            /* fall through */
-        case DR_SETTING_REAL:
-            assert_set_fails(setting->name, "", setting->name);
-            assert_set_fails(setting->name, "many", setting->name);
-            assert_set_fails(setting->name, "nan", setting->name);
-            snprintf(beyond, sizeof beyond, "%.0f", setting->most + 1 + fabs(setting->most));
-            assert_set_fails(setting->name, beyond, setting->name);
-            snprintf(beyond, sizeof beyond, "%.0f", setting->least - 1 - fabs(setting->least));
-            assert_set_fails(setting->name, beyond, setting->name);
-            break;
-        case DR_SETTING_BOOLEAN:
-            assert_set_fails(setting->name, "yes", "true or false");
-            break;
-        case DR_SETTING_TEXT:
-            if (setting->choices) assert_set_fails(setting->name, "neither", setting->choices);
-            break;
-        }
-    }
-    assert_set_fails("corpus", "text-\xff\n", "corpus is \"text-\\xff\\x0a\", which is not UTF-8");
-    assert_set_fails("rule", "gdm", "did you mean");
-    assert_set_fails("learning_rat", "1", "did you mean \"learning_rate\"?");
-    assert_set_fails("colour_of_the_sky", "blue", "--help");
-    dr_train_options *options = new_options();
-    assert_null(dr_train_options_get(options, "colour_of_the_sky"));
-    dr_train_options_destroy(options);
-}
-
-static void test_defaults_follow_the_task(void **state) {
-    (void)state;
-    dr_train_options *options = new_options();
-    assert_string_equal(dr_train_options_get(options, "task"), "lm");
-    assert_string_equal(dr_train_options_get(options, "seq_len"), "256");
-    set(options, "task", "mqar");
-    assert_string_equal(dr_train_options_get(options, "seq_len"), "64");
-    assert_string_equal(dr_train_options_get(options, "hidden"), "64");
-    set(options, "seq_len", "128");
-    set(options, "task", "lm");
-    assert_string_equal(dr_train_options_get(options, "seq_len"), "128");
-    dr_train_options_destroy(options);
-}
-
-static dr_status read_json(dr_train_options *options, const char *text) {
-    return dr_train_options_read(options, scratch_write("config-file.json", text, strlen(text)));
-}
-
-static void test_configuration_files(void **state) {
-    (void)state;
-    dr_train_options *options = new_options();
-    assert_int_equal(read_json(options,
-                               "{\"task\": \"mqar\", \"learning_rate\": 0.002, \"steps\": 7, \"tied\": false, \"clip\": 2,"
-                               " \"conv_size\": \"auto\", \"lower_bound\": -5.5}"),
-                     DR_OK);
-    assert_string_equal(dr_train_options_get(options, "task"), "mqar");
-    assert_true(dr_setting_real(options, DR_SET_LEARNING_RATE) == 0.002);
-    assert_true(dr_setting_real(options, DR_SET_CLIP) == 2);
-    assert_int_equal(dr_setting_integer(options, DR_SET_STEPS), 7);
-    assert_false(dr_setting_boolean(options, DR_SET_TIED));
-    assert_true(dr_setting_is_auto(options, DR_SET_CONV_SIZE));
-    static const struct {
-        const char *text;
-        dr_status status;
-        const char *part;
-    } bad[] = {{"{\"stepps\": 7}", DR_ERROR_ARGUMENT, "did you mean \"steps\"?"},
-               {"{\"steps\": \"7\"}", DR_ERROR_ARGUMENT, "steps must be a whole number, not the string \"7\""},
-               {"{\"steps\": 7.5}", DR_ERROR_ARGUMENT, "steps must be a whole number"},
-               {"{\"steps\": -3}", DR_ERROR_ARGUMENT, "steps is \"-3\""},
-               {"{\"learning_rate\": true}", DR_ERROR_ARGUMENT, "learning_rate must be a number, not true"},
-               {"{\"tied\": 1}", DR_ERROR_ARGUMENT, "tied must be true or false"},
-               {"{\"rule\": [1]}", DR_ERROR_ARGUMENT, "rule must be a string, not an array"},
-               {"{\"rule\": \"gnd\"}", DR_ERROR_ARGUMENT, "gnd"},
-               {"{\"heads\": \"auto\"}", DR_ERROR_ARGUMENT, "heads must be a whole number"},
-               {"{\"steps\": 1, \"steps\": 2}", DR_ERROR_FORMAT, "config-file.json"},
-               {"{\"steps\": 7", DR_ERROR_FORMAT, "config-file.json"},
-               {"[]", DR_ERROR_FORMAT, "config-file.json"}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(read_json(options, bad[i].text), bad[i].status);
-        if (!strstr(dr_last_error(), bad[i].part)) fail_msg("\"%s\" lacks \"%s\"", dr_last_error(), bad[i].part);
-        assert_non_null(strstr(dr_last_error(), "config-file.json"));
-    }
-    assert_int_equal(dr_train_options_read(options, scratch_path("no-such.json")), DR_ERROR_IO);
-    dr_train_options_destroy(options);
-}
-
 static dr_backend *reference, *cpu;
-
-/* ---- runs ---- */
 
 enum { STEPS = 12 };
 
@@ -713,9 +594,6 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_setting_is_checked),
-        cmocka_unit_test(test_defaults_follow_the_task),
-        cmocka_unit_test(test_configuration_files),
         cmocka_unit_test(test_resumed_runs_are_the_same),
         cmocka_unit_test(test_killed_runs_are_the_same),
         cmocka_unit_test(test_runs_of_earlier_versions_go_on),

@@ -403,7 +403,8 @@ static dr_status dr_launch_carry_groups(const dr_scan_call &scan, float *local, 
 }
 
 template <typename T, bool back, bool keeps>
-static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage, dr_cuda_stream stream) {
+static dr_status dr_launch_carry(const dr_scan_call &scan, float *local, float *between, float *passage,
+                                 dr_cuda_stream stream) {
     if (dr_group_scan_groups(scan.plan) == 2)
         return dr_launch_carry_groups<T, 2, back, keeps>(scan, local, between, passage, stream);
     return dr_launch_carry_groups<T, 1, back, keeps>(scan, local, between, passage, stream);

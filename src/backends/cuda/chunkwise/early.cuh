@@ -7,11 +7,11 @@
  *     sigma^2 = larger root of s^2 - (2 - 2 p + n) s + (1 - p)^2      p = c w . r      n = c^2 |w|^2 |r|^2
  *
  * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to what the
- * recurrence takes as forgotten (plan.forgotten). Where w = B r of the diagonal scan, B lies between a and b, and p = c b |r|^2, n = p^2 (a + b)^2 / (4 a b)
- * give the most that sigma can be; A has to be forgotten, too. If one part of a head would need more chunks than
- * plan.early.most, all of its parts are joined by what they do to a state, beside the kernel that makes other heads' parts;
- * where a sequence is not cut else, or the diagonal scan is made, this is so of all its heads. So it depends on the data, and
- * on nothing else. */
+ * recurrence takes as forgotten (plan.forgotten). Where w = B r of the diagonal scan, B lies between a and b, and p = c b
+ * |r|^2, n = p^2 (a + b)^2 / (4 a b) give the most that sigma can be; A has to be forgotten, too. If one part of a head would
+ * need more chunks than plan.early.most, all of its parts are joined by what they do to a state, beside the kernel that makes
+ * other heads' parts; where a sequence is not cut else, or the diagonal scan is made, this is so of all its heads. So it
+ * depends on the data, and on nothing else. */
 #ifndef DR_CUDA_EARLY_CUH
 #define DR_CUDA_EARLY_CUH
 

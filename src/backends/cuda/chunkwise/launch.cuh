@@ -63,7 +63,8 @@ static dr_prepare_call dr_prepare_call_of(const dr_cuda_chunk_plan &plan, const 
 }
 
 template <typename T>
-static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream) {
+static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,
+                                   dr_cuda_stream stream) {
     const dr_prepare_form form = sizeof(T) == 2 ? dr_prepare_form_of(*plan) : DR_PREPARE_ANY;
     const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, form);
     const bool beside = tensors->made != NULL;
@@ -226,11 +227,11 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
 
 #define DR_CHUNKWISE_KERNELS(T, suffix)                                                                                        \
     dr_status dr_cuda_chunk_prepare_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,             \
-                                             dr_cuda_stream stream) {                                                            \
+                                             dr_cuda_stream stream) {                                                          \
         return dr_launch_prepare<T>(plan, tensors, stream);                                                                    \
     }                                                                                                                          \
     dr_status dr_cuda_chunk_scan_##suffix(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,                \
-                                          const float *initial, void *o, float *final, void *saved, dr_cuda_stream stream) {     \
+                                          const float *initial, void *o, float *final, void *saved, dr_cuda_stream stream) {   \
         return dr_launch_scan<T>(plan, tensors, initial, o, final, saved, stream);                                             \
     }
 
