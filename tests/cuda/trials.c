@@ -28,9 +28,8 @@ static bool engine_is_near(gpu *g, const problem *p, const standard *s, dr_path 
     dr_recurrence_kernel(g->cuda[0], &recurrence, false, kernel, sizeof kernel);
     result got = {0}, again = {0};
     bool holds = problem_run(g->cuda[0], p, path, chunk, true, &got, what) &&
-                 results_near(kernel, p, &got, s, true, path == DR_PATH_CHUNKWISE ? least_size_chunkwise : least_size,
-                              &g->worst[0], what) &&
-                 dead_decays(kernel, p, &got, what) && problem_run(g->cuda[0], p, path, chunk, true, &again, what) &&
+                 results_near(kernel, p, &got, s, true, path, &g->worst[0], what) && dead_decays(kernel, p, &got, what) &&
+                 problem_run(g->cuda[0], p, path, chunk, true, &again, what) &&
                  results_same("the same call again", p, &got, &again, what);
     result_free(&got), result_free(&again);
     g->checks += 2;
@@ -41,7 +40,7 @@ static bool decode_is_near(gpu *g, const problem *p, const standard *s, fault *w
     if (!equally_long(&p->recurrence.layout)) return true;
     result got = {0};
     bool holds = problem_decode(g->cuda[0], p, &got, what) &&
-                 results_near("cuda decode", p, &got, s, false, least_size, &g->worst[0], what);
+                 results_near("cuda decode", p, &got, s, false, DR_PATH_RECURRENT, &g->worst[0], what);
     result_free(&got);
     g->checks++;
     return holds;
