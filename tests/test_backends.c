@@ -1,5 +1,7 @@
 /* Opening backends by name, what they tell of themselves, and their memory, for each backend of the build. */
 #include "allocation.h"
+#include "nn/model.h"
+#include "ops/operations.h"
 
 #include <deltarule/backend.h>
 
@@ -109,6 +111,56 @@ static void test_descriptions(void **state) {
     }
 }
 
+/* A backend of float32 that stores vectors as bf16: what each kind takes, and what a recurrence reads. */
+static void test_kinds(void **state) {
+    (void)state;
+    const dr_operations single = {.name = "single", .dtype = DR_F32}, twice = {.name = "twice", .dtype = DR_F64};
+    const dr_backend narrow = {.ops = &single, .storage = DR_BF16}, wide = {.ops = &single, .storage = DR_F32},
+                     reference = {.ops = &twice};
+    const int64_t many = INT64_C(1) << 40;
+    assert_int_equal(dr_kind_dtype(&narrow, DR_VECTOR), DR_BF16);
+    assert_int_equal(dr_kind_dtype(&narrow, DR_NUMBER), DR_F32);
+    assert_int_equal(dr_kind_bytes(&narrow, DR_VECTOR, 7), 14);
+    assert_int_equal(dr_kind_bytes(&narrow, DR_NUMBER, 7), 28);
+    assert_int_equal(dr_kind_bytes(&wide, DR_VECTOR, 7), 28);
+    assert_int_equal(dr_kind_bytes(&reference, DR_VECTOR, 7), 56);
+    assert_int_equal(dr_kind_bytes(&reference, DR_NUMBER, 7), 56);
+    assert_int_equal(dr_kind_bytes(&narrow, DR_NUMBER, many), (size_t)many * 4);
+    for (int i = 0; i < DR_INPUTS; i++)
+        assert_int_equal(dr_recurrence_input_dtype(&narrow, (dr_input)i),
+                         dr_input_kind((dr_input)i) == DR_VECTOR ? DR_BF16 : DR_F32);
+    assert_int_equal(dr_input_kind(DR_INPUT_QUERY), DR_VECTOR);
+    assert_int_equal(dr_input_kind(DR_INPUT_LOG_DECAY), DR_NUMBER);
+    assert_int_equal(dr_recurrence_output_dtype(&narrow), DR_BF16);
+}
+
+/* Both backends have all operations of a network; a model is refused on a backend that lacks one, by that one's name. */
+static void test_support(void **state) {
+    (void)state;
+    for (int i = 0; i < NAMES; i++) {
+        dr_backend *backend = NULL;
+        dr_model *model = NULL;
+        assert_int_equal(dr_backend_open(names[i], NULL, &backend), DR_OK);
+        for (int o = DR_OPERATION_LINEAR; o <= DR_OPERATION_ADAMW; o++) {
+            assert_true(dr_supports(backend, (dr_operation)o));
+            assert_non_null(dr_operation_name((dr_operation)o));
+        }
+        assert_false(dr_supports(backend, DR_OPERATION_TIME_RUNS));
+        dr_operations lacking = *backend->ops;
+        lacking.grouped_linear_backward = NULL;
+        dr_backend partial = *backend;
+        partial.ops = &lacking;
+        assert_false(dr_supports(&partial, DR_OPERATION_GROUPED_LINEAR));
+        dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+        config.vocabulary = config.hidden = 8;
+        config.layers = config.heads = 1;
+        assert_int_equal(dr_model_create(&partial, &config, 1, &model), DR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(dr_last_error(), "grouped_linear"));
+        assert_null(model);
+        dr_backend_close(backend);
+    }
+}
+
 static dr_status open_and_allocate(void *context) {
     dr_backend *backend = NULL;
     void *memory = NULL;
@@ -130,6 +182,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_opening), cmocka_unit_test(test_options),      cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_memory),  cmocka_unit_test(test_descriptions), cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_kinds),   cmocka_unit_test(test_support),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

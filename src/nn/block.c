@@ -4,7 +4,7 @@
 #include "base/error.h"
 
 static size_t bytes_of(const dr_layer *layer, int64_t columns) {
-    return dr_layer_bytes(layer, layer->layout.rows * columns);
+    return dr_kind_bytes(layer->backend, DR_VECTOR, layer->layout.rows * columns);
 }
 
 static int64_t width(const dr_layer *layer) {

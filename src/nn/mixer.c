@@ -143,8 +143,7 @@ static dr_status make_constant_decay(dr_backend *backend, dr_mixer *mixer) {
     DR_TRY(dr_allocate((size_t)heads * sizeof(double), "constant decays", &host));
     double *decay = host;
     for (int64_t h = 0; h < heads; h++) decay[h] = log1p(-exp2((double)(-5 - h)));
-    dr_status status =
-        backend->ops->allocate(backend, (size_t)heads * dr_dtype_size(backend->ops->dtype), &mixer->constant_decay);
+    dr_status status = backend->ops->allocate(backend, dr_kind_bytes(backend, DR_NUMBER, heads), &mixer->constant_decay);
     if (status == DR_OK) status = backend->ops->upload(backend, mixer->constant_decay, decay, DR_F64, heads);
     dr_release(host);
     return status;
@@ -225,7 +224,7 @@ static dr_status add_ridge(dr_backend *backend, dr_mixer *mixer) {
     void *host = NULL;
     DR_TRY(dr_allocate((size_t)count * sizeof(double), "the least ridge", &host));
     for (int64_t i = 0; i < count; i++) ((double *)host)[i] = floor;
-    dr_status status = backend->ops->allocate(backend, (size_t)count * dr_dtype_size(backend->ops->dtype), &mixer->ridge_floor);
+    dr_status status = backend->ops->allocate(backend, dr_kind_bytes(backend, DR_NUMBER, count), &mixer->ridge_floor);
     if (status == DR_OK) status = backend->ops->upload(backend, mixer->ridge_floor, host, DR_F64, count);
     dr_release(host);
     return status;
@@ -292,18 +291,18 @@ void dr_mixer_destroy(dr_backend *backend, dr_mixer *mixer) {
 
 /* ---- one layer at work ---------------------------------------------------------------------------------------------- */
 
-size_t dr_layer_bytes(const dr_layer *layer, int64_t count) {
-    return (size_t)count * dr_dtype_size(layer->backend->ops->dtype);
+dr_kind dr_stream_kind(const dr_stream *stream) {
+    return stream->input == DR_INPUTS ? DR_VECTOR : dr_input_kind(stream->input);
 }
 
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role) {
     if (role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
-    return layer->parameters + dr_layer_bytes(layer, layer->mixer->slot[role].offset);
+    return layer->parameters + dr_kind_bytes(layer->backend, DR_NUMBER, layer->mixer->slot[role].offset);
 }
 
 void *dr_layer_gradient(const dr_layer *layer, dr_role role) {
     if (!layer->gradients || role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
-    return layer->gradients + dr_layer_bytes(layer, layer->mixer->slot[role].offset);
+    return layer->gradients + dr_kind_bytes(layer->backend, DR_NUMBER, layer->mixer->slot[role].offset);
 }
 
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream) {

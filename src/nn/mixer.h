@@ -28,6 +28,9 @@ typedef struct {
     bool unit, rotated;
 } dr_stream;
 
+/* Of a stream's output and its gradient; its projection is a vector always. */
+dr_kind dr_stream_kind(const dr_stream *stream);
+
 typedef struct {
     dr_layer_family family;
     dr_rule rule; /* as the engine runs it: the query's correction is made before the norm, by the mixer */
@@ -69,7 +72,6 @@ typedef struct {
 /* A role's parameter, gradient; NULL if there is none. */
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
-size_t dr_layer_bytes(const dr_layer *layer, int64_t count); /* of so many elements */
 dr_recurrence dr_layer_recurrence(const dr_layer *layer);
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream); /* with rows */
 

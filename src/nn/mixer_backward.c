@@ -13,29 +13,32 @@ static int64_t larger(int64_t a, int64_t b) {
 static void place_backward(const dr_layer *layer, dr_arena *arena, dr_mixer_scratch *scratch) {
     const dr_mixer *mixer = layer->mixer;
     int64_t rows = layer->layout.rows, widest = 0, widest_hidden = 0;
-    size_t keys = dr_layer_bytes(layer, rows * mixer->heads * mixer->key_size);
-    size_t values = dr_layer_bytes(layer, rows * mixer->value_heads * mixer->value_size);
+    size_t keys = dr_kind_bytes(layer->backend, DR_VECTOR, rows * mixer->heads * mixer->key_size);
+    size_t values = dr_kind_bytes(layer->backend, DR_VECTOR, rows * mixer->value_heads * mixer->value_size);
     for (int i = 0; i < mixer->streams; i++) {
         const dr_stream *stream = &mixer->stream[i];
-        scratch->d_out[i] = dr_arena_take(arena, dr_layer_bytes(layer, rows * stream->heads * stream->dim));
+        scratch->d_out[i] =
+            dr_arena_take(arena, dr_kind_bytes(layer->backend, dr_stream_kind(stream), rows * stream->heads * stream->dim));
         if (stream->map == DR_MAP_CONV) widest = larger(widest, stream->heads * stream->dim);
         if (stream->down != DR_ROLES) widest_hidden = larger(widest_hidden, stream->rank);
     }
     if (mixer->corrected) widest = larger(widest, mixer->heads * mixer->key_size);
-    scratch->d_raw = dr_arena_take(arena, dr_layer_bytes(layer, rows * widest));
-    scratch->d_hidden = dr_arena_take(arena, dr_layer_bytes(layer, rows * widest_hidden));
+    scratch->d_raw = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_VECTOR, rows * widest));
+    scratch->d_hidden = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_VECTOR, rows * widest_hidden));
     scratch->d_y = dr_arena_take(arena, values);
     scratch->d_o = dr_arena_take(arena, values);
     if (mixer->family.stepped) {
-        scratch->d_step = dr_arena_take(arena, dr_layer_bytes(layer, rows * mixer->value_heads));
+        scratch->d_step = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, rows * mixer->value_heads));
         scratch->d_stepped = dr_arena_take(arena, values);
     }
     if (mixer->feedback) {
         scratch->d_erasing = dr_arena_take(arena, keys);
-        scratch->d_factor = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads));
+        scratch->d_factor = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads));
     }
-    if (mixer->slot[DR_ROLE_SCAN_CENTRE].count) scratch->d_centre = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads));
-    if (mixer->ridge_floor) scratch->d_ridge = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads * mixer->key_size));
+    if (mixer->slot[DR_ROLE_SCAN_CENTRE].count)
+        scratch->d_centre = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads));
+    if (mixer->ridge_floor)
+        scratch->d_ridge = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads * mixer->key_size));
 }
 
 void dr_mixer_place_scratch(const dr_layer *layer, const dr_recurrence_memory *engine, bool backward, dr_arena *arena,
@@ -44,7 +47,8 @@ void dr_mixer_place_scratch(const dr_layer *layer, const dr_recurrence_memory *e
     size_t work = layer->decode ? engine->decode : engine->forward;
     if (backward && engine->backward > work) work = engine->backward;
     *scratch = (dr_mixer_scratch){0};
-    scratch->y = dr_arena_take(arena, dr_layer_bytes(layer, layer->layout.rows * mixer->value_heads * mixer->value_size));
+    scratch->y = dr_arena_take(
+        arena, dr_kind_bytes(layer->backend, DR_VECTOR, layer->layout.rows * mixer->value_heads * mixer->value_size));
     scratch->workspace = dr_arena_take(arena, work);
     if (backward) place_backward(layer, arena, scratch);
 }
@@ -126,7 +130,7 @@ static dr_status couple_backward(const dr_layer *layer, const dr_mixer_memory *m
     }
     if (mixer->corrected) {
         void *d_correction = scratch->d_raw;
-        ops->zero(layer->backend, d_correction, dr_layer_bytes(layer, rows * heads * dim));
+        ops->zero(layer->backend, d_correction, dr_kind_bytes(layer->backend, DR_VECTOR, rows * heads * dim));
         DR_TRY(ops->add(layer->backend, rows * heads * dim, -1, scratch->d_out[mixer->of[DR_INPUT_QUERY]], d_correction));
         DR_TRY(ops->scale_heads_backward(layer->backend, rows, heads, dim, true, dr_layer_parameter(layer, DR_ROLE_CORRECTION),
                                          mixer->feedback ? memory->feedback : memory->mapped[key], d_correction,
@@ -134,7 +138,7 @@ static dr_status couple_backward(const dr_layer *layer, const dr_mixer_memory *m
                                          mixer->feedback ? scratch->d_erasing : scratch->d_out[key], true));
     }
     if (!mixer->feedback) return DR_OK;
-    ops->zero(layer->backend, scratch->d_factor, dr_layer_bytes(layer, heads));
+    ops->zero(layer->backend, scratch->d_factor, dr_kind_bytes(layer->backend, DR_NUMBER, heads));
     DR_TRY(ops->scale_heads_backward(layer->backend, rows, heads, dim, true, memory->feedback_factor, memory->mapped[key],
                                      scratch->d_erasing, scratch->d_factor, scratch->d_out[key], true));
     dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = 1, .heads = heads, .dim = 1, .multiplier = 1};

@@ -15,9 +15,12 @@
 static void place_stream(const dr_layer *layer, int index, bool keep, dr_arena *arena, dr_mixer_memory *memory) {
     const dr_stream *stream = &layer->mixer->stream[index];
     int64_t rows = layer->layout.rows;
-    size_t bytes = dr_layer_bytes(layer, rows * stream->heads * stream->dim);
-    memory->hidden[index] = stream->down == DR_ROLES ? NULL : dr_arena_take(arena, dr_layer_bytes(layer, rows * stream->rank));
-    memory->raw[index] = dr_arena_take(arena, bytes);
+    int64_t count = rows * stream->heads * stream->dim;
+    size_t vectors = dr_kind_bytes(layer->backend, DR_VECTOR, count),
+           bytes = dr_kind_bytes(layer->backend, dr_stream_kind(stream), count);
+    memory->hidden[index] =
+        stream->down == DR_ROLES ? NULL : dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_VECTOR, rows * stream->rank));
+    memory->raw[index] = dr_arena_take(arena, vectors);
     memory->mapped[index] = stream->map == DR_MAP_NONE ? memory->raw[index] : dr_arena_take(arena, bytes);
     memory->out[index] = stream->unit && keep ? dr_arena_take(arena, bytes) : memory->mapped[index];
 }
@@ -26,22 +29,24 @@ void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, b
                     dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     int64_t rows = layer->layout.rows;
-    size_t keys = dr_layer_bytes(layer, rows * mixer->heads * mixer->key_size);
-    size_t values = dr_layer_bytes(layer, rows * mixer->value_heads * mixer->value_size);
+    size_t keys = dr_kind_bytes(layer->backend, DR_VECTOR, rows * mixer->heads * mixer->key_size);
+    size_t values = dr_kind_bytes(layer->backend, DR_VECTOR, rows * mixer->value_heads * mixer->value_size);
     *memory = (dr_mixer_memory){0};
     for (int i = 0; i < mixer->streams; i++) place_stream(layer, i, keep, arena, memory);
     if (mixer->family.stepped) {
-        memory->step = dr_arena_take(arena, dr_layer_bytes(layer, rows * mixer->value_heads));
+        memory->step = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, rows * mixer->value_heads));
         memory->stepped = dr_arena_take(arena, values);
     }
     if (mixer->feedback) {
-        memory->feedback_factor = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads));
+        memory->feedback_factor = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads));
         memory->feedback = dr_arena_take(arena, keys);
         memory->erasing = mixer->family.unit == DR_UNIT_BOTH ? dr_arena_take(arena, keys) : memory->feedback;
     }
     if (mixer->corrected) memory->correction = dr_arena_take(arena, keys);
-    if (mixer->ridge_floor) memory->ridge = dr_arena_take(arena, dr_layer_bytes(layer, mixer->heads * mixer->key_size));
-    if (mixer->fixed_lambda >= 0) memory->fixed_lambda = dr_arena_take(arena, dr_layer_bytes(layer, rows * mixer->value_heads));
+    if (mixer->ridge_floor)
+        memory->ridge = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads * mixer->key_size));
+    if (mixer->fixed_lambda >= 0)
+        memory->fixed_lambda = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, rows * mixer->value_heads));
     memory->o = dr_arena_take(arena, values);
     if (keep) memory->saved = dr_arena_take(arena, engine->saved);
 }
@@ -152,7 +157,7 @@ static dr_status fix_lambda(const dr_layer *layer, const dr_mixer_memory *memory
     const dr_mixer *mixer = layer->mixer;
     int64_t count = layer->layout.rows * mixer->value_heads;
     dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = count, .heads = 1, .dim = 1, .multiplier = 2 * mixer->fixed_lambda};
-    layer->backend->ops->zero(layer->backend, memory->fixed_lambda, dr_layer_bytes(layer, count));
+    layer->backend->ops->zero(layer->backend, memory->fixed_lambda, dr_kind_bytes(layer->backend, DR_NUMBER, count));
     return layer->backend->ops->gate_forward(layer->backend, &gate, memory->fixed_lambda, NULL, NULL, memory->fixed_lambda);
 }
 

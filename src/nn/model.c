@@ -72,13 +72,22 @@ static dr_status check_block(const dr_model_config *config, int64_t layer) {
                    "a model of %g parameters: at most 2^40 are possible; make layers, hidden or vocabulary smaller", elements);
 }
 
+/* A model may need any operation of a network, whatever its rule. */
+static dr_status check_backend(const dr_backend *backend) {
+    for (int i = DR_OPERATION_LINEAR; i <= DR_OPERATION_ADAMW; i++)
+        if (!dr_supports(backend, (dr_operation)i))
+            return dr_fail(
+                DR_ERROR_UNSUPPORTED,
+                "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
+                "or reference",
+                backend->ops->name, dr_operation_name((dr_operation)i));
+    return DR_OK;
+}
+
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
     void *memory = NULL;
     dr_status status = DR_OK;
-    if (!backend->ops->linear_forward)
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "backend %s computes recurrences only: models train, score and generate on backend cpu or reference",
-                       backend->ops->name);
+    DR_TRY(check_backend(backend));
     DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
     dr_model *model = memory;
     model->backend = backend;
@@ -97,7 +106,7 @@ done:
 
 dr_status dr_model_allocate(dr_model *model) {
     const dr_operations *ops = model->backend->ops;
-    size_t bytes = (size_t)model->block_count * dr_dtype_size(ops->dtype);
+    size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
     void *memory = NULL;
     DR_TRY(ops->allocate(model->backend, bytes, &memory));
     model->values = memory;
@@ -117,7 +126,7 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
         const dr_parameter *parameter = &model->parameters[i];
         dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, (uint64_t)i, parameter->count, host);
-        status = ops->upload(model->backend, model->values + (size_t)parameter->offset * dr_dtype_size(ops->dtype), host,
+        status = ops->upload(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), host,
                              DR_F64, parameter->count);
     }
     dr_release(host);
@@ -188,7 +197,7 @@ void *dr_model_parameter_block(dr_model *model) {
 
 void *dr_model_gradient_block(dr_model *model) {
     const dr_operations *ops = model->backend->ops;
-    size_t bytes = (size_t)model->block_count * dr_dtype_size(ops->dtype);
+    size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
     if (!model->gradients) {
         void *memory = NULL;
         if (ops->allocate(model->backend, bytes, &memory) != DR_OK) return NULL;

@@ -40,7 +40,8 @@ static dr_status write_weights(const dr_model *model, dr_folder *change, char *b
     for (int64_t i = 0; i < model->listed; i++) {
         const dr_parameter *parameter = &model->parameters[i];
         names[i] = parameter->name;
-        tensors[i] = (dr_tensor){dtype, parameter->rank, {0}, block + (size_t)parameter->offset * dr_dtype_size(dtype)};
+        tensors[i] =
+            (dr_tensor){dtype, parameter->rank, {0}, block + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset)};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     DR_GO(dr_safetensors_write(dr_folder_path(change, WEIGHTS_FILE), model->listed, names, tensors, metadata));
@@ -53,7 +54,7 @@ done:
 dr_status dr_model_write(const dr_model *model, dr_folder *change) {
     const dr_operations *ops = model->backend->ops;
     void *block = NULL;
-    DR_TRY(dr_allocate((size_t)model->block_count * dr_dtype_size(ops->dtype), "the parameters to write", &block));
+    DR_TRY(dr_allocate(dr_kind_bytes(model->backend, DR_NUMBER, model->block_count), "the parameters to write", &block));
     dr_status status = ops->download(model->backend, block, ops->dtype, model->values, model->block_count);
     if (status == DR_OK) status = write_config(model, change);
     if (status == DR_OK) status = write_weights(model, change, block);
@@ -173,7 +174,7 @@ static dr_status check_weights(dr_model *model, const dr_safetensors *weights) {
 static dr_status upload(dr_model *model, const dr_parameter *parameter, const dr_tensor *tensor) {
     const dr_operations *ops = model->backend->ops;
     size_t item = dr_dtype_size(tensor->dtype);
-    void *to = model->values + (size_t)parameter->offset * dr_dtype_size(ops->dtype), *copy = NULL;
+    void *to = model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), *copy = NULL;
     if ((uintptr_t)tensor->data % item == 0)
         return ops->upload(model->backend, to, tensor->data, tensor->dtype, parameter->count);
     DR_TRY(dr_allocate((size_t)parameter->count * item, "an unaligned tensor", &copy));

@@ -6,16 +6,17 @@
 #include "nn/model.h"
 #include <inttypes.h>
 
+/* of vectors */
 static size_t bytes_of(const dr_model *model, int64_t rows, int64_t columns) {
-    return (size_t)(rows * columns) * dr_dtype_size(model->backend->ops->dtype);
+    return dr_kind_bytes(model->backend, DR_VECTOR, rows * columns);
 }
 
 static const void *value_at(const dr_model *model, int64_t offset) {
-    return model->values + bytes_of(model, offset, 1);
+    return model->values + dr_kind_bytes(model->backend, DR_NUMBER, offset);
 }
 
 static void *gradient_at(const dr_model *model, int64_t offset) {
-    return model->gradients + bytes_of(model, offset, 1);
+    return model->gradients + dr_kind_bytes(model->backend, DR_NUMBER, offset);
 }
 
 static dr_layer layer_at(const dr_model *model, int64_t index, dr_pass_kind kind, const dr_layout *layout,

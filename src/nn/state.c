@@ -8,7 +8,6 @@
 /* Hands out the state's block; shapes as dr_recurrence_state_shape and the convolution's. */
 static void place_state(dr_model_state *state, dr_arena *arena) {
     const dr_mixer *mixer = &state->model->mixer;
-    size_t item = dr_dtype_size(state->backend->ops->dtype);
     dr_layout layout = {state->sequences, state->sequences, NULL};
     dr_layer layer = {.mixer = mixer, .backend = state->backend, .layout = layout};
     dr_recurrence recurrence = dr_layer_recurrence(&layer);
@@ -18,14 +17,14 @@ static void place_state(dr_model_state *state, dr_arena *arena) {
             const dr_stream *stream = &mixer->stream[i];
             if (stream->map != DR_MAP_CONV) continue;
             int64_t count = state->sequences * (mixer->conv_size - 1) * stream->heads * stream->dim;
-            of->conv[i] = dr_arena_take(arena, (size_t)count * item);
+            of->conv[i] = dr_arena_take(arena, dr_kind_bytes(state->backend, DR_NUMBER, count));
         }
         for (int kind = 0; kind < DR_STATES; kind++) {
             int64_t shape[DR_MAX_RANK], count = 1;
             if (!dr_rule_carries(&mixer->rule, (dr_state_kind)kind)) continue;
             int rank = dr_recurrence_state_shape(&recurrence, (dr_state_kind)kind, shape);
             for (int i = 0; i < rank; i++) count *= shape[i];
-            of->at[kind] = dr_arena_take(arena, (size_t)count * item);
+            of->at[kind] = dr_arena_take(arena, dr_kind_bytes(state->backend, DR_NUMBER, count));
         }
     }
 }

@@ -219,7 +219,7 @@ dr_status dr_plan_find_boundaries(const dr_plan *plan, const dr_call *call, int6
     const dr_boundaries *at = &call->boundaries;
     const int64_t tokens =
         at->at ? dr_boundaries_at(at, sequence + 1) - dr_boundaries_at(at, sequence) : layout->rows / layout->sequences;
-    if (!backend->ops->recurrence_chunk)
+    if (!dr_supports(backend, DR_OPERATION_BOUNDARY))
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s saves no states between tokens: its backward computes them again",
                        backend->ops->name);
     *chunk = backend->ops->recurrence_chunk(plan);

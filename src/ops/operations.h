@@ -1,14 +1,17 @@
 /* The contract of every operation that a backend offers: one table of functions, filled by each backend in its own file of the
  * same name (backends/reference/conv.c, backends/cpu/conv.c). No arithmetic here.
  *
- * Conventions. Pointers are to dense row-major tensors in the backend's type and memory; the shape stands beside each. rows
- * counts tokens. A gradient "d_x" is overwritten unless its comment says "added to"; gradients of parameters are always added
- * to. NULL gradients are not computed. Descriptors were checked by whoever made them (ops/shapes.c for the recurrence, the
- * model for the rest). Results are the same bits for any number of threads; a token's result does not depend on which other
- * tokens are in the call (linear: up to the padding of its fixed row blocks), so packed equals separate. */
+ * Conventions. Pointers are to dense row-major tensors in the backend's memory; the shape stands beside each. Each is a vector
+ * or a number (ops/kind.h): activations, the weights of linear, grouped_linear and embedding are vectors, and what is a number
+ * is said at the operation. A gradient is of the kind of what it is the gradient of, but that of a parameter, which is a number
+ * always. rows counts tokens. A gradient "d_x" is overwritten unless its comment says "added to"; gradients of parameters are
+ * always added to. NULL gradients are not computed. Descriptors were checked by whoever made them (ops/shapes.c for the
+ * recurrence, the model for the rest). Results are the same bits for any number of threads; a token's result does not depend on
+ * which other tokens are in the call (linear: up to the padding of its fixed row blocks), so packed equals separate. */
 #ifndef DR_OPS_OPERATIONS_H
 #define DR_OPS_OPERATIONS_H
 
+#include "ops/kind.h"
 #include "ops/plan.h"
 
 typedef struct {
@@ -111,7 +114,7 @@ typedef struct dr_operations {
     void (*close)(dr_backend *);
 
     /* y [rows, out] = x [rows, in] weight[out, in]^T + bias[out]; bias may be NULL.
-     * accumulate: d_x is added to. d_weight, d_bias are added to. */
+     * accumulate: d_x is added to. d_weight, d_bias are added to. bias is a number. */
     dr_status (*linear_forward)(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *bias, void *y);
     dr_status (*linear_backward)(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *d_y, void *d_x,
                                  bool accumulate, void *d_weight, void *d_bias);
@@ -126,7 +129,7 @@ typedef struct dr_operations {
     dr_status (*embedding_backward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
                                     void *d_table);
 
-    /* x, gate, y [rows, dim]; gate NULL where the descriptor has none. accumulate: d_x is added to. */
+    /* x, gate, y [rows, dim]; gate NULL where the descriptor has none. accumulate: d_x is added to. weight is a number. */
     dr_status (*rms_norm_forward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
                                   void *y);
     dr_status (*rms_norm_backward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
@@ -138,13 +141,15 @@ typedef struct dr_operations {
 
     /* x, y [rows, channels], weight [channels, width], bias [channels] or NULL; state [sequences, width - 1, channels], the
      * last inputs, oldest first: initial NULL is zero, final NULL is not wanted; final may be initial. The backward takes x and
-     * the initial state and gives no gradient to the state. */
+     * the initial state and gives no gradient to the state. weight, bias and state are numbers. */
     dr_status (*conv_forward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final);
     dr_status (*conv_backward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
 
-    /* x, y [rows, heads, dim]; y may be x, d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to. */
+    /* x, y [rows, heads, dim]; y may be x, d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to.
+     * a_log and bias are numbers; y is of the kind of what reads it: a vector where that is an input of the recurrence that is
+     * one (dr_input_kind), else a number. Where x is a parameter, not a projection, it is a number. */
     dr_status (*gate_forward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
     dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
@@ -157,31 +162,31 @@ typedef struct dr_operations {
     dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
                                  void *d_up);
 
-    /* y += factor * x, count elements */
+    /* y += factor * x, count elements, of one kind */
     dr_status (*add)(dr_backend *, int64_t count, double factor, const void *x, void *y);
 
     /* y [rows, heads, dim] = factor [rows, heads] * x [rows, heads, dim]; accumulate: y (forward), d_x (backward) is added to.
-     * shared: factor is a parameter [heads] used by all rows, and d_factor is added to. */
+     * shared: factor is a parameter [heads] used by all rows, and d_factor is added to. factor is a number. */
     dr_status (*scale_heads_forward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                      const void *x, void *y, bool accumulate);
     dr_status (*scale_heads_backward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
 
     /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]. positions in host
-     * memory, rising, none twice. */
+     * memory, rising, none twice. Rows are of the backend's own type: a state's are cut and put together by it too. */
     dr_status (*rows_gather)(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
     dr_status (*rows_scatter)(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
                               void *d_x);
 
     /* loss[i] = logsumexp(logits[i]) - logits[i, labels[i]] and hit[i] = (first index of the largest logit == labels[i]), in
      * host memory; if d_logits (may be logits) is not NULL: d_logits[i] = factor (softmax(logits[i]) - onehot). logits [count,
-     * vocabulary]. */
+     * vocabulary], vectors. */
     dr_status (*cross_entropy)(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
                                double factor, double *loss, uint8_t *hit, void *d_logits);
 
-    /* sum of squares of count elements, in double, in a fixed order; NaN or infinite if any element is */
+    /* sum of squares of count numbers, in double, in a fixed order; NaN or infinite if any element is */
     dr_status (*sum_squares)(dr_backend *, int64_t count, const void *x, double *sum);
-    /* parameter, m, v [count] updated in place */
+    /* parameter, m, v [count] updated in place, all numbers */
     dr_status (*adamw)(dr_backend *, const dr_adamw *, int64_t count, const void *gradient, void *parameter, void *m, void *v);
 
     /* The recurrence. A plan comes with recurrence and calls filled in and checked; recurrence_plan fills in memory, saved and
@@ -198,6 +203,32 @@ typedef struct dr_operations {
     int (*recurrence_kernel)(const dr_plan *, bool decode, char *text, size_t size);
     void (*recurrence_path)(const dr_plan *, bool packed, dr_stage, dr_stage_path *);
 } dr_operations;
+
+/* What callers ask for by name, a forward and its backward together: not every backend has all of it. */
+typedef enum {
+    DR_OPERATION_LINEAR,
+    DR_OPERATION_GROUPED_LINEAR,
+    DR_OPERATION_EMBEDDING,
+    DR_OPERATION_RMS_NORM,
+    DR_OPERATION_L2_NORM,
+    DR_OPERATION_CONV,
+    DR_OPERATION_GATE,
+    DR_OPERATION_ROTARY,
+    DR_OPERATION_SWIGLU,
+    DR_OPERATION_ADD,
+    DR_OPERATION_SCALE_HEADS,
+    DR_OPERATION_ROWS_GATHER,
+    DR_OPERATION_ROWS_SCATTER,
+    DR_OPERATION_CROSS_ENTROPY,
+    DR_OPERATION_SUM_SQUARES,
+    DR_OPERATION_ADAMW,
+    DR_OPERATION_TIME_RUNS,
+    DR_OPERATION_BOUNDARY, /* recurrence_chunk and recurrence_boundary */
+    DR_OPERATIONS
+} dr_operation;
+
+DR_FOR_CHECK bool dr_supports(const dr_backend *backend, dr_operation operation);
+const char *dr_operation_name(dr_operation operation); /* "linear" */
 
 struct dr_backend {
     const dr_operations *ops;

@@ -9,14 +9,6 @@ dr_recurrence dr_recurrence_default(void) {
     return (dr_recurrence){.path = DR_PATH_BEST, .forget = DR_FORGET};
 }
 
-dr_dtype dr_recurrence_output_dtype(const dr_backend *backend) {
-    return backend->ops->dtype == DR_F32 ? backend->storage : backend->ops->dtype;
-}
-
-dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input) {
-    return dr_input_is_vector(input) ? dr_recurrence_output_dtype(backend) : backend->ops->dtype;
-}
-
 static dr_status plan_of(const dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan) {
     if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
     DR_TRY(dr_recurrence_check(recurrence));

@@ -173,7 +173,7 @@ static dr_status copy_sequences(const dr_state *from, int64_t first, int64_t cou
     for (int i = 0; i < DR_STATES && status == DR_OK; i++)
         if (to->count[i]) {
             const int64_t words = dr_state_words(to, i);
-            char *at = (char *)to->at[i] + (size_t)(begin * words) * dr_dtype_size(ops->dtype);
+            char *at = (char *)to->at[i] + dr_kind_bytes(to->backend, DR_NUMBER, begin * words);
             status = ops->rows_gather(to->backend, count, words, positions, from->at[i], at);
         }
     dr_release(positions);

@@ -35,7 +35,7 @@ static dr_status copy_out(const dr_state *state, dr_tensor tensors[DR_STATES], c
         *tensor = (dr_tensor){.dtype = dr_state_dtype(state, i), .data = at};
         tensor->rank = dr_recurrence_state_shape(&state->recurrence, i, tensor->shape);
         DR_TRY(ops->download(state->backend, at, ops->dtype, state->at[i], words));
-        at += (size_t)words * dr_dtype_size(ops->dtype);
+        at += dr_kind_bytes(state->backend, DR_NUMBER, words);
         names[(*count)++] = dr_state_name(i);
     }
     return DR_OK;
@@ -145,7 +145,7 @@ static dr_status read_tensors(const dr_safetensors *file, const dr_state *state,
 static dr_status upload(dr_state *state, int kind, const dr_tensor *tensor) {
     const dr_operations *ops = state->backend->ops;
     const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, kind);
-    const size_t bytes = (size_t)words * dr_dtype_size(ops->dtype);
+    const size_t bytes = dr_kind_bytes(state->backend, DR_NUMBER, words);
     void *host = NULL;
     DR_TRY(dr_allocate(bytes, "a copy of a state", &host));
     memcpy(host, tensor->data, bytes);

@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "nn/model_files.h"
+#include "ops/kind.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -42,7 +43,7 @@ static position_text to_text(const dr_run_position *position, int64_t updates) {
 static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer, const dr_run_position *position) {
     dr_backend *backend = dr_model_backend(optimizer->model);
     dr_dtype dtype = dr_backend_dtype(backend);
-    size_t bytes = (size_t)optimizer->count * dr_dtype_size(dtype);
+    size_t bytes = dr_kind_bytes(backend, DR_NUMBER, optimizer->count);
     void *mean = NULL, *square = NULL;
     dr_status status;
     DR_GO(dr_allocate(bytes, "a copy of the optimizer", &mean));

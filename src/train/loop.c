@@ -3,6 +3,7 @@
  * makes the numbers of an uninterrupted one. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "ops/kind.h"
 #include "train/run.h"
 #include "train/trial.h"
 
@@ -12,7 +13,7 @@ enum { MOST_SKIPPED_IN_ROW = 50 };
 
 static void zero_gradient(dr_model *model) {
     dr_backend *backend = dr_model_backend(model);
-    size_t bytes = (size_t)dr_model_block_count(model) * dr_dtype_size(dr_backend_dtype(backend));
+    size_t bytes = dr_kind_bytes(backend, DR_NUMBER, dr_model_block_count(model));
     dr_backend_zero(backend, dr_model_gradient_block(model), bytes);
 }
 

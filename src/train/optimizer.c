@@ -25,7 +25,7 @@ static dr_status fill(dr_optimizer *optimizer) {
     dr_backend *backend = dr_model_backend(optimizer->model);
     const dr_parameter *parameters;
     int64_t most_runs = dr_model_parameters(optimizer->model, &parameters);
-    size_t bytes = (size_t)optimizer->count * dr_dtype_size(dr_backend_dtype(backend));
+    size_t bytes = dr_kind_bytes(backend, DR_NUMBER, optimizer->count);
     void *memory;
     DR_TRY(dr_allocate((size_t)most_runs * sizeof(dr_parameter_run), "the optimizer", &memory));
     optimizer->runs = memory;
@@ -61,15 +61,14 @@ void dr_optimizer_destroy(dr_optimizer *optimizer) {
     dr_release(optimizer);
 }
 
-static char *element(void *block, int64_t index, size_t size) {
-    return (char *)block + (size_t)index * size;
+static char *element(const dr_backend *backend, void *block, int64_t index) {
+    return (char *)block + dr_kind_bytes(backend, DR_NUMBER, index);
 }
 
 dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped) {
     dr_backend *backend = dr_model_backend(optimizer->model);
     const dr_optimizer_settings *settings = &optimizer->settings;
     void *gradient = dr_model_gradient_block(optimizer->model), *parameters = dr_model_parameter_block(optimizer->model);
-    size_t size = dr_dtype_size(dr_backend_dtype(backend));
     double squares;
     DR_TRY(backend->ops->sum_squares(backend, optimizer->count, gradient, &squares));
     *norm = sqrt(squares);
@@ -84,9 +83,9 @@ dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, doubl
     for (int64_t i = 0; i < optimizer->run_count; i++) {
         const dr_parameter_run *run = &optimizer->runs[i];
         step.weight_decay = run->decays ? settings->weight_decay : 0;
-        DR_TRY(backend->ops->adamw(backend, &step, run->count, element(gradient, run->offset, size),
-                                   element(parameters, run->offset, size), element(optimizer->mean, run->offset, size),
-                                   element(optimizer->square, run->offset, size)));
+        DR_TRY(backend->ops->adamw(backend, &step, run->count, element(backend, gradient, run->offset),
+                                   element(backend, parameters, run->offset), element(backend, optimizer->mean, run->offset),
+                                   element(backend, optimizer->square, run->offset)));
     }
     optimizer->updates++;
     return DR_OK;

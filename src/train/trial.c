@@ -14,7 +14,7 @@ enum {
 };
 
 static int64_t block_bytes(const dr_model *model) {
-    return model->block_count * (int64_t)dr_dtype_size(model->backend->ops->dtype);
+    return (int64_t)dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
 }
 
 /* count: parameters. */

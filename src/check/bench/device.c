@@ -18,7 +18,7 @@ dr_status dr_bench_open(const dr_bench_options *options, int threads, dr_backend
 }
 
 dr_backend *dr_bench_device_of(dr_backend *backend) {
-    return backend->ops->time_runs ? backend : NULL;
+    return dr_supports(backend, DR_OPERATION_TIME_RUNS) ? backend : NULL;
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------------------------ */

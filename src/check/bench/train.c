@@ -6,6 +6,7 @@
 #include "check/bench/count.h"
 #include "check/bench/limit.h"
 #include "data/corpus.h"
+#include "ops/kind.h"
 #include "train/optimizer.h"
 #include "train/settings.h"
 
@@ -33,7 +34,7 @@ static dr_status run_step(void *context) {
     train_case *c = context;
     double norm;
     bool skipped;
-    size_t bytes = (size_t)dr_model_block_count(c->model) * dr_dtype_size(dr_backend_dtype(c->backend));
+    size_t bytes = dr_kind_bytes(c->backend, DR_NUMBER, dr_model_block_count(c->model));
     dr_backend_zero(c->backend, dr_model_gradient_block(c->model), bytes);
     DR_TRY(dr_model_gradient(c->model, &c->batch, 1.0 / (double)c->batch.targets, &c->loss, NULL));
     DR_TRY(dr_optimizer_step(c->optimizer, LEARNING_RATE, &norm, &skipped));

@@ -108,7 +108,7 @@ static dr_status run_norm(const dr_activation_case *read, dr_backend *backend, c
 }
 
 dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, dr_measurement *result) {
-    if (!backend->ops->gate_forward)
+    if (!dr_supports(backend, DR_OPERATION_GATE) || !dr_supports(backend, DR_OPERATION_L2_NORM))
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no activations: it offers recurrences only",
                        dr_backend_name(backend));
     dr_device_memory memory = {.backend = backend};

@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "formats/safetensors.h"
+#include "ops/kind.h"
 #include <deltarule/recurrence.h>
 
 #include <math.h>
@@ -27,7 +28,7 @@ dr_status dr_device_bytes(dr_device_memory *memory, size_t bytes, void **block) 
 }
 
 dr_status dr_device_zero(dr_device_memory *memory, int64_t count, void **block) {
-    size_t bytes = (size_t)count * dr_dtype_size(dr_backend_dtype(memory->backend));
+    size_t bytes = dr_kind_bytes(memory->backend, DR_NUMBER, count);
     DR_TRY(dr_device_bytes(memory, bytes, block));
     dr_backend_zero(memory->backend, *block, bytes);
     return DR_OK;

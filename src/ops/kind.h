@@ -1,0 +1,28 @@
+/* The two kinds of tensors. A backend may store what is large in a narrower type than what must be exact, so each argument of
+ * each operation is of one of two kinds, and ops/operations.h says of which:
+ *
+ *     vector   activations, their gradients, weights that a product reads: in the backend's storage type
+ *     number   gates, log decays, gains, states, weights of norms and convolutions, losses, parameters as the optimizer holds
+ *              them and their gradients: in the backend's own type
+ *
+ *                reference   cpu   cuda
+ *     vector     F64         F32   F32, BF16 or F16
+ *     number     F64         F32   F32
+ *
+ * Whoever takes memory for an argument asks dr_kind_bytes, and multiplies no count by an element size. */
+#ifndef DR_OPS_KIND_H
+#define DR_OPS_KIND_H
+
+#include "base/for_check.h"
+
+#include <deltarule/recurrence.h>
+
+typedef enum { DR_VECTOR, DR_NUMBER } dr_kind;
+
+dr_dtype dr_kind_dtype(const dr_backend *backend, dr_kind kind);
+DR_FOR_CHECK size_t dr_kind_bytes(const dr_backend *backend, dr_kind kind, int64_t count); /* of so many elements */
+
+/* Of what a recurrence reads, and of its gradient. The output is a vector, every state a number. */
+dr_kind dr_input_kind(dr_input input);
+
+#endif
