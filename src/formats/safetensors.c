@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, ALIGNMENT = 8, LARGEST_ELEMENT = 8 };
+enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, ALIGNMENT = 8, LARGEST_ELEMENT = 8, PIECE_ELEMENTS = 1 << 17 };
 
 static const char METADATA[] = "__metadata__";
 
@@ -260,6 +260,13 @@ const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *k
     return json_string_value(json_object_get(json_object_get(tensors->header, METADATA), key));
 }
 
+void dr_safetensors_forget(const dr_tensor *tensor) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)tensor->data;
+    const uintptr_t end = begin + (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
+    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+    if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
 double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
     const char *at = (const char *)tensor->data + (size_t)index * dr_dtype_size(tensor->dtype);
     union {
@@ -355,21 +362,51 @@ static void write_header(dr_file *file, const char *text) {
     dr_file_write(file, spaces, padding);
 }
 
-dr_status dr_safetensors_write(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
-                               const char *const *metadata) {
+/* Elements as they come from the caller's source, through one piece of memory; the first failure sticks to the file. */
+static void write_pieces(dr_file *file, int64_t index, const dr_tensor *tensor, dr_tensor_source source, void *context,
+                         void *piece) {
+    int64_t count = dr_tensor_count(tensor);
+    for (int64_t first = 0; first < count && file->status == DR_OK; first += PIECE_ELEMENTS) {
+        int64_t some = count - first < PIECE_ELEMENTS ? count - first : PIECE_ELEMENTS;
+        file->status = source(context, index, first, some, piece);
+        dr_file_write(file, piece, (size_t)some * dr_dtype_size(tensor->dtype));
+    }
+}
+
+/* text: the header. source: or NULL, and then the tensors have data. */
+static dr_status write_file(const char *file, const char *text, int64_t count, const dr_tensor *tensors,
+                            dr_tensor_source source, void *context) {
+    void *piece = NULL;
+    if (source) DR_TRY(dr_allocate((size_t)PIECE_ELEMENTS * LARGEST_ELEMENT, "a piece of a tensor", &piece));
+    dr_file out;
+    dr_file_create(file, &out);
+    write_header(&out, text);
+    for (size_t size = LARGEST_ELEMENT; size > 0; size /= 2)
+        for (int64_t i = 0; i < count; i++) {
+            if (dr_dtype_size(tensors[i].dtype) != size) continue;
+            if (source)
+                write_pieces(&out, i, &tensors[i], source, context, piece);
+            else
+                dr_file_write(&out, tensors[i].data, (size_t)dr_tensor_count(&tensors[i]) * size);
+        }
+    dr_release(piece);
+    return dr_file_finish(&out);
+}
+
+dr_status dr_safetensors_write_from(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
+                                    const char *const *metadata, dr_tensor_source source, void *context) {
     json_t *header = json_object();
     dr_status status = build_header(count, names, tensors, metadata, header);
     char *text = status == DR_OK ? dr_json_format(header, JSON_COMPACT) : NULL;
     json_decref(header);
     if (status != DR_OK) return dr_fail_in(status, "%s", file);
     if (!text) return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its header", file);
-    dr_file out;
-    dr_file_create(file, &out);
-    write_header(&out, text);
+    status = write_file(file, text, count, tensors, source, context);
     free(text);
-    for (size_t size = LARGEST_ELEMENT; size > 0; size /= 2)
-        for (int64_t i = 0; i < count; i++)
-            if (dr_dtype_size(tensors[i].dtype) == size)
-                dr_file_write(&out, tensors[i].data, (size_t)dr_tensor_count(&tensors[i]) * size);
-    return dr_file_finish(&out);
+    return status;
+}
+
+dr_status dr_safetensors_write(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
+                               const char *const *metadata) {
+    return dr_safetensors_write_from(file, count, names, tensors, metadata, NULL, NULL);
 }

@@ -24,6 +24,10 @@ int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tens
 /* Value of a key of __metadata__, or NULL. */
 DR_FOR_CHECK const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *key);
 
+/* Whoever has used a tensor may say so: the mapping's pages inside it leave this process's memory, and come back when they are
+ * touched. The file stays in the system's cache. */
+void dr_safetensors_forget(const dr_tensor *tensor);
+
 /* The element at index converted to double; F16 and BF16 too. */
 DR_FOR_CHECK double dr_tensor_element(const dr_tensor *tensor, int64_t index);
 
@@ -31,5 +35,13 @@ DR_FOR_CHECK double dr_tensor_element(const dr_tensor *tensor, int64_t index);
  * an atomic replacement is dr_folder's business (formats/folder.h). */
 dr_status dr_safetensors_write(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
                                const char *const *metadata);
+
+/* Gives count elements of tensor index, from first on, in the tensor's type, aligned for it. */
+typedef dr_status (*dr_tensor_source)(void *context, int64_t index, int64_t first, int64_t count, void *to);
+
+/* The same without the tensors' data, which source is asked for, some elements at a time: what is written need not be in host
+ * memory whole. */
+dr_status dr_safetensors_write_from(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
+                                    const char *const *metadata, dr_tensor_source source, void *context);
 
 #endif

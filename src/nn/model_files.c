@@ -27,10 +27,16 @@ static dr_status write_config(const dr_model *model, dr_folder *change) {
     return status;
 }
 
-/* block: the parameters in host memory, in the backend's type */
-static dr_status write_weights(const dr_model *model, dr_folder *change, char *block) {
+static dr_status read_parameter(void *context, int64_t index, int64_t first, int64_t count, void *to) {
+    const dr_model *model = context;
+    const dr_operations *ops = model->backend->ops;
+    int64_t begin = model->parameters[index].offset + first;
+    return ops->download(model->backend, to, ops->dtype, model->values + dr_kind_bytes(model->backend, DR_NUMBER, begin),
+                         count);
+}
+
+static dr_status write_weights(const dr_model *model, dr_folder *change) {
     static const char *const metadata[] = {"format", "pt", NULL};
-    dr_dtype dtype = model->backend->ops->dtype;
     void *names_memory = NULL, *tensors_memory = NULL;
     dr_status status = DR_OK;
     DR_GO(dr_allocate((size_t)model->listed * sizeof(char *), "names of tensors", &names_memory));
@@ -40,11 +46,11 @@ static dr_status write_weights(const dr_model *model, dr_folder *change, char *b
     for (int64_t i = 0; i < model->listed; i++) {
         const dr_parameter *parameter = &model->parameters[i];
         names[i] = parameter->name;
-        tensors[i] =
-            (dr_tensor){dtype, parameter->rank, {0}, block + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset)};
+        tensors[i] = (dr_tensor){.dtype = model->backend->ops->dtype, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
-    DR_GO(dr_safetensors_write(dr_folder_path(change, WEIGHTS_FILE), model->listed, names, tensors, metadata));
+    DR_GO(dr_safetensors_write_from(dr_folder_path(change, WEIGHTS_FILE), model->listed, names, tensors, metadata,
+                                    read_parameter, (void *)model));
 done:
     dr_release(names_memory);
     dr_release(tensors_memory);
@@ -52,14 +58,8 @@ done:
 }
 
 dr_status dr_model_write(const dr_model *model, dr_folder *change) {
-    const dr_operations *ops = model->backend->ops;
-    void *block = NULL;
-    DR_TRY(dr_allocate(dr_kind_bytes(model->backend, DR_NUMBER, model->block_count), "the parameters to write", &block));
-    dr_status status = ops->download(model->backend, block, ops->dtype, model->values, model->block_count);
-    if (status == DR_OK) status = write_config(model, change);
-    if (status == DR_OK) status = write_weights(model, change, block);
-    dr_release(block);
-    return status;
+    DR_TRY(write_config(model, change));
+    return write_weights(model, change);
 }
 
 dr_status dr_model_save(const dr_model *model, const char *folder) {
@@ -189,7 +189,9 @@ static dr_status read_weights(dr_model *model, const dr_safetensors *weights) {
     DR_TRY(dr_model_allocate(model));
     for (int64_t i = 0; i < model->listed; i++) {
         dr_tensor tensor;
-        if (find_tensor(model, weights, &model->parameters[i], &tensor)) DR_TRY(upload(model, &model->parameters[i], &tensor));
+        if (!find_tensor(model, weights, &model->parameters[i], &tensor)) continue;
+        DR_TRY(upload(model, &model->parameters[i], &tensor));
+        dr_safetensors_forget(&tensor);
     }
     return DR_OK;
 }

@@ -40,29 +40,25 @@ static position_text to_text(const dr_run_position *position, int64_t updates) {
     return text;
 }
 
-static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer, const dr_run_position *position) {
+static dr_status read_moment(void *context, int64_t index, int64_t first, int64_t count, void *to) {
+    const dr_optimizer *optimizer = context;
     dr_backend *backend = dr_model_backend(optimizer->model);
-    dr_dtype dtype = dr_backend_dtype(backend);
-    size_t bytes = dr_kind_bytes(backend, DR_NUMBER, optimizer->count);
-    void *mean = NULL, *square = NULL;
-    dr_status status;
-    DR_GO(dr_allocate(bytes, "a copy of the optimizer", &mean));
-    DR_GO(dr_allocate(bytes, "a copy of the optimizer", &square));
-    DR_GO(dr_backend_download(backend, mean, dtype, optimizer->mean, optimizer->count));
-    DR_GO(dr_backend_download(backend, square, dtype, optimizer->square, optimizer->count));
+    const char *moment = index == 0 ? optimizer->mean : optimizer->square;
+    return dr_backend_download(backend, to, dr_backend_dtype(backend), moment + dr_kind_bytes(backend, DR_NUMBER, first),
+                               count);
+}
+
+static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer, const dr_run_position *position) {
+    dr_dtype dtype = dr_backend_dtype(dr_model_backend(optimizer->model));
     position_text text = to_text(position, optimizer->updates);
     const char *const metadata[] = {
         "step",        text.step,        "skipped",    text.skipped, "skipped_in_row", text.skipped_in_row, "updates",
         text.updates,  "seconds",        text.seconds, "held_out",   text.held_out,    "accuracy",          text.accuracy,
         "fingerprint", text.fingerprint, NULL};
     const char *const names[] = {"mean", "square"};
-    const dr_tensor tensors[] = {{.dtype = dtype, .rank = 1, .shape = {optimizer->count}, .data = mean},
-                                 {.dtype = dtype, .rank = 1, .shape = {optimizer->count}, .data = square}};
-    DR_GO(dr_safetensors_write(file, 2, names, tensors, metadata));
-done:
-    dr_release(mean);
-    dr_release(square);
-    return status;
+    const dr_tensor tensors[] = {{.dtype = dtype, .rank = 1, .shape = {optimizer->count}},
+                                 {.dtype = dtype, .rank = 1, .shape = {optimizer->count}}};
+    return dr_safetensors_write_from(file, 2, names, tensors, metadata, read_moment, (void *)optimizer);
 }
 
 static dr_status write_settings(const char *file, const dr_train_options *options) {

@@ -8,8 +8,7 @@
 #include "train/run.h"
 
 enum {
-    BLOCKS = 4,  /* parameters, gradient, the two means of AdamW */
-    WRITTEN = 2, /* at most so many of them are copied at a time to be written */
+    BLOCKS = 4, /* parameters, gradient, the two means of AdamW */
     FEW_TOKENS = 4
 };
 
@@ -32,7 +31,7 @@ dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config) {
     dr_model *model;
     int64_t bytes;
     DR_TRY(dr_model_build(backend, config, &model));
-    if (!dr_product((int64_t[]){block_bytes(model), BLOCKS + WRITTEN}, 2, &bytes)) bytes = INT64_MAX;
+    if (!dr_product((int64_t[]){block_bytes(model), BLOCKS}, 2, &bytes)) bytes = INT64_MAX;
     dr_status status = check_available(bytes, model->count, "training");
     dr_model_destroy(model);
     return status;
@@ -46,10 +45,10 @@ dr_status dr_trial_run(dr_run *run) {
     dr_batch few = {.layout = {.sequences = 1, .rows = FEW_TOKENS}, .ids = tokens, .targets = FEW_TOKENS, .labels = tokens};
     double loss;
     DR_TRY(dr_pass_prepare(model, model->pass, DR_PASS_GRADIENT, &layout, task->targets, task->selects));
-    DR_TRY(check_available((int64_t)model->pass->capacity + WRITTEN * block_bytes(model), model->count, "a step"));
+    DR_TRY(check_available((int64_t)model->pass->capacity, model->count, "a step"));
     return dr_model_gradient(model, &few, 1, &loss, NULL);
 }
 
 int64_t dr_trial_bytes(const dr_run *run) {
-    return (BLOCKS + WRITTEN) * block_bytes(run->model) + (int64_t)run->model->pass->capacity;
+    return BLOCKS * block_bytes(run->model) + (int64_t)run->model->pass->capacity;
 }
