@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format check-layers check-locale install uninstall deb clean help
+.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -46,6 +46,11 @@ format: ## lay out all C files by .clang-format
 	@tools/install-packages check
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
+reference: ## build/reference/html, the C API from the public headers
+	@tools/install-packages reference
+	mkdir -p build/reference
+	doxygen docs/Doxyfile
+
 check-layers: ## refuse includes across the layers of src/
 	@tools/check-layers
 
@@ -66,7 +71,7 @@ deb: ## build/deb/deltarule_*.deb, a Debian package
 	cd build/deb && cpack -G DEB
 
 clean: ## remove what was built
-	rm -rf build/dev build/release build/asan build/tsan build/fuzz build/cuda build/aarch64 build/deb
+	rm -rf build/dev build/release build/asan build/tsan build/fuzz build/cuda build/aarch64 build/deb build/reference
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done

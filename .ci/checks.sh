@@ -77,6 +77,7 @@ tree_checks() {
     check 'scripts (shellcheck)' scripts
     check 'headers alone, C11 and C++11' tools/check-headers gcc g++ clang
     check 'manual page (mandoc)' mandoc -T lint -W style docs/deltarule.1
+    check 'reference of the C API (doxygen)' make reference
     check 'size of the recorded vectors' small
 }
 
@@ -104,13 +105,14 @@ with_clang() {
 installed() {
     local prefix=$work/prefix flags
     cmake --install build/release --prefix "$prefix" &&
-        cmake -S examples/recurrence -B "$work/example" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" &&
-        cmake --build "$work/example" &&
-        "$work/example/recurrence_deltarule" && "$work/example/recurrence_static" || return 1
+        cmake -S examples -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS='-Wall -Wextra -Werror' &&
+        cmake --build "$work/examples" &&
+        "$work/examples/recurrence_static" &&
+        tests/tools/examples.sh include/deltarule "$work"/examples/{recurrence,state,training,generation} || return 1
     PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name deltarule.pc)")
     export PKG_CONFIG_PATH
     read -ra flags <<<"$(pkg-config --cflags --libs deltarule)"
-    gcc -Wall -Werror examples/recurrence/main.c "${flags[@]}" -lm -o "$work/by_pkg_config" || return 1
+    gcc -Wall -Werror examples/recurrence.c "${flags[@]}" -lm -o "$work/by_pkg_config" || return 1
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir deltarule)
     export LD_LIBRARY_PATH
     "$work/by_pkg_config" && "$prefix/bin/deltarule" rules gdn || return 1

@@ -116,7 +116,7 @@ typedef struct {
     int64_t chunk;     /* tokens */
     int64_t parts;     /* the most that a sequence is cut into, 1: it is not */
 } dr_stage_path;
-DR_API const char *dr_stage_name(dr_stage stage); /* "prepare", "state pass", .. */
+DR_API const char *dr_stage_name(dr_stage stage); /* "prepare", "state pass" and so on */
 /* packed: of calls with boundaries. DR_ERROR_ARGUMENT if no such call can be. */
 DR_API dr_status dr_plan_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path);
 

@@ -29,7 +29,7 @@ get_directory_property(flags COMPILE_OPTIONS)
 if(flags OR CMAKE_BUILD_TYPE)
   message(FATAL_ERROR "flags reach the project around: ${flags} ${CMAKE_BUILD_TYPE}")
 endif()
-add_executable(program ${DELTARULE}/examples/recurrence/main.c)
+add_executable(program ${DELTARULE}/examples/recurrence.c)
 target_link_libraries(program PRIVATE deltarule::deltarule m)
 end
 for fetched in OFF ON; do
