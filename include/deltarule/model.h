@@ -42,7 +42,7 @@ DR_API dr_status dr_model_create(dr_backend *backend, const dr_model_config *con
 DR_API void dr_model_destroy(dr_model *model);
 
 /* Reads and writes `config.json` and `model.safetensors` in the Hugging Face layout. Saving is atomic: a kill at any moment
- * leaves the old or the new model whole. */
+ * leaves the old or the new model whole. A model in several files with `model.safetensors.index.json` is read too. */
 DR_API dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **model);
 DR_API dr_status dr_model_save(const dr_model *model, const char *folder);
 

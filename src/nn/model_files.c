@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "formats/weights.h"
 #include "nn/config.h"
 #include "nn/model.h"
 #include <inttypes.h>
@@ -83,13 +84,12 @@ static void write_shape(char *text, size_t size, int rank, const int64_t *shape)
 static const char EMBEDDING[] = "model.embeddings.weight", HEAD[] = "lm_head.weight";
 
 /* The tensor of a parameter. A tied model may be stored by its head alone: the two names are of one matrix. */
-static bool find_tensor(const dr_model *model, const dr_safetensors *weights, const dr_parameter *parameter,
-                        dr_tensor *tensor) {
-    if (dr_safetensors_find(weights, parameter->name, tensor)) return true;
-    return model->config.tied && strcmp(parameter->name, EMBEDDING) == 0 && dr_safetensors_find(weights, HEAD, tensor);
+static bool find_tensor(const dr_model *model, const dr_weights *weights, const dr_parameter *parameter, dr_tensor *tensor) {
+    if (dr_weights_find(weights, parameter->name, tensor)) return true;
+    return model->config.tied && strcmp(parameter->name, EMBEDDING) == 0 && dr_weights_find(weights, HEAD, tensor);
 }
 
-static dr_status check_tensor(const dr_model *model, const dr_safetensors *weights, const dr_parameter *parameter) {
+static dr_status check_tensor(const dr_model *model, const dr_weights *weights, const dr_parameter *parameter) {
     dr_tensor tensor;
     char found[128], wanted[128];
     write_shape(wanted, sizeof wanted, parameter->rank, parameter->shape);
@@ -125,9 +125,9 @@ static bool is_buffer(const char *name) {
 
 /* The head that a tied model's file stores beside the embedding must be the same matrix: else the file and the configuration
  * say two things, and nobody knows which of them was trained. */
-static dr_status check_stored_head(const dr_safetensors *weights) {
+static dr_status check_stored_head(const dr_weights *weights) {
     dr_tensor head, embedding;
-    if (!dr_safetensors_find(weights, EMBEDDING, &embedding) || !dr_safetensors_find(weights, HEAD, &head)) return DR_OK;
+    if (!dr_weights_find(weights, EMBEDDING, &embedding) || !dr_weights_find(weights, HEAD, &head)) return DR_OK;
     bool same = head.rank == embedding.rank && memcmp(head.shape, embedding.shape, (size_t)head.rank * sizeof(int64_t)) == 0;
     int64_t count = dr_tensor_count(&embedding);
     if (same && head.dtype == embedding.dtype)
@@ -142,10 +142,10 @@ static dr_status check_stored_head(const dr_safetensors *weights) {
 }
 
 /* Remembers a tensor that is not used; there are at most so many as the file has. */
-static dr_status pass_over(dr_model *model, const dr_safetensors *weights, const char *name) {
+static dr_status pass_over(dr_model *model, const dr_weights *weights, const char *name) {
     if (!model->ignored) {
         void *memory;
-        size_t bytes = (size_t)dr_safetensors_count(weights) * sizeof(char *);
+        size_t bytes = (size_t)dr_weights_count(weights) * sizeof(char *);
         DR_TRY(dr_allocate(bytes, "the names of tensors that are not used", &memory));
         model->ignored = memory;
     }
@@ -154,12 +154,11 @@ static dr_status pass_over(dr_model *model, const dr_safetensors *weights, const
     return DR_OK;
 }
 
-static dr_status check_weights(dr_model *model, const dr_safetensors *weights) {
+static dr_status check_weights(dr_model *model, const dr_weights *weights) {
     for (int64_t i = 0; i < model->listed; i++) DR_TRY(check_tensor(model, weights, &model->parameters[i]));
-    if (dr_safetensors_count(weights) == model->listed && dr_safetensors_find(weights, EMBEDDING, &(dr_tensor){0}))
-        return DR_OK;
-    for (int64_t i = 0; i < dr_safetensors_count(weights); i++) {
-        const char *name = dr_safetensors_name(weights, i);
+    if (dr_weights_count(weights) == model->listed && dr_weights_find(weights, EMBEDDING, &(dr_tensor){0})) return DR_OK;
+    for (int64_t i = 0; i < dr_weights_count(weights); i++) {
+        const char *name = dr_weights_name(weights, i);
         if (is_listed(model, name)) continue;
         bool is_head = model->config.tied && strcmp(name, HEAD) == 0;
         if (!is_head && !is_buffer(name))
@@ -184,7 +183,7 @@ static dr_status upload(dr_model *model, const dr_parameter *parameter, const dr
     return status;
 }
 
-static dr_status read_weights(dr_model *model, const dr_safetensors *weights) {
+static dr_status read_weights(dr_model *model, const dr_weights *weights) {
     DR_TRY(check_weights(model, weights));
     DR_TRY(dr_model_allocate(model));
     for (int64_t i = 0; i < model->listed; i++) {
@@ -221,21 +220,19 @@ static dr_status join(const char *folder, const char *name, char **path) {
 }
 
 dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **result) {
-    char *config_file = NULL, *weights_file = NULL;
+    char *config_file = NULL;
     dr_model *model = NULL;
-    dr_safetensors *weights = NULL;
+    dr_weights *weights = NULL;
     dr_status status = DR_OK;
     DR_GO(join(folder, CONFIG_FILE, &config_file));
-    DR_GO(join(folder, WEIGHTS_FILE, &weights_file));
     DR_GO(dr_folder_recover(folder));
     DR_GO(read_model(backend, config_file, &model));
-    DR_GO(dr_safetensors_open(weights_file, &weights));
+    DR_GO(dr_weights_open(folder, &weights));
     status = read_weights(model, weights);
-    if (status != DR_OK) status = of_file(status, weights_file);
+    if (status != DR_OK) status = of_file(status, dr_weights_file(weights));
 done:
-    dr_safetensors_close(weights);
+    dr_weights_close(weights);
     dr_release(config_file);
-    dr_release(weights_file);
     if (status == DR_OK)
         *result = model;
     else
