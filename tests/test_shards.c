@@ -22,11 +22,11 @@ static void write_index(const char *text) {
 
 /* The map of the shards as they were made, with the line of tensor `changed` replaced; -1: none. */
 static void write_map(int64_t changed, const char *line) {
-    char text[MOST * 160] = "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {";
+    char text[MOST * 200] = "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {";
     for (int64_t i = 0; i < count; i++) {
-        char own[160];
-        snprintf(own, sizeof own, "\"%s\": \"part-%d.safetensors\"", names[i], (int)(i % 2));
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i > 0 ? ", " : "", i == changed ? line : own);
+        char own[200];
+        snprintf(own, sizeof own, "\"%.95s\": \"part-%d.safetensors\"", names[i], (int)(i % 2));
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.199s", i > 0 ? ", " : "", i == changed ? line : own);
     }
     strcat(text, "}}");
     write_index(text);
@@ -99,24 +99,24 @@ static void test_refusals(void **state) {
                                          "part-0.bin",
                                          ".part-0.safetensors",
                                          ""};
-    char line[160];
+    char line[200];
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(line, sizeof line, "\"%s\": \"%s\"", names[0], places[i]);
+        snprintf(line, sizeof line, "\"%.95s\": \"%s\"", names[0], places[i]);
         write_map(0, line);
         refuse("it must be the name of a .safetensors file in the folder");
     }
-    snprintf(line, sizeof line, "\"%s\": 7", names[0]);
+    snprintf(line, sizeof line, "\"%.95s\": 7", names[0]);
     write_map(0, line);
     refuse("\"no text\"");
-    snprintf(line, sizeof line, "\"%s\": \"part-7.safetensors\"", names[0]);
+    snprintf(line, sizeof line, "\"%.95s\": \"part-7.safetensors\"", names[0]);
     write_map(0, line);
     refuse("part-7.safetensors: cannot open");
-    snprintf(line, sizeof line, "\"%s\": \"part-1.safetensors\"", names[0]);
+    snprintf(line, sizeof line, "\"%.95s\": \"part-1.safetensors\"", names[0]);
     write_map(0, line);
     refuse("is not in part-1.safetensors");
     write_map(0, "\"no.such.weight\": \"part-0.safetensors\"");
     refuse("'no.such.weight' is not in part-0.safetensors");
-    snprintf(line, sizeof line, "\"%s\": \"part-0.safetensors\"", names[2]);
+    snprintf(line, sizeof line, "\"%.95s\": \"part-0.safetensors\"", names[2]);
     write_map(0, line); /* a name twice, and one of the file's tensors without a line */
     refuse("model.safetensors.index.json");
     write_index("{\"weight_map\": {}}");
@@ -135,7 +135,7 @@ static void test_refusals(void **state) {
 static void test_unnamed_tensors(void **state) {
     (void)state;
     char text[400];
-    snprintf(text, sizeof text, "{\"weight_map\": {\"%s\": \"part-0.safetensors\"}}", names[0]);
+    snprintf(text, sizeof text, "{\"weight_map\": {\"%.95s\": \"part-0.safetensors\"}}", names[0]);
     write_index(text);
     refuse("it names 1 tensors, but its files have");
 }
