@@ -176,6 +176,15 @@ aarch64_verify() {
         qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/deltarule verify --backend cpu --threads 1 \
             tests/vectors/{gdn__T1,kda__alpha0,eda__gva_packed,pgdn__gva_packed,act_l2norm__T9}.safetensors
 }
+# aarch64_checks NAME COMMAND...: where the packages for it can be installed.
+aarch64_checks() {
+    if "$source/tools/install-packages" aarch64 >"$work/log" 2>&1 </dev/null; then
+        check "$@"
+    else
+        tail -n 5 "$work/log"
+        skip "$1" "the packages of group aarch64 (tools/packages.txt) cannot be installed"
+    fi
+}
 cuda_checks() {
     local nvcc
     nvcc=$(command -v nvcc || ls "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" 2>/dev/null)
