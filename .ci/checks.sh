@@ -173,7 +173,7 @@ aarch64() {
 # The command alone: every engine on some recorded recurrences.
 aarch64_verify() {
     cmake --preset aarch64 && cmake --build --preset aarch64 --target deltarule &&
-        qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/deltarule verify --backend cpu --threads 1 \
+        qemu-aarch64 build/aarch64/deltarule verify --backend cpu --threads 1 \
             tests/vectors/{gdn__T1,kda__alpha0,eda__gva_packed,pgdn__gva_packed,act_l2norm__T9}.safetensors
 }
 # aarch64_checks NAME COMMAND...: where the packages for it can be installed.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tools/check-lengths accepts the project, refuses what is too long, and exceptions that nothing needs.
 set -eu
+export LC_ALL=C
 root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
