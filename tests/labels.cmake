@@ -2,6 +2,9 @@
 # compositions, all engines over all recorded shapes, the recorded steps of all layers, the papers' statements, and what measures
 # times. All have fixed seeds.
 set(long compositions recurrence_cpu recorded_steps theory cli_theory bench cli_bench)
+if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
+  list(APPEND long causality)
+endif()
 get_property(tests DIRECTORY PROPERTY TESTS)
 foreach(test IN LISTS tests)
   if(test IN_LIST long)

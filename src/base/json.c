@@ -59,7 +59,7 @@ static const char BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 static const struct {
     const char *word;
     double number;
-} not_finite[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
+} not_finite[] = {{"NaN", (double)NAN}, {"Infinity", (double)INFINITY}, {"-Infinity", -(double)INFINITY}};
 enum { NOT_FINITE = sizeof not_finite / sizeof not_finite[0] };
 
 static bool in_word(char c) {

@@ -29,7 +29,7 @@ bool cli_progress_lost(const cli_progress *progress) {
 }
 
 cli_progress cli_progress_begin(FILE *stream) {
-    return (cli_progress){.stream = stream, .live = isatty(fileno(stream)), .last_update = -INFINITY};
+    return (cli_progress){.stream = stream, .live = isatty(fileno(stream)), .last_update = -(double)INFINITY};
 }
 
 bool cli_progress_due(const cli_progress *progress) {

@@ -19,19 +19,21 @@ static dr_status check_memory(const void *pointer, size_t bytes, const char *wha
 static dr_status check_inputs(const dr_recurrence *recurrence, const dr_inputs *inputs) {
     if (!inputs) return dr_fail(DR_ERROR_ARGUMENT, "the inputs are missing");
     for (int i = 0; i < DR_INPUTS; i++) {
-        if (!dr_rule_uses(recurrence->rule, i)) {
+        if (!dr_rule_uses(recurrence->rule, (dr_input)i)) {
             if (inputs->at[i])
-                return dr_fail(DR_ERROR_ARGUMENT, "input %s is given, but the rule does not use it", dr_input_name(i));
-        } else if (!inputs->at[i] && dr_recurrence_input_count(recurrence, i) > 0) {
-            return dr_fail(DR_ERROR_ARGUMENT, "input %s is missing", dr_input_name(i));
+                return dr_fail(DR_ERROR_ARGUMENT, "input %s is given, but the rule does not use it",
+                               dr_input_name((dr_input)i));
+        } else if (!inputs->at[i] && dr_recurrence_input_count(recurrence, (dr_input)i) > 0) {
+            return dr_fail(DR_ERROR_ARGUMENT, "input %s is missing", dr_input_name((dr_input)i));
         }
     }
     return DR_OK;
 }
 
 static dr_status check_state(const dr_recurrence *recurrence, const void *at, int state, const char *what) {
-    if (at && !dr_rule_carries(recurrence->rule, state))
-        return dr_fail(DR_ERROR_ARGUMENT, "%s state %s is given, but the rule does not carry it", what, dr_state_name(state));
+    if (at && !dr_rule_carries(recurrence->rule, (dr_state_kind)state))
+        return dr_fail(DR_ERROR_ARGUMENT, "%s state %s is given, but the rule does not carry it", what,
+                       dr_state_name((dr_state_kind)state));
     return DR_OK;
 }
 
@@ -49,8 +51,9 @@ static dr_status check_mutable_states(const dr_recurrence *recurrence, const dr_
 static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input_gradients *gradients) {
     if (!gradients) return dr_fail(DR_ERROR_ARGUMENT, "the gradients of the inputs are missing");
     for (int i = 0; i < DR_INPUTS; i++)
-        if (gradients->at[i] && !dr_rule_uses(recurrence->rule, i))
-            return dr_fail(DR_ERROR_ARGUMENT, "the gradient of %s is wanted, but the rule does not use it", dr_input_name(i));
+        if (gradients->at[i] && !dr_rule_uses(recurrence->rule, (dr_input)i))
+            return dr_fail(DR_ERROR_ARGUMENT, "the gradient of %s is wanted, but the rule does not use it",
+                           dr_input_name((dr_input)i));
     return DR_OK;
 }
 
@@ -165,8 +168,9 @@ dr_status dr_plan_backward(const dr_plan *plan, const dr_call *call) {
 
 static dr_status check_carried(const dr_recurrence *recurrence, const dr_mutable_states *states) {
     for (int i = 0; i < DR_STATES; i++)
-        if (dr_rule_carries(recurrence->rule, i) && !(states && states->at[i]))
-            return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing", dr_state_name(i));
+        if (dr_rule_carries(recurrence->rule, (dr_state_kind)i) && !(states && states->at[i]))
+            return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing",
+                           dr_state_name((dr_state_kind)i));
     return DR_OK;
 }
 

@@ -111,11 +111,14 @@ static bool countable(int64_t *shape, int rank) {
 static dr_status check_counts(const dr_recurrence *recurrence) {
     int64_t shape[DR_MAX_RANK];
     for (int i = 0; i < DR_INPUTS; i++)
-        if (dr_rule_uses(recurrence->rule, i) && !countable(shape, dr_recurrence_input_shape(recurrence, i, shape)))
-            return dr_fail(DR_ERROR_ARGUMENT, "input %s has more elements than can be addressed", dr_input_name(i));
+        if (dr_rule_uses(recurrence->rule, (dr_input)i) &&
+            !countable(shape, dr_recurrence_input_shape(recurrence, (dr_input)i, shape)))
+            return dr_fail(DR_ERROR_ARGUMENT, "input %s has more elements than can be addressed", dr_input_name((dr_input)i));
     for (int i = 0; i < DR_STATES; i++)
-        if (dr_rule_carries(recurrence->rule, i) && !countable(shape, dr_recurrence_state_shape(recurrence, i, shape)))
-            return dr_fail(DR_ERROR_ARGUMENT, "state %s has more elements than can be addressed", dr_state_name(i));
+        if (dr_rule_carries(recurrence->rule, (dr_state_kind)i) &&
+            !countable(shape, dr_recurrence_state_shape(recurrence, (dr_state_kind)i, shape)))
+            return dr_fail(DR_ERROR_ARGUMENT, "state %s has more elements than can be addressed",
+                           dr_state_name((dr_state_kind)i));
     return DR_OK;
 }
 

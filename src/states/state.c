@@ -30,7 +30,8 @@ dr_status dr_state_describe(dr_backend *backend, const dr_recurrence *recurrence
         .bf16_state = recurrence->bf16_state,
     };
     for (int i = 0; i < DR_STATES; i++)
-        if (dr_rule_carries(&state->rule, i)) state->count[i] = dr_recurrence_state_count(recurrence, i) / sequences;
+        if (dr_rule_carries(&state->rule, (dr_state_kind)i))
+            state->count[i] = dr_recurrence_state_count(recurrence, (dr_state_kind)i) / sequences;
     return DR_OK;
 }
 
@@ -47,7 +48,7 @@ static void lay(dr_state *state, dr_arena *arena) {
     for (int i = 0; i < DR_STATES; i++)
         if (state->count[i])
             state->at[i] = dr_arena_take(arena, (size_t)(state->recurrence.layout.sequences * state->count[i]) *
-                                                    dr_dtype_size(dr_state_dtype(state, i)));
+                                                    dr_dtype_size(dr_state_dtype(state, (dr_state_kind)i)));
 }
 
 dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state) {
@@ -172,7 +173,7 @@ static dr_status copy_sequences(const dr_state *from, int64_t first, int64_t cou
     dr_status status = DR_OK;
     for (int i = 0; i < DR_STATES && status == DR_OK; i++)
         if (to->count[i]) {
-            const int64_t words = dr_state_words(to, i);
+            const int64_t words = dr_state_words(to, (dr_state_kind)i);
             char *at = (char *)to->at[i] + dr_kind_bytes(to->backend, DR_NUMBER, begin * words);
             status = ops->rows_gather(to->backend, count, words, positions, from->at[i], at);
         }

@@ -31,12 +31,12 @@ static dr_status copy_out(const dr_state *state, dr_tensor tensors[DR_STATES], c
     for (int i = 0; i < DR_STATES; i++) {
         if (!state->count[i]) continue;
         dr_tensor *tensor = &tensors[*count];
-        const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, i);
-        *tensor = (dr_tensor){.dtype = dr_state_dtype(state, i), .data = at};
-        tensor->rank = dr_recurrence_state_shape(&state->recurrence, i, tensor->shape);
+        const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, (dr_state_kind)i);
+        *tensor = (dr_tensor){.dtype = dr_state_dtype(state, (dr_state_kind)i), .data = at};
+        tensor->rank = dr_recurrence_state_shape(&state->recurrence, (dr_state_kind)i, tensor->shape);
         DR_TRY(ops->download(state->backend, at, ops->dtype, state->at[i], words));
         at += dr_kind_bytes(state->backend, DR_NUMBER, words);
-        names[(*count)++] = dr_state_name(i);
+        names[(*count)++] = dr_state_name((dr_state_kind)i);
     }
     return DR_OK;
 }
@@ -122,11 +122,11 @@ static dr_status read_tensors(const dr_safetensors *file, const dr_state *state,
     int64_t count = 0;
     for (int i = 0; i < DR_STATES; i++) {
         if (!state->count[i]) continue;
-        const char *name = dr_state_name(i);
-        const dr_dtype dtype = dr_state_dtype(state, i);
+        const char *name = dr_state_name((dr_state_kind)i);
+        const dr_dtype dtype = dr_state_dtype(state, (dr_state_kind)i);
         dr_tensor *tensor = &tensors[i];
         int64_t shape[DR_MAX_RANK];
-        const int rank = dr_recurrence_state_shape(&state->recurrence, i, shape);
+        const int rank = dr_recurrence_state_shape(&state->recurrence, (dr_state_kind)i, shape);
         if (!dr_safetensors_find(file, name, tensor)) return dr_fail(DR_ERROR_FORMAT, "there is no tensor %s in it", name);
         if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0)
             return dr_fail(DR_ERROR_FORMAT, "its tensor %s has not the shape that its metadata tell", name);
@@ -144,7 +144,7 @@ static dr_status read_tensors(const dr_safetensors *file, const dr_state *state,
 /* Through aligned memory: views of a file may be unaligned. */
 static dr_status upload(dr_state *state, int kind, const dr_tensor *tensor) {
     const dr_operations *ops = state->backend->ops;
-    const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, kind);
+    const int64_t words = state->recurrence.layout.sequences * dr_state_words(state, (dr_state_kind)kind);
     const size_t bytes = dr_kind_bytes(state->backend, DR_NUMBER, words);
     void *host = NULL;
     DR_TRY(dr_allocate(bytes, "a copy of a state", &host));

@@ -48,7 +48,8 @@ bool dr_normalizes_to_itself(const dr_normalizer *normalizer, const char *text, 
 static dr_status normalize_stretch(const char *text, size_t bytes, int options, dr_text *to) {
     utf8proc_uint8_t *mapped = NULL;
     if (bytes == 0) return DR_OK;
-    utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, options);
+    utf8proc_ssize_t length =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, (utf8proc_option_t)options);
     if (length < 0) {
         free(mapped);
         if (length == UTF8PROC_ERROR_NOMEM) return dr_fail(DR_ERROR_MEMORY, "there is no memory for %zu bytes of text", bytes);

@@ -30,7 +30,7 @@ static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) 
     progress->learning_rate = dr_schedule_rate(&run->schedule, step);
     DR_TRY(dr_optimizer_step(run->optimizer, progress->learning_rate, &progress->gradient_norm, &skipped));
     progress->loss = sum / (double)batch.targets;
-    progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : NAN; /* ln 2 */
+    progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : (double)NAN; /* ln 2 */
     *tokens = batch.layout.rows;
     position->step = step;
     position->skipped += skipped;
@@ -81,7 +81,7 @@ static dr_status check_finite(const dr_run *run, double loss, const dr_evaluatio
 dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
     enum { MOST_STEPS = 5 };
     const double enough_seconds = 2;
-    double best = INFINITY;
+    double best = (double)INFINITY;
     *costs = (dr_run_costs){
         .parameters = dr_model_parameter_count(run->model), .steps = run->schedule.steps, .bytes = dr_trial_bytes(run)};
     if (run->folder) return dr_fail(DR_ERROR_ARGUMENT, "only a run from dr_run_prepare can be measured: its steps are lost");

@@ -42,7 +42,7 @@ static dr_status begin(dr_run **run) {
     *run = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_run), "a run", &memory));
     dr_run *made = memory;
-    made->position = (dr_run_position){.held_out = NAN, .accuracy = NAN};
+    made->position = (dr_run_position){.held_out = (double)NAN, .accuracy = (double)NAN};
     made->lock = dr_run_lock_none();
     dr_status status = dr_train_options_create(&made->options);
     if (status != DR_OK)

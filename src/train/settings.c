@@ -313,7 +313,8 @@ dr_status dr_train_options_to_json(const dr_train_options *options, json_t **obj
     json_t *made = json_object();
     int failed = made == NULL;
     for (int id = 0; id < DR_SETTINGS && !failed; id++)
-        if (id != DR_SET_THREADS) failed = json_object_set_new(made, dr_setting_table[id].name, value_to_json(options, id));
+        if (id != DR_SET_THREADS)
+            failed = json_object_set_new(made, dr_setting_table[id].name, value_to_json(options, (dr_setting_id)id));
     if (failed) {
         json_decref(made);
         return dr_fail(DR_ERROR_MEMORY, "there is no memory for the settings as JSON");

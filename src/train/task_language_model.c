@@ -49,7 +49,7 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
     dr_score score;
     dr_score_options options = {.window = self->length};
     DR_TRY(dr_score_documents(model, &self->split.held_out, self->evaluate_tokens, &options, &score));
-    *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = score.bits_per_byte, .accuracy = NAN};
+    *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = score.bits_per_byte, .accuracy = (double)NAN};
     return DR_OK;
 }
 

@@ -62,9 +62,9 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
                                        .power_a = self->shape.power,
                                        .random_fillers = self->shape.random_fillers,
                                        .seed = self->held_out_seed};
-    dr_recall_score score = {.loss = NAN};
+    dr_recall_score score = {.loss = (double)NAN};
     dr_status status = dr_score_recall(model, &options, NULL, NULL, &score);
-    *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = NAN, .accuracy = score.accuracy};
+    *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = (double)NAN, .accuracy = score.accuracy};
     return status == DR_ERROR_NUMERIC ? DR_OK : status;
 }
 

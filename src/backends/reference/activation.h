@@ -39,7 +39,7 @@ static inline double activation(dr_activation kind, double x) {
     case DR_ACTIVATION_SIGMOID:
         return sigmoid(x);
     }
-    return NAN;
+    return (double)NAN;
 }
 
 static inline double activation_derivative(dr_activation kind, double x) {
@@ -51,7 +51,7 @@ static inline double activation_derivative(dr_activation kind, double x) {
     case DR_ACTIVATION_SIGMOID:
         return sigmoid_derivative(x);
     }
-    return NAN;
+    return (double)NAN;
 }
 
 #endif

@@ -38,7 +38,7 @@ static gate_value evaluate(const dr_gate *gate, double u, double a) {
     case DR_GATE_SILU:
         return (gate_value){silu(u), silu_derivative(u), 0};
     }
-    return (gate_value){NAN, NAN, NAN};
+    return (gate_value){(double)NAN, (double)NAN, (double)NAN};
 }
 
 /* channel: h * dim + d */

@@ -30,13 +30,13 @@ dr_status dr_reference_upload(dr_backend *backend, void *to_, const void *from, 
         for (int64_t i = 0; i < count; i++) to[i] = ((const double *)from)[i];
         return DR_OK;
     case DR_F32:
-        for (int64_t i = 0; i < count; i++) to[i] = ((const float *)from)[i];
+        for (int64_t i = 0; i < count; i++) to[i] = (double)((const float *)from)[i];
         return DR_OK;
     case DR_F16:
-        for (int64_t i = 0; i < count; i++) to[i] = dr_f16_to_float(((const uint16_t *)from)[i]);
+        for (int64_t i = 0; i < count; i++) to[i] = (double)dr_f16_to_float(((const uint16_t *)from)[i]);
         return DR_OK;
     case DR_BF16:
-        for (int64_t i = 0; i < count; i++) to[i] = dr_bf16_to_float(((const uint16_t *)from)[i]);
+        for (int64_t i = 0; i < count; i++) to[i] = (double)dr_bf16_to_float(((const uint16_t *)from)[i]);
         return DR_OK;
     default:
         return dr_fail(DR_ERROR_ARGUMENT, "tensors of type %s cannot be uploaded: only F32, F64, F16 and BF16 can",

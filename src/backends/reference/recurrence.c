@@ -172,7 +172,8 @@ dr_status dr_reference_recurrence_forward(const dr_plan *plan, const dr_call *ca
 
 static void zero_gradients(const dr_recurrence *recurrence, const dr_input_gradients *gradients) {
     for (int i = 0; i < DR_INPUTS; i++)
-        if (gradients->at[i]) memset(gradients->at[i], 0, (size_t)dr_recurrence_input_count(recurrence, i) * sizeof(double));
+        if (gradients->at[i])
+            memset(gradients->at[i], 0, (size_t)dr_recurrence_input_count(recurrence, (dr_input)i) * sizeof(double));
 }
 
 static void backward(const dr_recurrence *recurrence, const dr_call *call) {

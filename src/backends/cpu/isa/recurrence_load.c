@@ -45,7 +45,7 @@ static void store(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu
         double *sum = call->d_parameter[i];
         if (!sum) return;
         sum += (sequence * input->heads + head) * input->width;
-        for (int64_t d = 0; d < input->width; d++) sum[d] += from[d];
+        for (int64_t d = 0; d < input->width; d++) sum[d] += (double)from[d];
         return;
     }
     float *to = call->d_inputs->at[i];

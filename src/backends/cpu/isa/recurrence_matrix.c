@@ -51,8 +51,8 @@ static void gram_step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_
 static void lay_system(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, const float *matrix) {
     const int64_t n = plan->key_size;
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < n; j++) chunk->system[i * n + j] = matrix[i * plan->key_pitch + j];
-        chunk->system[i * n + i] += chunk->input[DR_INPUT_RIDGE][i];
+        for (int64_t j = 0; j < n; j++) chunk->system[i * n + j] = (double)matrix[i * plan->key_pitch + j];
+        chunk->system[i * n + i] += (double)chunk->input[DR_INPUT_RIDGE][i];
     }
 }
 
@@ -60,7 +60,7 @@ static void lay_system(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, const
 static void solve(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, bool iterate, const float *from, float *x) {
     const int64_t n = plan->key_size;
     double *solution = chunk->system_scratch;
-    for (int64_t i = 0; i < n; i++) solution[i] = from[i];
+    for (int64_t i = 0; i < n; i++) solution[i] = (double)from[i];
     if (iterate)
         dr_system_iterate(plan->rule, n, chunk->system, solution, solution + n);
     else
@@ -92,7 +92,7 @@ static void gram_back(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, int64_t t, c
         float *d_row = d_matrix + i * plan->key_pitch;
         add_row(K, -y[i], x, d_row);
         chunk->d_input[DR_INPUT_RIDGE][i] -= y[i] * x[i];
-        d_alpha += dot_rows(K, before + i * plan->key_pitch, d_row);
+        d_alpha += (double)dot_rows(K, before + i * plan->key_pitch, d_row);
     }
     multiply(plan, d_matrix, key, product);
     add_weight(plan, chunk, t, dot_rows(K, key, product));

@@ -95,7 +95,8 @@ static void store_initial_matrix(const dr_cpu_plan *plan, const dr_cpu_call *cal
     if (!d_ridge || !is_unset(plan, given)) return;
     const float *ridge = ridge_of(plan, call, value_head);
     d_ridge += (sequence * plan->key_heads + value_head / plan->group) * plan->key_size;
-    for (int64_t i = 0; i < plan->key_size; i++) d_ridge[i] -= d_matrix[i * plan->key_pitch + i] / (ridge[i] * ridge[i]);
+    for (int64_t i = 0; i < plan->key_size; i++)
+        d_ridge[i] -= (double)(d_matrix[i * plan->key_pitch + i] / (ridge[i] * ridge[i]));
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------------- */
