@@ -188,6 +188,20 @@ aarch64_recurrences() {
         qemu-aarch64 build/aarch64/deltarule verify --backend cpu --threads 1 \
             tests/vectors/{gdn__T1,kda__alpha0,eda__gva_packed,pgdn__gva_packed,act_l2norm__T9}.safetensors
 }
+# Three steps of training with both builds: the same losses but for rounding.
+aarch64_training() {
+    local run=$work/training losses=() build emulator
+    for build in release aarch64; do
+        [ "$build" = aarch64 ] && emulator=qemu-aarch64 || emulator=
+        rm -rf "$run"
+        # shellcheck disable=SC2086 # no word where nothing is emulated
+        $emulator "build/$build/deltarule" train --out "$run" --task mqar --steps 3 --batch 2 \
+            --hidden 16 --layers 1 --heads 2 --intermediate 16 --vocabulary 128 --held-out 4 --threads 2 || return 1
+        losses+=("$(awk -F, '$1 == 3 {print $2}' "$run/metrics.csv")")
+    done
+    echo "losses: ${losses[*]}"
+    awk -v one="${losses[0]}" -v other="${losses[1]}" 'BEGIN {d = one - other; exit !(one > 1 && d * d < 1e-10)}'
+}
 # aarch64_checks NAME COMMAND...: where the packages for it can be installed.
 aarch64_checks() {
     if "$source/tools/install-packages" aarch64 >"$work/log" 2>&1 </dev/null; then
