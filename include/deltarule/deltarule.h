@@ -13,6 +13,7 @@
 #include <deltarule/state.h>
 #include <deltarule/status.h>
 #include <deltarule/tensor.h>
+#include <deltarule/tokenizer.h>
 #include <deltarule/train.h>
 
 #endif

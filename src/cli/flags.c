@@ -132,7 +132,9 @@ static void print_flag(const cli_flag *flag) {
     int used = snprintf(text, sizeof text, "%s", setting->help);
     bool is_number = setting->type == DR_SETTING_INTEGER || setting->type == DR_SETTING_REAL;
     if (is_number && used < (int)sizeof text)
-        used += dr_format(text + used, sizeof text - (size_t)used, " [%.10g to %.10g]", setting->least, setting->most);
+        used += dr_format(text + used, sizeof text - (size_t)used,
+                          setting->type == DR_SETTING_INTEGER ? " [%.0f to %.0f]" : " [%.10g to %.10g]", setting->least,
+                          setting->most);
     if (setting->choices && used < (int)sizeof text)
         used += snprintf(text + used, sizeof text - (size_t)used, " [%s]", setting->choices);
     if (used < (int)sizeof text) {

@@ -142,7 +142,7 @@ static int run(int argc, char **argv) {
 
 const cli_command cli_generate = {
     .name = "generate",
-    .arguments = "--model DIR --prompt TEXT [flags]",
+    .arguments = "--model DIR [--prompt TEXT | --prompt-file FILE] [flags]",
     .summary = "continues a prompt, printing tokens as they come",
     .details = "The memory used does not depend on how long the text becomes. On a terminal, control characters and bytes\n"
                "that are not UTF-8 are shown as \\xNN; files and pipes get them as they are.",
