@@ -40,7 +40,8 @@ int main(int argc, char **argv) {
         bool (*run)(gpu *g, fault *what);
     } suites[] = {{"refusals", suite_refusals}, {"graphs", suite_graphs}, {"busy", suite_busy},     {"chains", suite_chains},
                   {"slots", suite_slots},       {"many", suite_many},     {"shapes", suite_shapes}, {"layers", suite_layers},
-                  {"early", suite_early},       {"plans", suite_plans},   {"large", suite_large},   {"trials", suite_trials}};
+                  {"early", suite_early},       {"decays", suite_decays}, {"plans", suite_plans},   {"large", suite_large},
+                  {"trials", suite_trials}};
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     gpu g = {.first = 1, .last = 240};
     uint64_t device = 0, threads = processors < 1 ? 1 : processors < 16 ? (uint64_t)processors : 16;

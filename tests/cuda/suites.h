@@ -47,6 +47,8 @@ bool suite_graphs(gpu *g, fault *what);
 bool suite_busy(gpu *g, fault *what);
 /* The diagonal scan from chunk to chunk: any lengths beside one another, and several streams at once. */
 bool suite_chains(gpu *g, fault *what);
+/* The gradient of log decays where gates are saturated, exactly 0 of one token; zero keys where the gain is a quotient. */
+bool suite_decays(gpu *g, fault *what);
 /* Plans: many threads and streams, boundaries on the device, what is saved, graphs, nothing forgotten. */
 bool suite_plans(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */

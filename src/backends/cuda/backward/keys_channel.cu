@@ -9,7 +9,7 @@
  *
  * What is left, pairs in one half and all that depends on a row and a channel alone, is done after the accumulators have passed
  * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
- * gradient of the log decays (decay.cu says which). */
+ * gradient of the log decays (keys_channel.cuh says which). */
 #include "backends/cuda/backward/keys_channel_scan.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
@@ -351,13 +351,54 @@ static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, uns
     }
 }
 
+/* Sums of scaled rows times accumulators, of some rows of the warp's block and 32 channels: two neighbours of every eight,
+ * until sum_meetings makes them one channel's. */
+typedef struct {
+    float of[8];
+} meetings;
+
+enum { UPPER_ROWS = 1, LOWER_ROWS = 2, ASKING_ROWS = 4 /* of two rows a token, the second: the first one's sums are anything */ };
+
+template <typename T, int which>
+static __device__ inline void add_meetings(meetings &sums, const float (&c)[4][4], const char *tile, int row, int column) {
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (which & ASKING_ROWS && row % 2 == 0) continue;
+            if (!(which & (h ? LOWER_ROWS : UPPER_ROWS))) continue;
+            const float2 x = tile_pair<T>(tile, row + 8 * h, column + 8 * n + (int)(threadIdx.x % 4) * 2);
+            sums.of[2 * n] = fmaf(x.x, c[n][2 * h], sums.of[2 * n]);
+            sums.of[2 * n + 1] = fmaf(x.y, c[n][2 * h + 1], sums.of[2 * n + 1]);
+        }
+}
+
+/* The channel, of 32, that a lane has of sum_meetings. */
+static __device__ inline int meeting_channel() {
+    const int lane = (int)(threadIdx.x % 32);
+    return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
+}
+
+static __device__ inline float sum_meetings(meetings &sums) {
+#pragma unroll
+    for (int half = 4; half > 0; half /= 2) {
+        const bool upper = threadIdx.x & (unsigned)(half * 4);
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float first = sums.of[i], second = sums.of[i + half];
+            sums.of[i] = (upper ? second : first) + __shfl_xor_sync(0xffffffffu, upper ? first : second, half * 4);
+        }
+    }
+    return sums.of[0];
+}
+
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
 /* Rows, and where their gradients lead. */
 template <typename T, int form>
 static __device__ inline void finish_rows(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first,
-                                          const float (&w)[4][4], const mild_span *mild) {
+                                          const float (&w)[4][4], const mild_chunk *mild) {
     const channel_results to = channel_results_of<T, form>(call, x, first);
     made_rows<form> r;
     make_all_rows<T, form>(call.plan.rows, shared, room, k, own, w, mild, to, r);
@@ -367,12 +408,25 @@ static __device__ inline void finish_rows(const dr_cuda_backward_call &call, con
     store_tiles<T, form>(call, x, shared, room, k, first, to);
 }
 
+/* What crosses the first and the second half of the warp's block, one of its ends in the other half: a channel a lane. */
+typedef struct {
+    float first, second;
+} crossing;
+
+static __device__ inline void put_crossing(const keys_rows &k, int block, int column, const crossing &x) {
+    crossing_first(k, block)[column + meeting_channel()] = x.first;
+    crossing_second(k, block)[column + meeting_channel()] = x.second;
+}
+
 /* From S dO, S dY, dS' U of the warp's products: q and r but for the decay from the start of the row's half of its block, w but
- * for that to its end, and likewise near, of readers in the chunk. Decays go from border to border of blocks. */
+ * for that to its end, and likewise near, of readers in the chunk. Decays go from border to border of blocks. What log decays
+ * get of pairs that cross a half is made on the way: there q and r have what was written before a block, and no more. */
 template <typename T, int form>
-static __device__ inline void multiply_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                            float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {
+static __device__ inline crossing multiply_keys(const dr_cuda_rows &rows, char *shared, const keys_room &room,
+                                                const keys_rows &k, float (&q)[4][4], float (&r)[4][4], float (&near)[4][4],
+                                                float (&w)[4][4]) {
     constexpr bool reads = form & READS;
+    constexpr int asking = form & PAIRS ? ASKING_ROWS : 0;
     const int block = product_block<T>(), column = product_column<T>(), mine = block * 16;
     const int row = mine + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
@@ -386,9 +440,23 @@ static __device__ inline void multiply_keys(const dr_cuda_rows &rows, char *shar
     if (reads) scale_rows(r, k.split, row, 1);
 #pragma unroll 1
     for (int b = 0; b < block; b++) {
+        meetings sums = {};
+        add_meetings<T, UPPER_ROWS | LOWER_ROWS | asking>(sums, q, shared + room.scaled[1], row, column);
+        if (reads) add_meetings<T, UPPER_ROWS | LOWER_ROWS>(sums, r, shared + room.scaled[2], row, column);
+        float sum = sum_meetings(sums);
+        const int channel = column + meeting_channel();
+        for (int between = b; between < block; between++) sum *= k.total[between * 64 + channel];
+        crossing_block(k, b, block)[channel] = sum;
         scale_columns(q, k.total + b * 64, column);
         if (reads) scale_columns(r, k.total + b * 64, column);
         add_writers<T, reads>(q, r, scores, erases, base + room.scaled[0], b, mine, column);
+    }
+    crossing across;
+    {
+        meetings sums = {};
+        add_meetings<T, LOWER_ROWS | asking>(sums, q, shared + room.scaled[1], row, column);
+        if (reads) add_meetings<T, LOWER_ROWS>(sums, r, shared + room.scaled[2], row, column);
+        across.first = sum_meetings(sums);
     }
     {
         float more_q[4][4] = {}, more_r[4][4] = {};
@@ -404,12 +472,18 @@ static __device__ inline void multiply_keys(const dr_cuda_rows &rows, char *shar
         if (reads) add_readers<T>(near, erases, base + room.scaled[2], b, mine, column);
     }
     {
+        meetings sums = {};
+        add_meetings<T, UPPER_ROWS>(sums, near, shared + room.scaled[0], row, column);
+        across.second = sum_meetings(sums);
+    }
+    {
         float more[4][4] = {};
         join_halves(w, more, half + 64, column, 0);
         add_readers<T, SECOND_HALF>(more, scores, base + room.scaled[4], block, mine, column);
         if (reads) add_readers<T, SECOND_HALF>(more, erases, base + room.scaled[5], block, mine, column);
         join_halves(near, more, half + 64, column, 0);
     }
+    return across;
 }
 
 /* q, r, w: S dO, S dY, dS' U of the warp's products. */
@@ -422,9 +496,12 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     float near[4][4] = {};
     bool mild = false;
     mild_span span;
+    own_scores scores = {};
+    crossing across;
     if constexpr (keys_may_be_mild<T, form>()) {
-        mild = mild_find(k, span) && !(form & LATE && rows.row[0].undecayed);
+        mild = mild_find(k, span) && !(form & LATE && rows.row[0].undecayed) && (form & (SINGLE | PAIRS) || rows.steps == 1);
         if (mild) {
+            scores = take_own_scores<T, form>(shared, room);
             scale_mildly<T, form>(shared, room, k, span);
             dr_shared_fence();
             __syncthreads();
@@ -434,17 +511,19 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
             __syncthreads(); /* the sums are read, too */
         }
     }
-    if (!mild) multiply_keys<T, form>(rows, shared, room, k, q, r, near, w);
+    if (!mild) across = multiply_keys<T, form>(rows, shared, room, k, q, r, near, w);
     __syncthreads(); /* all products are made: the place of the scaled keys is free */
+    if (!mild) put_crossing(k, product_block<T>(), product_column<T>(), across);
     put_own<T>(own, q);
     if (form & READS) put_own<T>(own + OWN_BYTES, r);
     put_own<T>(own + 2 * OWN_BYTES, near);
     if (mild) put_exits<T>(shared, room, w);
-    meet_block<T>();
+    __syncthreads();
+    const mild_chunk in = {span, scores};
     if constexpr (form & MADE)
-        finish_made<T, form, blocks>(call, x, shared, room, k, own, first, w, mild ? &span : NULL);
+        finish_made<T, form, blocks>(call, x, shared, room, k, own, first, w, mild ? &in : NULL);
     else
-        finish_rows<T, form>(call, x, shared, room, k, own, first, w, mild ? &span : NULL);
+        finish_rows<T, form>(call, x, shared, room, k, own, first, w, mild ? &in : NULL);
 }
 
 /* What all chunks of a call have in common. */

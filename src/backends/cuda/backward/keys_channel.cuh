@@ -1,8 +1,16 @@
 /* What keys_channel.cu does element by element: a warp has half of a block of rows, eight, and all 64 channels, two a lane.
  *
  * Accumulators pass through shared memory first, in a place of the block's own. Then the warp's rows come one after another:
- * products of alpha run along, pairs within the half are added, gradients take the form in which they leave, and the sums that
- * make the gradient of the log decays run along, too (decay.cu says which). */
+ * products of alpha run along, pairs within the half are added, gradients take the form in which they leave, and what the log
+ * decays get runs along, too (decay.cu says what that is).
+ *
+ * A pair of a reader and what was written before it counts for the decays between the two and for no others, so that no sum
+ * takes off what another one added and one token without a state gives exactly 0. Of the decays of a half,
+ *
+ *     both within it                      a reader's gradient before writer m is added to it: m's decay (rows_near)
+ *     the writer or the entry before it   the same, before any writer of the half is added
+ *     the reader behind it                a prefix sum of w . what w gets from behind the half
+ *     one before and one behind it        products of whole blocks (put_crossing) */
 #ifndef DR_CUDA_KEYS_CHANNEL_CUH
 #define DR_CUDA_KEYS_CHANNEL_CUH
 
@@ -338,20 +346,28 @@ static __device__ inline void lead_read(char *shared, const keys_room &room, con
     }
 }
 
+/* What the warp's rows give the log decays, of every token: from it on (behind), and as it was written. */
+template <int form> struct decay_sums {
+    enum { steps = form & PAIRS ? 2 : 1, tokens = HALF / steps };
+    float2 behind[tokens], written[tokens];
+    bool decayed; /* an alpha may be 0: a lane's product of them is */
+};
+
 /* Readers of the warp's rows, and writers as far as readers of the chunk go. own: twice [16][64]: in, d_query and d_read
- * without the decays from the border of the half; out, e of each token in its last row (what goes into the suffix sum over rows
- * but for what writers take) and what the write key has got of its own row, of its read key too where that leads to it. near:
- * of readers behind the warp's rows, and then of all. Returns what an undecayed read of the first row adds to the token before.
- */
+ * without the decays from the border of the half; out, in the second, what the write key has got of its own row, of its read
+ * key too where that leads to it. near: of readers behind the warp's rows, and then of all. decay: of each token, what its
+ * decay gets of pairs with one end or both in the warp's rows, the exit left out. */
 template <typename T, int form>
-static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                          char *own, const channel_results &to, float2 (&near)[HALF]) {
+static __device__ inline void rows_near(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
+                                        char *own, const channel_results &to, float2 (&near)[HALF],
+                                        float2 (&decay)[decay_sums<form>::tokens]) {
     constexpr bool reads = form & READS, undecayed = form & LATE, floats = form & FLOATS;
+    constexpr int steps = decay_sums<form>::steps;
     const int lane = (int)(threadIdx.x % 32), d = lane * 2, start = (int)(threadIdx.x / 32) * HALF;
     const char *alpha = shared + room.alpha;
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 x[HALF], fade[HALF]; /* of each writer: w times the decay since, that decay */
-    float2 head = one, e = none, before_first = none;
+    float2 head = one, prefix = none;
     float gains[HALF];
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
@@ -363,7 +379,8 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         float2 q = none, d_q = none, r = none, d_r = none, rest = none, held = none;
         const float2 left = reads ? make_float2(k.rest[row], k.rest[row]) : none;
         float score[HALF] = {}, erase[HALF];
-        if (decays) head = times(head, a), e = none;
+        if (decays) head = times(head, a), decay[i / steps] = prefix;
+        prefix = plus(w, near[i], prefix); /* of readers behind the half, as yet */
         if (asks) {
             q = row_pair<T, form>(shared + room.query, i);
             dr_take_eight<T>(shared + room.score, 64, row, start, score);
@@ -380,6 +397,10 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         for (int j = 0; j < i; j++) {
             const float2 fade_before = fade[j], x_before = x[j];
             float2 more = none;
+            if (row_decays<form>(j)) { /* all that was written before it */
+                if (asks) decay[j / steps] = plus(q, d_q, decay[j / steps]);
+                if (reads) decay[j / steps] = plus(rest, d_r, decay[j / steps]);
+            }
             if (decays) {
                 fade[j] = times(fade[j], a);
                 x[j] = times(x[j], a);
@@ -400,23 +421,16 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         x[i] = w;
         fade[i] = one;
         float2 all = none;
+        if (decays && asks) decay[i / steps] = plus(q, d_q, decay[i / steps]);
+        if (decays && reads && !late) decay[i / steps] = plus(rest, d_r, decay[i / steps]);
         if (asks) {
-            e = plus(q, d_q, e);
             all = times(make_float2(score[i], score[i]), q);
             d_q = plus(score[i], w, d_q); /* no decay lies between a row and itself */
         }
         if (reads) {
             const float inverse = k.inverse[row];
             gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
-            const float2 erased = times(left, d_r), read = times(r, erased);
-            if (late && i > 0) {
-                float2 &last = own_pair(own, i - 1);
-                last = make_float2(last.x + read.x, last.y + read.y);
-            } else if (late) {
-                before_first = read;
-            } else {
-                e = make_float2(e.x + read.x, e.y + read.y);
-            }
+            const float2 erased = times(left, d_r);
             if (floats)
                 put_floats(to, to.read, row, to.made ? erased : make_float2(inverse * d_r.x, inverse * d_r.y));
             else
@@ -426,7 +440,6 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         }
         own_pair(own + OWN_BYTES, i) = all;
         if (!asks) continue;
-        own_pair(own, i) = e;
         if (floats && to.query)
             put_floats(to, to.query, row, d_q);
         else
@@ -436,7 +449,35 @@ static __device__ inline float2 rows_near(const dr_cuda_rows &rows, char *shared
         dr_warp_sums<HALF>(gains);
         if (lane % 4 == 0) to.gain[start + lane / 4] = gains[0];
     }
-    return before_first;
+}
+
+/* ---- pairs that cross a half ----------------------------------------------------------------------------------------------
+ */
+
+/* Places of 64 numbers in k.half: of pairs that cross the first half of a block, since their readers are in its second one; the
+ * second half, since their writers are in its first one; both, by the block of their readers. The last ones are free while
+ * products are made, the others behind them, and all until put_warp_sums. */
+static __device__ inline float *crossing_first(const keys_rows &k, int block) {
+    return k.half + block * 64;
+}
+
+static __device__ inline float *crossing_second(const keys_rows &k, int block) {
+    return k.half + (4 + block) * 64;
+}
+
+static __device__ inline float *crossing_block(const keys_rows &k, int block, int readers) {
+    return k.half + (8 + readers * (readers - 1) / 2 + block) * 64;
+}
+
+/* What crosses the warp's rows, of the lane's channels. */
+static __device__ inline float2 take_crossing(const keys_rows &k) {
+    const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2, block = warp / 2;
+    float2 sum = *(const float2 *)((warp % 2 ? crossing_second(k, block) : crossing_first(k, block)) + d);
+    for (int readers = block + 1; readers < 4; readers++) {
+        const float2 more = *(const float2 *)(crossing_block(k, block, readers) + d);
+        sum = make_float2(sum.x + more.x, sum.y + more.y);
+    }
+    return sum;
 }
 
 /* What the warp's rows add to the log decays of the warps before it (suffix) and behind it (prefix): what a warp needs of the
@@ -458,13 +499,6 @@ static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     for (int i = 0; i < WARPS - 1; i++) sum = make_float2(sum.x + more[i].x, sum.y + more[i].y);
     return sum;
 }
-
-/* What the warp's rows give the log decays, of every token: from it on (behind), and as it was written. */
-template <int form> struct decay_sums {
-    enum { steps = form & PAIRS ? 2 : 1, tokens = HALF / steps };
-    float2 behind[tokens], written[tokens];
-    bool decayed; /* an alpha may be 0: a lane's product of them is */
-};
 
 /* The gradients of the log decays, when all warps' sums are there; where alpha is 0 so are they. */
 template <int form>
@@ -521,34 +555,31 @@ template <int form> struct made_rows {
     decay_sums<form> decays;
 };
 
-/* The rest of w's gradients, and what the log decays get. own: e of each token and what w has got of its own row, as rows_near
- * has them, and d_far without the decays to the border. */
+/* The rest of w's gradients, and what the log decays get of the exit. own: what w has got of its own row, as rows_near has it,
+ * and d_far without the decays to the border. */
 template <typename T, int form>
-static __device__ inline void rows_far(char *shared, const keys_room &room, const keys_rows &k, char *own, float2 before_first,
+static __device__ inline void rows_far(char *shared, const keys_room &room, const keys_rows &k, char *own,
                                        const float2 (&near)[HALF], made_rows<form> &r) {
     constexpr int steps = decay_sums<form>::steps;
     const float2 none = make_float2(0, 0);
-    float2 suffix = none, prefix = none, tail = make_float2(1, 1), e = none, f = none;
+    float2 prefix = none, tail = make_float2(1, 1), f = none;
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {
         const float2 w = row_pair<T, form>(shared + room.write, i), got = near[i], mine = own_pair(own + OWN_BYTES, i);
         const float2 far = times(tail, own_pair(own + 2 * OWN_BYTES, i));
         const float2 all = make_float2(mine.x + got.x + far.x, mine.y + got.y + far.y);
-        if (row_asks<form>(i)) e = own_pair(own, i), f = none;
-        e = make_float2(fmaf(-w.x, got.x, e.x), fmaf(-w.y, got.y, e.y));
+        if (row_asks<form>(i)) f = none;
         f = plus(far, w, f);
         r.d_write[i] = all;
         r.dot[i] = fmaf(w.x, all.x, w.y * all.y);
         r.square[i] = fmaf(w.x, w.x, w.y * w.y);
         if (!row_decays<form>(i)) continue;
         tail = times(tail, row_pair<float, form>(shared + room.alpha, i));
-        suffix = make_float2(suffix.x + e.x, suffix.y + e.y);
         prefix = make_float2(prefix.x + f.x, prefix.y + f.y);
-        r.decays.behind[i / steps] = suffix;
         r.decays.written[i / steps] = f;
     }
     r.decays.decayed = tail.x == 0 || tail.y == 0;
-    put_warp_sums(k, make_float2(suffix.x + before_first.x, suffix.y + before_first.y), prefix);
+    put_warp_sums(k, none, prefix);
 }
 
 /* w's gradients to where they go. */
@@ -573,12 +604,16 @@ template <typename T, int form>
 static __device__ inline void make_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
                                         char *own, const float (&w)[4][4], const channel_results &to, made_rows<form> &r) {
     float2 near[HALF];
+    const float2 crossing = take_crossing(k);
     take_near<form>(shared + room.alpha, own, near);
-    meet_block<T>();
+    __syncthreads(); /* the place of what crosses is free, too */
     put_own<T>(own + 2 * OWN_BYTES, w);
-    const float2 before_first = rows_near<T, form>(rows, shared, room, k, own, to, near);
+    rows_near<T, form>(rows, shared, room, k, own, to, near, r.decays.behind);
     meet_block<T>();
-    rows_far<T, form>(shared, room, k, own, before_first, near, r);
+    rows_far<T, form>(shared, room, k, own, near, r);
+#pragma unroll
+    for (int i = 0; i < decay_sums<form>::tokens; i++)
+        r.decays.behind[i] = make_float2(r.decays.behind[i].x + crossing.x, r.decays.behind[i].y + crossing.y);
 }
 
 #endif

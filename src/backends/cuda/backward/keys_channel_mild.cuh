@@ -9,8 +9,10 @@
  *     d_q = e^(a_i - a/2) (e^(a/2) dO S + G w^)      d_r likewise with dY and M
  *     d_w = e^(a/2 - a_j) (G^T q^ + M^T r^ + e^(a/2) U dS')
  *
- * What log decays get are products of scaled keys, as they are rounded, with what stands in brackets: so pairs that do not span
- * a row cancel in the sums over rows. */
+ * What log decays get are products of scaled keys, as they are rounded, with what stands in brackets: so of pairs that do not
+ * span a row only what float rounds is left in the sums over rows. No decay lies between the rows of a token: scores of a token
+ * with itself are taken out of G and M before the products, and what they make is added to gradients of keys alone. And no log
+ * decay of a mild chunk is below -MILD_DEEPEST here, so that what is rounded stays small beside e to the power of the least. */
 #ifndef DR_CUDA_KEYS_CHANNEL_MILD_CUH
 #define DR_CUDA_KEYS_CHANNEL_MILD_CUH
 
@@ -34,17 +36,21 @@ static __device__ inline float *mild_half(const keys_rows &k) {
     return k.half;
 }
 
+constexpr float MILD_DEEPEST = 8;
+
 /* Puts the sums over the warp's rows. */
 template <int form> static __device__ inline void mild_sum_rows(const char *alpha, const keys_rows &k) {
     float2 sum = make_float2(0, 0);
-    float most = 0;
+    float most = 0, least = 0;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         if (!row_decays<form>(i)) continue;
         const float2 g = row_pair<float, form>(alpha, i);
         sum = make_float2(sum.x + g.x, sum.y + g.y);
         most = fmaxf(most, fmaxf(g.x, g.y));
+        least = fminf(least, fminf(g.x, g.y));
     }
+    if (least < -MILD_DEEPEST) most = INFINITY;
     sum = make_float2(dr_mild_sum_of(sum.x, most), dr_mild_sum_of(sum.y, most));
     *(float2 *)(mild_sum(k, (int)(threadIdx.x / 32)) + threadIdx.x % 32 * 2) = sum;
 }
@@ -108,6 +114,35 @@ template <typename T> static __device__ inline void finish_tiles() {
     if constexpr (dr_groups_multiply<T>()) dr_group_wait<0>();
 #endif
 }
+
+/* Scores of a token with itself, a row of the warp's a lane: of its query with its own write key and, of two rows a token, of
+ * the second row's query and read key with the first one's write key. */
+typedef struct {
+    float query, query_first, read_first;
+} own_scores;
+
+/* Takes them out of G and M. */
+template <typename T, int form> static __device__ inline own_scores take_own_scores(char *shared, const keys_room &room) {
+    const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * HALF + lane;
+    own_scores scores = {};
+    const auto take = [&](int tile, int column) {
+        T *at = (T *)(shared + tile + dr_tile_at<T>(0, 64, row, column));
+        const float score = dr_to_float(*at);
+        *at = dr_from_float<T>(0);
+        return score;
+    };
+    if (lane >= HALF || !row_asks<form>(lane)) return scores;
+    scores.query = take(room.score, row);
+    if (form & PAIRS) scores.query_first = take(room.score, row - 1);
+    if (form & PAIRS && form & READS) scores.read_first = take(room.erase, row - 1);
+    return scores;
+}
+
+/* How a mild chunk is gone through. */
+typedef struct {
+    mild_span span;
+    own_scores scores;
+} mild_chunk;
 
 /* Scaled keys as tiles: of writers, queries and readers; e^(a/2) of each channel. */
 template <typename T, int form>
@@ -188,14 +223,19 @@ template <typename T> static __device__ inline float2 rounded(float2 x) {
  * w lies where scores were. */
 template <typename T, int form>
 static __device__ inline void make_rows_mildly(char *shared, const keys_room &room, const keys_rows &k, char *own,
-                                               const mild_span &span, const channel_results &to, made_rows<form> &made) {
+                                               const mild_chunk &mild, const channel_results &to, made_rows<form> &made) {
     constexpr bool reads = form & READS;
     constexpr int steps = decay_sums<form>::steps;
     const char *alpha = shared + room.alpha;
     const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
     const float2 none = make_float2(0, 0);
-    float2 x = mild_start(span), suffix = none, prefix = none, e = none, f = none, up = none, down = none;
+    float2 x = mild_start(mild.span), suffix = none, prefix = none, e = none, f = none, up = none, down = none;
+    float2 first = none; /* what a token's second row gives the write key of its first one */
     float gains[HALF];
+    const auto own_score = [](float score, int i) {
+        const float x = __shfl_sync(0xffffffffu, score, i);
+        return make_float2(x, x);
+    };
 #pragma unroll
     for (int i = 0; i < HALF; i++)
         if (row_decays<form>(i)) x = plus(MILD_LOG2, row_pair<float, form>(alpha, i), x);
@@ -207,15 +247,32 @@ static __device__ inline void make_rows_mildly(char *shared, const keys_room &ro
                      far = exit_at(shared, room, row, lane * 2), scaled = rounded<T>(times(w, down));
         float2 all = times(down, make_float2(near.x + far.x, near.y + far.y));
         e = plus(negative(scaled), near, e), f = plus(scaled, far, f);
+        const bool second = form & PAIRS && row_asks<form>(i);
+        const float2 w_first = second ? row_pair<T, form>(shared + room.write, i - 1) : none;
+        all = make_float2(all.x + first.x, all.y + first.y), first = none;
         if (row_asks<form>(i)) {
-            const float2 q = row_pair<T, form>(shared + room.query, i), got = own_pair(own, i);
+            const float2 q = row_pair<T, form>(shared + room.query, i), got = own_pair(own, i),
+                         score = own_score(mild.scores.query, i);
+            float2 d_q = plus(score, w, times(up, got));
             e = plus(rounded<T>(times(q, up)), got, e);
-            set_row<T, form>(shared + room.query, i, times(up, got));
+            all = plus(score, q, all);
+            if (second) {
+                const float2 with_first = own_score(mild.scores.query_first, i);
+                d_q = plus(with_first, w_first, d_q);
+                first = times(with_first, q);
+            }
+            set_row<T, form>(shared + room.query, i, d_q);
         }
         if (reads) {
             const float2 held = row_pair<T, form>(shared + room.read, i), r = read_pair<T, form>(held, w),
-                         left = make_float2(k.rest[row], k.rest[row]), got = own_pair(own + OWN_BYTES, i), d_r = times(up, got),
-                         erased = times(left, d_r);
+                         left = make_float2(k.rest[row], k.rest[row]), got = own_pair(own + OWN_BYTES, i);
+            float2 d_r = times(up, got);
+            if (second) {
+                const float2 with_first = own_score(mild.scores.read_first, i);
+                d_r = plus(with_first, w_first, d_r);
+                first = plus(with_first, times(left, r), first);
+            }
+            const float2 erased = times(left, d_r);
             const float inverse = k.inverse[row];
             gains[i] = -inverse * (r.x * d_r.x + r.y * d_r.y);
             e = plus(rounded<T>(times(times(r, left), up)), got, e);
@@ -242,8 +299,8 @@ static __device__ inline void make_rows_mildly(char *shared, const keys_room &ro
 /* The rows of a chunk that is mild, or, mild NULL, of any. */
 template <typename T, int form>
 static __device__ inline void make_all_rows(const dr_cuda_rows &rows, char *shared, const keys_room &room, const keys_rows &k,
-                                            char *own, const float (&w)[4][4], const mild_span *mild, const channel_results &to,
-                                            made_rows<form> &made) {
+                                            char *own, const float (&w)[4][4], const mild_chunk *mild,
+                                            const channel_results &to, made_rows<form> &made) {
     if constexpr (keys_may_be_mild<T, form>())
         if (mild) return make_rows_mildly<T, form>(shared, room, k, own, *mild, to, made);
     make_rows<T, form>(rows, shared, room, k, own, w, to, made);

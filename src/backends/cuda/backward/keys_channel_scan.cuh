@@ -145,7 +145,7 @@ static __device__ inline float2 scan_through(char *shared, const keys_room &room
 template <typename T, int form, int blocks>
 static __device__ inline void finish_made(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                           const keys_room &room, const keys_rows &k, char *own, int first,
-                                          const float (&w)[4][4], const mild_span *mild) {
+                                          const float (&w)[4][4], const mild_chunk *mild) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), start = warp * HALF, d = lane * 2;
     const dr_scan_number *number = scan_numbers(k) + start;
