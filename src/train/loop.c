@@ -106,7 +106,7 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
     double start = dr_clock_now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
     while (!is_over(run)) {
         dr_progress progress = {.steps = run->schedule.steps};
-        dr_evaluation evaluation;
+        dr_evaluation evaluation = {0};
         int64_t tokens;
         double step_start = dr_clock_now();
         DR_TRY(take_step(run, &progress, &tokens));
