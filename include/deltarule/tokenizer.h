@@ -85,6 +85,29 @@ DR_API dr_status dr_decoder_step(dr_decoder *decoder, int32_t id, const char **t
 /* The end of a stream: what still waits, broken characters as U+FFFD. The next step begins a new one. */
 DR_API dr_status dr_decoder_finish(dr_decoder *decoder, const char **text, size_t *bytes);
 
+/* Making a byte-level tokenizer of texts. */
+typedef struct dr_tokenizer_trainer dr_tokenizer_trainer;
+
+typedef struct {
+    int64_t size;            /* ids: 256 bytes, what merges make, and end_of_text */
+    int64_t least_count;     /* a pair that is rarer is not merged */
+    const char *end_of_text; /* the token that begins and ends texts */
+    /* called now and then with how many ids there are and will be; returns false to stop. NULL: none */
+    bool (*progress)(void *context, int64_t done, int64_t total);
+    void *context;
+} dr_tokenizer_training;
+
+DR_API dr_tokenizer_training dr_tokenizer_training_defaults(void);
+DR_API dr_status dr_tokenizer_trainer_create(dr_tokenizer_trainer **trainer);
+DR_API void dr_tokenizer_trainer_destroy(dr_tokenizer_trainer *trainer);
+/* Counts the words of a text; what is not UTF-8 in it counts nothing. */
+DR_API dr_status dr_tokenizer_trainer_add(dr_tokenizer_trainer *trainer, const char *text, size_t bytes);
+/* Makes the vocabulary and writes tokenizer.json and tokenizer_config.json into a folder, which is made if need be. The same
+ * texts give the same files, whatever their order. *size: how many ids there are, fewer than asked for where the texts have no
+ * more. DR_ERROR_ARGUMENT, DR_ERROR_IO, DR_ERROR_INTERRUPTED. */
+DR_API dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tokenizer_training *options,
+                                            const char *folder, int64_t *size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@ typedef struct {
     size_t content_bytes, normalized_bytes;
     int32_t id;
     bool single_word, left_strip, right_strip, is_normalized, special;
+    bool skipped; /* by decoding without special tokens: what it decodes to is written as a special token */
 } dr_added;
 
 /* A trie over the texts that are looked for. */

@@ -83,8 +83,25 @@ static struct dr_word_slot *slot_of(const dr_words *words, const char *text, siz
     }
 }
 
+/* Twice the slots, the same texts. */
+static dr_status grow(dr_words *words) {
+    dr_words larger;
+    DR_TRY(dr_words_create(2 * words->count, &larger));
+    for (size_t i = 0; i <= words->mask; i++) {
+        if (words->slots[i].id < 0) continue;
+        size_t at = words->slots[i].hash & larger.mask;
+        while (larger.slots[at].id >= 0) at = (at + 1) & larger.mask;
+        larger.slots[at] = words->slots[i];
+    }
+    dr_release(words->slots);
+    words->slots = larger.slots;
+    words->mask = larger.mask;
+    return DR_OK;
+}
+
 dr_status dr_words_add(dr_words *words, const char *text, size_t bytes, int32_t id) {
     uint32_t hash;
+    if (2 * (words->count + 1) > words->mask) DR_TRY(grow(words));
     struct dr_word_slot *slot = slot_of(words, text, bytes, &hash);
     if (slot->id < 0) {
         *slot = (struct dr_word_slot){hash, -1, words->texts.count, bytes};

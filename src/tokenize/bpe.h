@@ -22,7 +22,7 @@ typedef struct {
     dr_text texts;
 } dr_words;
 
-dr_status dr_words_create(size_t count, dr_words *words); /* room for so many */
+dr_status dr_words_create(size_t count, dr_words *words); /* room for so many; it grows */
 void dr_words_release(dr_words *words);
 dr_status dr_words_add(dr_words *words, const char *text, size_t bytes, int32_t id); /* an old id is replaced */
 int32_t dr_words_find(const dr_words *words, const char *text, size_t bytes);        /* -1: none */

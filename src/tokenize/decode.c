@@ -254,8 +254,8 @@ static dr_status list_tokens(dr_decoder *d, const int32_t *ids, size_t count) {
     for (size_t i = 0; i < count; i++) {
         size_t bytes;
         const char *text = dr_tokenizer_token(t, ids[i], &bytes);
-        if (!text || (d->flags & DR_DECODE_NO_SPECIAL && dr_tokenizer_is_special(t, ids[i]))) continue;
-        int32_t added = t->tokens[ids[i]].added;
+        int32_t added = text ? t->tokens[ids[i]].added : -1;
+        if (!text || (d->flags & DR_DECODE_NO_SPECIAL && added >= 0 && t->added[added].skipped)) continue;
         if (added >= 0) { /* it stands for what it is looked for as */
             text = t->added[added].normalized;
             bytes = t->added[added].normalized_bytes;

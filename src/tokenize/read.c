@@ -233,6 +233,10 @@ static dr_status read_added_tokens(const json_t *object, dr_tokenizer *t) {
         DR_GO(dr_trie_add(added->is_normalized ? &t->normalized : &t->raw, added->normalized, added->normalized_bytes,
                           (int32_t)i));
     }
+    for (size_t i = 0; i < count; i++) {
+        int32_t same = dr_words_find(&contents, t->added[i].normalized, t->added[i].normalized_bytes);
+        t->added[i].skipped = same >= 0 && t->added[same].special;
+    }
 done:
     dr_text_release(&buffers[0]);
     dr_text_release(&buffers[1]);

@@ -1,0 +1,139 @@
+/* deltarule tokenizer train: makes a byte-level tokenizer of text files. */
+#include "cli/commands.h"
+#include "cli/input.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+
+#include <deltarule/tokenizer.h>
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { CORPUS, OUT, SIZE, LEAST_COUNT, END_OF_TEXT, FLAGS, DEEPEST = 64 };
+
+typedef struct {
+    dr_tokenizer_trainer *trainer;
+    cli_progress progress;
+    int64_t files, bytes;
+} training;
+
+static int add_file(training *t, const char *path) {
+    char *text = NULL, line[96];
+    size_t bytes;
+    int exit_status = cli_read_input(&cli_tokenizer, path, &text, &bytes);
+    if (exit_status == 0) {
+        dr_status status = dr_tokenizer_trainer_add(t->trainer, text, bytes);
+        if (status != DR_OK) exit_status = cli_failure(&cli_tokenizer, status);
+        t->files++;
+        t->bytes += (int64_t)bytes;
+        if (t->progress.live && cli_progress_due(&t->progress)) {
+            snprintf(line, sizeof line, "read %" PRId64 " files, %" PRId64 " bytes", t->files, t->bytes);
+            cli_progress_show(&t->progress, false, line);
+        }
+    }
+    free(text);
+    return exit_status == 0 && cli_interrupted() ? 130 : exit_status;
+}
+
+/* A file, or all files of a folder and its subfolders but those whose names begin with a dot, and no symbolic links. */
+static int add_path(training *t, const char *path, int depth) {
+    struct stat about;
+    if (strcmp(path, "-") == 0 || stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) return add_file(t, path);
+    DIR *folder = depth < DEEPEST ? opendir(path) : NULL;
+    int exit_status = 0;
+    if (!folder) {
+        fprintf(stderr, "deltarule tokenizer: cannot read the folder ");
+        cli_print_name(stderr, path);
+        fputc('\n', stderr);
+        return 1;
+    }
+    for (struct dirent *item; exit_status == 0 && (item = readdir(folder));) {
+        size_t room = strlen(path) + strlen(item->d_name) + 2;
+        char *name = item->d_name[0] == '.' ? NULL : malloc(room);
+        if (!name) continue;
+        snprintf(name, room, "%s/%s", path, item->d_name);
+        if (lstat(name, &about) == 0 && (S_ISREG(about.st_mode) || S_ISDIR(about.st_mode)))
+            exit_status = add_path(t, name, depth + 1);
+        free(name);
+    }
+    closedir(folder);
+    return exit_status;
+}
+
+static bool report(void *context, int64_t done, int64_t total) {
+    training *t = context;
+    char line[96];
+    if (t->progress.live && cli_progress_due(&t->progress)) {
+        snprintf(line, sizeof line, "%" PRId64 " of %" PRId64 " ids", done, total);
+        cli_progress_show(&t->progress, false, line);
+    }
+    return !cli_interrupted();
+}
+
+static int train(training *t, const cli_flag *flags) {
+    dr_tokenizer_training options = dr_tokenizer_training_defaults();
+    int64_t size = 0;
+    options.size = cli_flag_integer(&flags[SIZE]);
+    options.least_count = cli_flag_integer(&flags[LEAST_COUNT]);
+    options.end_of_text = flags[END_OF_TEXT].value;
+    options.progress = report;
+    options.context = t;
+    dr_status status = dr_tokenizer_trainer_create(&t->trainer);
+    if (status != DR_OK) return cli_failure(&cli_tokenizer, status);
+    int exit_status = add_path(t, flags[CORPUS].value, 0);
+    if (exit_status != 0) return exit_status;
+    status = dr_tokenizer_trainer_write(t->trainer, &options, flags[OUT].value, &size);
+    cli_progress_end(&t->progress);
+    if (status == DR_ERROR_INTERRUPTED) return 130;
+    if (status != DR_OK) return cli_failure(&cli_tokenizer, status);
+    printf("files  %" PRId64 "\nbytes  %" PRId64 "\nids    %" PRId64 "\n", t->files, t->bytes, size);
+    return 0;
+}
+
+static int run(int argc, char **argv) {
+    cli_flag flags[FLAGS] = {
+        [CORPUS] = {.setting = {"corpus", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                "a text file, a folder of them, or - for standard input"},
+                    .placeholder = "PATH",
+                    .required = true},
+        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "folder for tokenizer.json and tokenizer_config.json"},
+                 .placeholder = "DIR",
+                 .required = true},
+        [SIZE] = {.setting = {"size", DR_SETTING_INTEGER, "32768", 257, 1 << 24, NULL, NULL,
+                              "ids: 256 bytes, what merges make, and the end of a text"},
+                  .placeholder = "N"},
+        [LEAST_COUNT] = {.setting = {"least_count", DR_SETTING_INTEGER, "2", 1, 1 << 30, NULL, NULL,
+                                     "a pair that is rarer is not merged"},
+                         .placeholder = "N"},
+        [END_OF_TEXT] = {.setting = {"end_of_text", DR_SETTING_TEXT, "<|endoftext|>", 0, 0, NULL, NULL,
+                                     "the token that begins and ends texts"},
+                         .placeholder = "TEXT"},
+    };
+    int operands, exit_status;
+    training t = {0};
+    if (!cli_flags_parse(&cli_tokenizer, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (operands != 1 || strcmp(argv[1], "train") != 0) return cli_usage(&cli_tokenizer, "it has one command: tokenizer train");
+    cli_interrupt_catch("\nstopping; once more to leave at once\n");
+    t.progress = cli_progress_begin(stderr);
+    exit_status = train(&t, flags);
+    dr_tokenizer_trainer_destroy(t.trainer);
+    return exit_status;
+}
+
+const cli_command cli_tokenizer = {
+    .name = "tokenizer",
+    .arguments = "train --corpus PATH --out DIR [flags]",
+    .summary = "make a byte-level BPE tokenizer of text",
+    .details = "Words are cut as by the Llama 3 tokenizers. The same texts give the same files. The folder works with tokenize "
+               "and with\n"
+               "Hugging Face's tokenizers.",
+    .run = run,
+    .least_operands = 0,
+    .most_operands = 1,
+};
