@@ -89,7 +89,7 @@ DR_API dr_status dr_decoder_finish(dr_decoder *decoder, const char **text, size_
 typedef struct dr_tokenizer_trainer dr_tokenizer_trainer;
 
 typedef struct {
-    int64_t size;            /* ids: 256 bytes, what merges make, and end_of_text */
+    int64_t ids;             /* how many: 256 bytes, what merges make, and end_of_text */
     int64_t least_count;     /* a pair that is rarer is not merged */
     const char *end_of_text; /* the token that begins and ends texts */
     /* called now and then with how many ids there are and will be; returns false to stop. NULL: none */

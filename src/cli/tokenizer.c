@@ -78,7 +78,7 @@ static bool report(void *context, int64_t done, int64_t total) {
 static int train(training *t, const cli_flag *flags) {
     dr_tokenizer_training options = dr_tokenizer_training_defaults();
     int64_t size = 0;
-    options.size = cli_flag_integer(&flags[SIZE]);
+    options.ids = cli_flag_integer(&flags[SIZE]);
     options.least_count = cli_flag_integer(&flags[LEAST_COUNT]);
     options.end_of_text = flags[END_OF_TEXT].value;
     options.progress = report;

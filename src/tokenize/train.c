@@ -412,7 +412,7 @@ done:
 }
 
 dr_tokenizer_training dr_tokenizer_training_defaults(void) {
-    return (dr_tokenizer_training){.size = 32768, .least_count = 2, .end_of_text = "<|endoftext|>"};
+    return (dr_tokenizer_training){.ids = 32768, .least_count = 2, .end_of_text = "<|endoftext|>"};
 }
 
 dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tokenizer_training *options, const char *folder,
@@ -420,8 +420,8 @@ dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tok
     learning l = {0};
     learned made = {0};
     dr_status status;
-    if (options->size < BYTES + 1 || options->size > DR_MOST_IDS)
-        return dr_fail(DR_ERROR_ARGUMENT, "a vocabulary of %lld ids: it must be from %d to %d", (long long)options->size,
+    if (options->ids < BYTES + 1 || options->ids > DR_MOST_IDS)
+        return dr_fail(DR_ERROR_ARGUMENT, "a vocabulary of %lld ids: it must be from %d to %d", (long long)options->ids,
                        BYTES + 1, DR_MOST_IDS);
     if (!options->end_of_text || !*options->end_of_text)
         return dr_fail(DR_ERROR_ARGUMENT, "the token that ends a text must not be empty");
@@ -430,7 +430,7 @@ dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tok
     made.merges = json_array();
     if (!made.vocabulary || !made.merges) DR_GO(no_memory());
     DR_GO(begin_learning(trainer, &l));
-    DR_GO(learn(&l, &made, options, (size_t)options->size - 1));
+    DR_GO(learn(&l, &made, options, (size_t)options->ids - 1));
     DR_GO(write_folder(&made, options->end_of_text, folder));
     *size = (int64_t)made.count + 1;
 done:
