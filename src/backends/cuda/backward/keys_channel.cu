@@ -357,7 +357,11 @@ typedef struct {
     float of[8];
 } meetings;
 
-enum { UPPER_ROWS = 1, LOWER_ROWS = 2, ASKING_ROWS = 4 /* of two rows a token, the second: the first one's sums are anything */ };
+enum {
+    UPPER_ROWS = 1,
+    LOWER_ROWS = 2,
+    ASKING_ROWS = 4 /* of two rows a token, the second: the first one's sums are anything */
+};
 
 template <typename T, int which>
 static __device__ inline void add_meetings(meetings &sums, const float (&c)[4][4], const char *tile, int row, int column) {
