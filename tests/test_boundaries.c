@@ -102,8 +102,8 @@ static void test_refused_boundaries(void **unused) {
     assert_refused(dr_recurrence_boundaries(NULL, &recurrence, 0, &chunk, &count), DR_ERROR_ARGUMENT, "backend is missing");
     assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 2, &chunk, &count), DR_ERROR_ARGUMENT, "no sequence 2");
     assert_refused(dr_recurrence_boundaries(cpu, &recurrence, -1, &chunk, &count), DR_ERROR_ARGUMENT, "no sequence -1");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, NULL, &count), DR_ERROR_ARGUMENT, "tokens of a chunk");
-    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, &chunk, NULL), DR_ERROR_ARGUMENT, "number of boundaries");
+    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, NULL, &count), DR_ERROR_ARGUMENT, "chunk is missing");
+    assert_refused(dr_recurrence_boundaries(cpu, &recurrence, 0, &chunk, NULL), DR_ERROR_ARGUMENT, "count is missing");
     assert_int_equal(chunk, -5);
     assert_int_equal(count, -5);
     must(dr_recurrence_boundaries(cpu, &recurrence, 1, &chunk, &count));
@@ -113,7 +113,7 @@ static void test_refused_boundaries(void **unused) {
                    "no boundary 2: it has 2");
     assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, -1, &states), DR_ERROR_ARGUMENT, "no boundary -1");
     assert_refused(dr_recurrence_boundary(cpu, &recurrence, NULL, 0, 0, &states), DR_ERROR_ARGUMENT, "what the forward saved");
-    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 0, NULL), DR_ERROR_ARGUMENT, "place for the states");
+    assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 0, NULL), DR_ERROR_ARGUMENT, "states is missing");
     states.at[DR_STATE_A] = S;
     assert_refused(dr_recurrence_boundary(cpu, &recurrence, saved, 0, 0, &states), DR_ERROR_ARGUMENT, "does not carry it");
     assert_true(S[0] == 7);

@@ -355,7 +355,7 @@ static void test_paths(void **state) {
     }
     assert_refused(dr_plan_path(plan, false, DR_STAGE_OUTPUT, &path), DR_ERROR_ARGUMENT, "cannot be 2 sequences of one length");
     assert_refused(dr_plan_path(plan, true, DR_STAGES, &path), DR_ERROR_ARGUMENT, "no stage 5");
-    assert_refused(dr_plan_path(plan, true, DR_STAGE_OUTPUT, NULL), DR_ERROR_ARGUMENT, "place for the path");
+    assert_refused(dr_plan_path(plan, true, DR_STAGE_OUTPUT, NULL), DR_ERROR_ARGUMENT, "path is missing");
     dr_plan_destroy(plan);
     dr_backend_close(backend);
 }
@@ -529,13 +529,13 @@ static void test_refused_calls(void **state) {
     REFUSED(call.boundaries.at = longer, "sequence 0 has 7 tokens: the plan is for at most 6");
     REFUSED((call.boundaries.at = longer32, call.boundaries.dtype = DR_I32, call.boundaries.device = true),
             "sequence 0 has 7 tokens");
-    REFUSED(call.inputs = NULL, "the inputs are missing");
+    REFUSED(call.inputs = NULL, "inputs is missing");
     REFUSED(call.workspace = NULL, "the workspace is missing");
     REFUSED(call.workspace = workspace + 4, "the workspace begins at an address that is not a multiple of 16");
     REFUSED(call.saved = (char *)t.saved + 8, "begins at an address that is not a multiple of 16");
     dr_call call = right;
-    assert_refused(dr_plan_forward(NULL, &call), DR_ERROR_ARGUMENT, "the plan is missing");
-    assert_refused(dr_plan_backward(plan, NULL), DR_ERROR_ARGUMENT, "the call is missing");
+    assert_refused(dr_plan_forward(NULL, &call), DR_ERROR_ARGUMENT, "plan is missing");
+    assert_refused(dr_plan_backward(plan, NULL), DR_ERROR_ARGUMENT, "call is missing");
     assert_refused(dr_plan_decode(plan, &call), DR_ERROR_ARGUMENT, "no boundaries");
     call.boundaries.at = NULL;
     assert_refused(dr_plan_decode(plan, &call), DR_ERROR_ARGUMENT, "one token for each sequence, not 10 for 3");
@@ -566,9 +566,9 @@ static void test_refused_plans(void **state) {
     dr_plan *plan = NULL;
     dr_recurrence wrong = right;
     dr_saved_size size;
-    assert_refused(dr_plan_create(NULL, &right, &plan), DR_ERROR_ARGUMENT, "the backend is missing");
+    assert_refused(dr_plan_create(NULL, &right, &plan), DR_ERROR_ARGUMENT, "backend is missing");
     assert_refused(dr_plan_create(backend, NULL, &plan), DR_ERROR_ARGUMENT, "the recurrence is missing");
-    assert_refused(dr_plan_create(backend, &right, NULL), DR_ERROR_ARGUMENT, "the place for the plan is missing");
+    assert_refused(dr_plan_create(backend, &right, NULL), DR_ERROR_ARGUMENT, "plan is missing");
     wrong.rule = NULL;
     assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "has no rule");
     wrong = right, wrong.layout.sequences = 0;
@@ -584,9 +584,9 @@ static void test_refused_plans(void **state) {
     wrong.longest = 2;
     assert_refused(dr_plan_create(backend, &wrong, &plan), DR_ERROR_ARGUMENT, "2 sequences of at most 2 tokens cannot have 5");
     assert_refused(dr_recurrence_saved("gpu", NULL, &right, &size), DR_ERROR_UNSUPPORTED, "no backend \"gpu\"");
-    assert_refused(dr_recurrence_saved(NULL, NULL, &right, &size), DR_ERROR_ARGUMENT, "name");
-    assert_refused(dr_recurrence_saved("cpu", NULL, &right, NULL), DR_ERROR_ARGUMENT, "place");
-    assert_refused(dr_recurrence_saved("cpu", NULL, NULL, &size), DR_ERROR_ARGUMENT, "the recurrence is missing");
+    assert_refused(dr_recurrence_saved(NULL, NULL, &right, &size), DR_ERROR_ARGUMENT, "backend is missing");
+    assert_refused(dr_recurrence_saved("cpu", NULL, &right, NULL), DR_ERROR_ARGUMENT, "saved is missing");
+    assert_refused(dr_recurrence_saved("cpu", NULL, NULL, &size), DR_ERROR_ARGUMENT, "recurrence is missing");
     assert_null(plan);
     dr_plan_destroy(NULL);
     dr_backend_close(backend);
@@ -615,8 +615,8 @@ static void test_rule_handles(void **state) {
     rule = NULL;
     assert_refused(dr_rule_create("gdm", &rule), DR_ERROR_ARGUMENT, "gdn");
     assert_refused(dr_rule_create("{\"base\": \"gdn\"", &rule), DR_ERROR_FORMAT, "");
-    assert_refused(dr_rule_create(NULL, &rule), DR_ERROR_ARGUMENT, "name or JSON");
-    assert_refused(dr_rule_create("gdn", NULL), DR_ERROR_ARGUMENT, "place for the handle");
+    assert_refused(dr_rule_create(NULL, &rule), DR_ERROR_ARGUMENT, "text is missing");
+    assert_refused(dr_rule_create("gdn", NULL), DR_ERROR_ARGUMENT, "rule is missing");
     assert_null(rule);
     assert_null(dr_rule_get_name(NULL));
     assert_survives_failed_allocations(make_rule, (void *)"gdn");

@@ -373,7 +373,7 @@ static void test_refuses_bad_pointers(void **state) {
     call c;
     call_of(p, &c);
     assert_refused(p, dr_recurrence_forward(c.backend, &c.recurrence, NULL, NULL, c.o, NULL, NULL, c.workspace), "inputs");
-    assert_refused(p, dr_recurrence_decode(c.backend, &c.recurrence, &c.inputs, NULL, c.o, c.workspace), "state S in place");
+    assert_refused(p, dr_recurrence_decode(c.backend, &c.recurrence, &c.inputs, NULL, c.o, c.workspace), "states");
     assert_refused(
         p, dr_recurrence_backward(c.backend, &c.recurrence, &c.inputs, NULL, NULL, c.d_o, NULL, NULL, NULL, c.workspace),
         "gradients");

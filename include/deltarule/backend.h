@@ -7,11 +7,17 @@
  * A backend computes in one element type (dr_backend_dtype). Pointers to tensors that its operations take are pointers into its
  * memory, in that type (but see dr_recurrence_input_dtype): host memory for the first two, the GPU's for cuda.
  *
- * Threads, processes. The cpu backend has the threads of OpenMP's runtime, for each thread that calls it a team of its own. A
- * call computes on one thread, with the same bits, in the child of a fork whose parent had several threads at the time, and
- * within a parallel region of the caller; and on fewer threads than the backend has where the system lets it make no more. A
- * backend may be opened before a fork and used in the child. (fork(): what skips its handlers, like vfork, leaves a child that
- * must not compute.) The library stays loaded once it has computed on several threads: dlclose leaves it.
+ * Threads. One backend may be used by any number of threads at once for recurrences, plans and states; models of one backend
+ * cpu have memory of it in common, so that one thread at a time may use them. So may the functions below be called at once, but
+ * dr_backend_close, which must come after all others have returned; memory that a call writes belongs to that call. On backend
+ * cuda the calls of all threads go to the backend's one stream, in the order in which they come, unless a dr_call names
+ * another.
+ *
+ * The cpu backend has the threads of OpenMP's runtime, for each thread that calls it a team of its own. A call computes on one
+ * thread, with the same bits, in the child of a fork whose parent had several threads at the time, and within a parallel region
+ * of the caller; and on fewer threads than the backend has where the system lets it make no more. A backend may be opened
+ * before a fork and used in the child. (fork(): what skips its handlers, like vfork, leaves a child that must not compute.) The
+ * library stays loaded once it has computed on several threads: dlclose leaves it.
  *
  * Backend cuda puts its work in order on one stream and does not wait for it, but for these, which wait until the stream is
  * idle: upload, download, wait, close; allocate and free may wait for the whole device. A failure on the GPU that shows only
@@ -48,6 +54,7 @@ DR_API const char *dr_backend_listed(int index);
 DR_API dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend);
 DR_API void dr_backend_close(dr_backend *backend); /* NULL is allowed */
 
+/* Of NULL: "", "", DR_F32 and 0. */
 DR_API const char *dr_backend_name(const dr_backend *backend);
 DR_API const char *dr_backend_isa(const dr_backend *backend); /* "double" for the reference, "sm_90a" on a GPU */
 DR_API dr_dtype dr_backend_dtype(const dr_backend *backend);
@@ -55,8 +62,8 @@ DR_API int dr_backend_threads(const dr_backend *backend);
 
 /* Memory of the backend, 64-byte aligned, not initialised. DR_ERROR_MEMORY if there is none; size 0 gives a valid pointer. */
 DR_API dr_status dr_backend_allocate(dr_backend *backend, size_t bytes, void **memory);
-DR_API void dr_backend_free(dr_backend *backend, void *memory); /* NULL is allowed */
-DR_API void dr_backend_zero(dr_backend *backend, void *memory, size_t bytes);
+DR_API void dr_backend_free(dr_backend *backend, void *memory);               /* NULL is allowed */
+DR_API void dr_backend_zero(dr_backend *backend, void *memory, size_t bytes); /* NULL: nothing is done */
 
 /* Copies count elements between host memory of a floating dtype and backend memory in the backend's type, converting. */
 DR_API dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_dtype from_dtype, int64_t count);
@@ -71,7 +78,8 @@ DR_API dr_status dr_backend_download_as(dr_backend *backend, void *to, dr_dtype 
 /* Returns when all that was asked of the backend is done. DR_ERROR_DEVICE if something failed on the way. */
 DR_API dr_status dr_backend_wait(dr_backend *backend);
 
-/* One line a fact for `deltarule info`: features found, kernels chosen, libraries. Calls line(context, text) for each. */
+/* One line a fact for `deltarule info`: features found, kernels chosen, libraries. Calls line(context, text) for each;
+ * nothing is done without a backend or a line. */
 DR_API void dr_backend_describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context);
 
 #ifdef __cplusplus

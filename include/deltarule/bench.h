@@ -7,7 +7,10 @@
  * On backend cuda the GPU's clock tells the time of a run, many runs after another in a CUDA graph, and inputs, outputs,
  * gradients and states lie in so many copies, used in turn, that no run finds them in the second-level cache. Its limits are a
  * copy within its memory, which counts bytes read and written, and a product of matrices of bf16, 8192 x 8192, by cuBLAS where
- * this machine has it. */
+ * this machine has it.
+ *
+ * Threads. Measurements disturb each other: one call of this header at a time in a process, and nothing beside it. They start
+ * the threads that their options name. dr_bench_blas may be called at any time from any thread. */
 #ifndef DELTARULE_BENCH_H
 #define DELTARULE_BENCH_H
 

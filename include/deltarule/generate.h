@@ -1,4 +1,7 @@
-/* Sampling text from a model, token by token, in constant memory. */
+/* Sampling text from a model, token by token, in constant memory.
+ *
+ * Threads. A prompt is read in memory of the model: one dr_generate at a time on the models of one backend. Options may be
+ * shared. emit is called on the thread that generates. */
 #ifndef DELTARULE_GENERATE_H
 #define DELTARULE_GENERATE_H
 

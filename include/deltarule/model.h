@@ -1,5 +1,10 @@
 /* Language models: embedding, blocks of norm, mixer, norm and SwiGLU, final norm, head. The mixer follows from the rule's axes.
- * A model lives in one backend's memory and type: float32 on the CPU, double on the reference. */
+ * A model lives in one backend's memory and type: float32 on the CPU, double on the reference.
+ *
+ * Threads. Models of different backends may be used at once. On backend cpu the models of one backend compute in memory that
+ * they share: one of the calls loss, gradient, logits and step at a time on all of them. A host whose threads run models opens
+ * a backend for each. What takes the model as const only reads it. Destroying a model, and writing its blocks, needs it alone;
+ * its states go first. */
 #ifndef DELTARULE_MODEL_H
 #define DELTARULE_MODEL_H
 
@@ -33,13 +38,14 @@ typedef struct {
 typedef struct dr_model dr_model;
 typedef struct dr_model_state dr_model_state; /* what a model carries from token to token, of some sequences; constant size */
 
-/* The defaults for a rule: gdn-like sizes 0 or -1 as above, conv_size 4 where the family has it. */
+/* The defaults for a rule: gdn-like sizes 0 or -1 as above, conv_size 4 where the family has it. NULL: all zeros, which
+ * dr_model_create refuses. */
 DR_API dr_model_config dr_model_config_default(const dr_rule *rule);
 
 /* A model with random parameters (docs/architecture.md tells the distributions), the same for the same seed on every machine
  * and backend up to rounding. DR_ERROR_ARGUMENT names the field that cannot be. */
 DR_API dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **model);
-DR_API void dr_model_destroy(dr_model *model);
+DR_API void dr_model_destroy(dr_model *model); /* NULL is allowed */
 
 /* Reads and writes `config.json` and `model.safetensors` in the Hugging Face layout. Saving is atomic: a kill at any moment
  * leaves the old or the new model whole. A model in several files with `model.safetensors.index.json` is read too. */
@@ -51,6 +57,7 @@ DR_API dr_status dr_model_save(const dr_model *model, const char *folder);
 DR_API int64_t dr_model_ignored_count(const dr_model *model);
 DR_API const char *dr_model_ignored_name(const dr_model *model, int64_t index); /* NULL: no such index, or no model */
 
+/* What a model is asked; of NULL, NULL and 0. */
 DR_API const dr_model_config *dr_model_get_config(const dr_model *model); /* with every 0, -1 and auto filled in */
 DR_API dr_backend *dr_model_backend(const dr_model *model);
 
@@ -63,17 +70,17 @@ typedef struct {
     bool decays;           /* weight decay applies: matrices, not norms, biases or gate parameters */
 } dr_parameter;
 
-DR_API int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters); /* how many */
+DR_API int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters); /* how many; they may be NULL */
 DR_API int64_t dr_model_parameter_count(const dr_model *model);                             /* elements, gaps not counted */
 DR_API int64_t dr_model_block_count(const dr_model *model);                                 /* elements of the block */
 DR_API void *dr_model_parameter_block(dr_model *model);
-/* Same layout; allocated and zeroed at the first call. NULL if there is no memory. */
+/* Same layout; allocated and zeroed at the first call. NULL if there is no memory, or no model. */
 DR_API void *dr_model_gradient_block(dr_model *model);
 
 /* State for so many sequences, zero. */
 DR_API dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state);
-DR_API void dr_model_state_reset(dr_model_state *state);
-DR_API void dr_model_state_destroy(dr_model_state *state);
+DR_API void dr_model_state_reset(dr_model_state *state);   /* NULL is allowed */
+DR_API void dr_model_state_destroy(dr_model_state *state); /* likewise */
 
 /* A call's tokens, and where to predict. All in host memory. */
 typedef struct {

@@ -6,9 +6,11 @@
  *     dr_plan_forward(plan, &call);                        as often as one likes, from as many threads as one likes
  *     dr_plan_destroy(plan);
  *
- * A plan holds for any boundaries of that many sequences and rows: where sequences begin is said by the call. It never changes
- * and keeps nothing of a call, so that any number of threads may use one plan, and one backend, at the same time; each call has
- * an output, a workspace and, on cuda, a stream of its own. */
+ * A plan holds for any boundaries of that many sequences and rows: where sequences begin is said by the call.
+ *
+ * Threads. A plan never changes and keeps nothing of a call, so that any number of threads may use one plan, and one backend,
+ * at the same time; each call has an output, a workspace and, on cuda, a stream of its own. Only dr_plan_destroy needs the plan
+ * alone. */
 #ifndef DELTARULE_PLAN_H
 #define DELTARULE_PLAN_H
 
@@ -46,7 +48,7 @@ DR_API dr_status dr_plan_saved(const dr_plan *plan, dr_saved_size *saved);
  * cuda) and dtype are read; NULL: the defaults. DR_ERROR_UNSUPPORTED if the build lacks the backend or it has no engine. */
 DR_API dr_status dr_recurrence_saved(const char *backend, const dr_backend_options *options, const dr_recurrence *recurrence,
                                      dr_saved_size *saved);
-/* The formula's value; SIZE_MAX if it is larger. */
+/* The formula's value; SIZE_MAX if it is larger, or there is none. */
 DR_API size_t dr_saved_bytes(const dr_saved_size *saved, int64_t rows, int64_t sequences);
 
 /* Where the sequences of a call begin: sequences + 1 rows from 0 to all rows, never falling. */

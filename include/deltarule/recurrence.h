@@ -9,7 +9,11 @@
  * with d_o of token t the gradients of later tokens. Gradients of earlier tokens see it, and an input that is wrong may reach
  * every gradient of its sequence: loss and state behind it depend on it. Gradients of what all tokens share (a constant log
  * decay, correction, scan_centre, ridge) are sums over all. Backend cuda multiplies whole tiles by zeros where it reads
- * chunkwise: there it may reach the tokens of the same chunk, earlier ones in the forward, later ones in the backward. */
+ * chunkwise: there it may reach the tokens of the same chunk, earlier ones in the forward, later ones in the backward.
+ *
+ * Threads. All functions of this header may be called at once from any number of threads with one backend, one recurrence and
+ * one rule, which they only read. Inputs and initial states may be shared too; memory that a call writes (outputs, gradients,
+ * states, what is saved, workspace) belongs to that call alone. */
 #ifndef DELTARULE_RECURRENCE_H
 #define DELTARULE_RECURRENCE_H
 
@@ -71,7 +75,7 @@ typedef struct {
 
 /* The element types in which the backend takes and gives the tensors of a recurrence. Vectors (query, key, value, erase_key,
  * feedback_key, free_read, free_write, rate, erase_gate, write_gate, their gradients, o and d_o) are in the storage type of
- * dr_backend_options on cuda; everything else, and all of it on other backends, is in dr_backend_dtype. */
+ * dr_backend_options on cuda; everything else, and all of it on other backends, is in dr_backend_dtype. NULL: DR_F32. */
 DR_API dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input);
 DR_API dr_dtype dr_recurrence_output_dtype(const dr_backend *backend);
 
@@ -132,11 +136,13 @@ DR_API dr_status dr_recurrence_boundaries(dr_backend *backend, const dr_recurren
 DR_API dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recurrence, const void *saved,
                                         int64_t sequence, int64_t boundary, const dr_mutable_states *states);
 
-/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 16". decode: that of dr_recurrence_decode. Writes like snprintf. */
+/* The kernel that runs, e.g. "cpu chunkwise avx512 chunk 16". decode: that of dr_recurrence_decode. Writes like snprintf
+ * (text may be NULL if size is 0); -1 if the recurrence cannot be, or a pointer is missing. */
 DR_API int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text,
                                 size_t size);
 
-/* Shape of an input or a state under this recurrence, with the leading sizes above; returns the rank. */
+/* Shape of an input or a state under this recurrence, with the leading sizes above; returns the rank, 0 if a
+ * pointer is missing. */
 DR_API int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, int64_t shape[DR_MAX_RANK]);
 DR_API int dr_recurrence_state_shape(const dr_recurrence *recurrence, dr_state_kind state, int64_t shape[DR_MAX_RANK]);
 

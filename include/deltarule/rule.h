@@ -7,7 +7,11 @@
  *
  * S [K,V] is the state of a value head; r read key, w write key, c gain, z value of a row; q~ the query. docs/notation.md fixes
  * the symbols. A rule is a value of type dr_rule: the named ones are rows of a table (src/rules/table.c), any other combination
- * is a dr_rule that the caller fills in. No engine knows a rule by name. */
+ * is a dr_rule that the caller fills in. No engine knows a rule by name.
+ *
+ * Threads. The library never writes to a rule that it has been given, and its table is constant: any number of threads may read
+ * one rule and call any function of this header at once. A rule, a handle or a text that a function writes, and a handle that
+ * is destroyed, belong to that call alone. */
 #ifndef DELTARULE_RULE_H
 #define DELTARULE_RULE_H
 
@@ -215,14 +219,15 @@ DR_API dr_rule dr_rule_blank(void);
 /* DR_ERROR_ARGUMENT with the reason if the combination makes no sense (docs/adding-a-rule.md lists them). */
 DR_API dr_status dr_rule_check(const dr_rule *rule);
 
-/* Steps of the recurrence a token takes: rows, or repeat. */
+/* Steps of the recurrence a token takes: rows, or repeat; 0 of NULL. */
 DR_API int dr_rule_steps(const dr_rule *rule);
 
-/* Whether the rule reads that input, carries that state. */
+/* Whether the rule reads that input, carries that state. NULL: false. */
 DR_API bool dr_rule_uses(const dr_rule *rule, dr_input input);
 DR_API bool dr_rule_carries(const dr_rule *rule, dr_state_kind state);
 
-/* Whether layers make all that the rule reads. A rule without a layer runs through dr_recurrence_forward and its like only. */
+/* Whether layers make all that the rule reads; false of NULL. A rule without a layer runs through dr_recurrence_forward and its
+ * like only. */
 DR_API bool dr_rule_has_layer(const dr_rule *rule);
 
 /* The name of an input ("erase_key"), of a state ("S"), of an option of an axis ("preconditioned"). */
@@ -256,18 +261,19 @@ DR_API dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *ga
 DR_API dr_status dr_rule_create(const char *text, dr_rule **rule);
 DR_API void dr_rule_destroy(dr_rule *rule); /* NULL is allowed; of dr_rule_create only */
 
-/* What a handle is asked; NULL where there is none: a composition has no name, title and source. */
+/* What a handle is asked; NULL where there is none: a composition has no name, title and source. Of no handle NULL and 0. */
 DR_API const char *dr_rule_get_name(const dr_rule *rule);
 DR_API const char *dr_rule_get_title(const dr_rule *rule);
 DR_API const char *dr_rule_get_source(const dr_rule *rule);
 DR_API int dr_rule_get_repeat(const dr_rule *rule);
 
 /* Writes the JSON that reads back the same, at most size bytes with the closing zero. gates may be NULL. Returns the length it
- * needs, like snprintf, or -1 if the rule makes no sense or there is no memory. */
+ * needs, like snprintf (text may be NULL if size is 0), or -1 if the rule makes no sense, a pointer is missing or there is no
+ * memory. */
 DR_API int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size);
 
 /* Writes the rule's equation as text, e.g. "D = a S;  S = D + b k (v - D^T k)^T;  o = scale S^T q", at most size bytes with
- * the closing zero. Returns the length it needs, like snprintf. */
+ * the closing zero. Returns the length it needs, like snprintf (text may be NULL if size is 0); -1 if a pointer is missing. */
 DR_API int dr_rule_equation(const dr_rule *rule, char *text, size_t size);
 
 #ifdef __cplusplus

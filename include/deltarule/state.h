@@ -9,7 +9,11 @@
  *     dr_recurrence_forward(backend, &recurrence, &inputs, &initial, o, &final, NULL, workspace);     (again and again)
  *     dr_state_save(state, "prefix.safetensors");
  *
- * Layout: each of the states that the rule carries is dense, shaped as dr_recurrence_state_shape says, sequences first. */
+ * Layout: each of the states that the rule carries is dense, shaped as dr_recurrence_state_shape says, sequences first.
+ *
+ * Threads. Different states may be used at once, also of one backend. One state may be read at once by any number of threads:
+ * what takes it as const reads it, as do calls that start from it. What writes it (dr_state_reset, dr_state_destroy, calls that
+ * end in it or update it) needs it alone. */
 #ifndef DELTARULE_STATE_H
 #define DELTARULE_STATE_H
 
@@ -26,12 +30,12 @@ typedef struct dr_state dr_state;
  * chunk do not. The backend must outlive the state. */
 DR_API dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state);
 DR_API dr_status dr_state_clone(const dr_state *state, dr_state **copy);
-/* Back to the state before any token: zero, which stands for a missing initial state in every rule. */
+/* Back to the state before any token: zero, which stands for a missing initial state in every rule. NULL is allowed. */
 DR_API void dr_state_reset(dr_state *state);
 DR_API void dr_state_destroy(dr_state *state); /* NULL is allowed */
 
 /* Rule (its name, title and source are NULL), heads, sizes and type, and a layout of one row a sequence, for
- * dr_recurrence_decode. Valid as long as the state. */
+ * dr_recurrence_decode. Valid as long as the state. NULL of NULL, as is its backend. */
 DR_API const dr_recurrence *dr_state_recurrence(const dr_state *state);
 DR_API dr_backend *dr_state_backend(const dr_state *state);
 

@@ -3,8 +3,13 @@
  * Every function of the library that can fail returns a dr_status. When it is not DR_OK, dr_last_error() gives a sentence that
  * says what was wrong, with the offending value, and what would be right. The library never prints, exits or aborts.
  *
- * The sentence belongs to the thread whose call failed: ask on that thread. All functions of this header may be called at any
- * time from any thread. */
+ * Pointers. NULL where a pointer must not be NULL is DR_ERROR_ARGUMENT, with a sentence that names the argument; where NULL may
+ * stand, the comment of the function says so, and it always may where there are no elements to point to. Functions that return
+ * no status do nothing then, and return what their comments say.
+ *
+ * Threads. The sentence belongs to the thread whose call failed: ask on that thread. All functions of this header may be called
+ * at any time from any thread. The other headers say at their top what of theirs may be shared; what they do not name is an
+ * object that only one thread at a time may use. */
 #ifndef DELTARULE_STATUS_H
 #define DELTARULE_STATUS_H
 

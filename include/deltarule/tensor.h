@@ -1,4 +1,6 @@
-/* Element types and tensor views. Data is dense, row-major and little-endian. */
+/* Element types and tensor views. Data is dense, row-major and little-endian.
+ *
+ * Threads. All functions of this header only read what they are given, and may be called at any time from any thread. */
 #ifndef DELTARULE_TENSOR_H
 #define DELTARULE_TENSOR_H
 
@@ -28,7 +30,7 @@ DR_API size_t dr_dtype_size(dr_dtype dtype);
 /* "F32", "F64", "F16", "BF16", "I32", "I64", "U8": the names that safetensors uses. */
 DR_API const char *dr_dtype_name(dr_dtype dtype);
 
-/* Elements of a tensor: the product of its sizes. */
+/* Elements of a tensor: the product of its sizes; 0 of NULL. */
 DR_API int64_t dr_tensor_count(const dr_tensor *tensor);
 
 /* How rows of tokens fall into sequences. Every token tensor is [rows, ...]; an unpacked [B, T, ...] is sequences = B,
@@ -42,7 +44,7 @@ typedef struct {
 /* DR_ERROR_ARGUMENT unless the layout is consistent: rows >= 0, sequences >= 1, equal lengths divide, cu_seqlens as above. */
 DR_API dr_status dr_layout_check(const dr_layout *layout);
 
-/* First row of sequence i, for i from 0 to sequences (the last gives rows). */
+/* First row of sequence i, for i from 0 to sequences (the last gives rows); 0 of no layout. */
 DR_API int64_t dr_layout_begin(const dr_layout *layout, int64_t i);
 
 #ifdef __cplusplus

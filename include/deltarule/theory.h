@@ -3,7 +3,10 @@
  * A statement is a theorem, a lemma, an equation or a remark of a paper, or a misprint: then it says that the corrected form
  * is right. Its figure is one number, and it holds if that is at most (or at least) a bound. Beside it stands a counter-case:
  * the same figure where an assumption is violated, or of the form as printed, which must miss the bound by far. So a check
- * that could not fail shows. docs/papers.md gives the equations. */
+ * that could not fail shows. docs/papers.md gives the equations.
+ *
+ * Threads. All functions of this header may be called at once from any number of threads: each check opens backends and draws
+ * data of its own. */
 #ifndef DELTARULE_THEORY_H
 #define DELTARULE_THEORY_H
 

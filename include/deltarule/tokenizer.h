@@ -3,7 +3,10 @@
  * Models of type BPE are read, byte-level (GPT-2, GPT-NeoX, OLMo, Qwen, Llama 3, DeepSeek, Kimi, StarCoder) and with byte
  * fallback (Llama 2, Mistral, Gemma), with their normalizers, pre-tokenizers, added tokens, template and decoder; ids and texts
  * are those of Hugging Face's `tokenizers`. What is not known and would change ids is refused by name. docs/tokenizers.md says
- * more. */
+ * more.
+ *
+ * Threads. A tokenizer never changes once it is made: any number of threads may use one at once. An encoder, a decoder or a
+ * trainer is for one thread at a time; different ones may be used at once, also of one tokenizer. */
 #ifndef DELTARULE_TOKENIZER_H
 #define DELTARULE_TOKENIZER_H
 
@@ -16,7 +19,6 @@
 extern "C" {
 #endif
 
-/* Immutable once made: any number of threads may use it. */
 typedef struct dr_tokenizer dr_tokenizer;
 
 /* Reads tokenizer.json, and what else is there of tokenizer_config.json and special_tokens_map.json, of a folder; or the file
@@ -28,12 +30,13 @@ DR_API dr_status dr_tokenizer_parse(const char *text, size_t bytes, const char *
 DR_API dr_status dr_tokenizer_bytes(dr_tokenizer **tokenizer);
 DR_API void dr_tokenizer_destroy(dr_tokenizer *tokenizer); /* NULL is allowed */
 
-/* How many ids there are: one more than the largest. A model's vocab_size must not be less. */
+/* How many ids there are: one more than the largest. A model's vocab_size must not be less. 0 of NULL. */
 DR_API int64_t dr_tokenizer_size(const dr_tokenizer *tokenizer);
-/* The id of a token as the vocabulary writes it ("\xc4\xa0the" in a byte-level one), or -1. */
+/* The id of a token as the vocabulary writes it ("\xc4\xa0the" in a byte-level one), or -1; also where a
+ * pointer is missing. */
 DR_API int32_t dr_tokenizer_id(const dr_tokenizer *tokenizer, const char *token, size_t bytes);
-/* The token of an id as the vocabulary writes it, not ended by a zero byte; NULL if the id has none. Lives as long as the
- * tokenizer. */
+/* The token of an id as the vocabulary writes it, not ended by a zero byte; NULL if the id has none, or a pointer is missing.
+ * Lives as long as the tokenizer. */
 DR_API const char *dr_tokenizer_token(const dr_tokenizer *tokenizer, int32_t id, size_t *bytes);
 
 typedef enum {
@@ -47,15 +50,15 @@ typedef enum {
     DR_TOKEN_ROLES
 } dr_token_role;
 
-/* The id that tokenizer_config.json or special_tokens_map.json gives a role; -1: none. */
+/* The id that tokenizer_config.json or special_tokens_map.json gives a role; -1: none, or no tokenizer. */
 DR_API int32_t dr_tokenizer_special(const dr_tokenizer *tokenizer, dr_token_role role);
-/* Whether decoding without special tokens leaves the id out. */
+/* Whether decoding without special tokens leaves the id out; false of NULL. */
 DR_API bool dr_tokenizer_is_special(const dr_tokenizer *tokenizer, int32_t id);
 
 /* Working memory of encoding, and a cache of words: one a thread. The tokenizer must outlive it. */
 typedef struct dr_encoder dr_encoder;
 DR_API dr_status dr_encoder_create(const dr_tokenizer *tokenizer, dr_encoder **encoder);
-DR_API void dr_encoder_destroy(dr_encoder *encoder);
+DR_API void dr_encoder_destroy(dr_encoder *encoder); /* NULL is allowed */
 
 /* The ids of a text; valid until the next call. special: with what the template adds (a beginning of sequence, for most). Added
  * tokens written in the text become their ids either way. Bytes that are not UTF-8 are encoded one by one where the vocabulary
@@ -73,7 +76,7 @@ typedef enum {
 /* Working memory of decoding, and the state of a stream: one a stream. The tokenizer must outlive it. */
 typedef struct dr_decoder dr_decoder;
 DR_API dr_status dr_decoder_create(const dr_tokenizer *tokenizer, int flags, dr_decoder **decoder);
-DR_API void dr_decoder_destroy(dr_decoder *decoder);
+DR_API void dr_decoder_destroy(dr_decoder *decoder); /* NULL is allowed */
 
 /* The text of ids, not ended by a zero byte; valid until the next call. Ids without a token are passed over. */
 DR_API dr_status dr_decoder_decode(dr_decoder *decoder, const int32_t *ids, size_t count, const char **text, size_t *bytes);
@@ -99,7 +102,7 @@ typedef struct {
 
 DR_API dr_tokenizer_training dr_tokenizer_training_defaults(void);
 DR_API dr_status dr_tokenizer_trainer_create(dr_tokenizer_trainer **trainer);
-DR_API void dr_tokenizer_trainer_destroy(dr_tokenizer_trainer *trainer);
+DR_API void dr_tokenizer_trainer_destroy(dr_tokenizer_trainer *trainer); /* NULL is allowed */
 /* Counts the words of a text; what is not UTF-8 in it counts nothing. */
 DR_API dr_status dr_tokenizer_trainer_add(dr_tokenizer_trainer *trainer, const char *text, size_t bytes);
 /* Makes the vocabulary and writes tokenizer.json and tokenizer_config.json into a folder, which is made if need be. The same

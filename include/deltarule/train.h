@@ -1,4 +1,8 @@
-/* Training: a model, data, AdamW, a run folder that can be resumed bit for bit. */
+/* Training: a model, data, AdamW, a run folder that can be resumed bit for bit.
+ *
+ * Threads. One thread at a time uses a run, and its model with it; different runs may train at once on
+ * backends of their own. Options are read by any number of threads while none sets them. Functions of the caller's are called
+ * on the thread that trains. */
 #ifndef DELTARULE_TRAIN_H
 #define DELTARULE_TRAIN_H
 
@@ -21,17 +25,18 @@ typedef struct {
     const char *group, *help; /* one line */
 } dr_setting;
 
+/* The table, and how many rows it has; settings may be NULL. */
 DR_API int dr_train_settings(const dr_setting **settings);
 
 typedef struct dr_train_options dr_train_options;
 DR_API dr_status dr_train_options_create(dr_train_options **options); /* all at their defaults */
-DR_API void dr_train_options_destroy(dr_train_options *options);
+DR_API void dr_train_options_destroy(dr_train_options *options);      /* NULL is allowed */
 /* Sets one by name from text. DR_ERROR_ARGUMENT: unknown name (near ones are told), wrong type, out of range. */
 DR_API dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value);
 /* Sets those in a JSON object in a file, or those of a run if `file` is its folder; unknown keys and wrong types are refused.
  */
 DR_API dr_status dr_train_options_read(dr_train_options *options, const char *file);
-/* The value of one as text, valid until it is set again; NULL for an unknown name. */
+/* The value of one as text, valid until it is set again; NULL for an unknown name, or where a pointer is missing. */
 DR_API const char *dr_train_options_get(const dr_train_options *options, const char *name);
 
 /* What a run tells while it works. */
@@ -71,16 +76,17 @@ DR_API dr_status dr_run_measure(dr_run *run, dr_run_costs *costs);
 
 /* Continues the run in a folder: its options, model, optimizer and data position. Of the options steps, threads, save_every,
  * evaluate_every and the place of the corpus may be changed. DR_ERROR_ARGUMENT: the folder holds no run, more steps are done
- * than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there. */
+ * than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there. changes NULL:
+ * none. */
 DR_API dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run);
 /* Trains to the end, writing metrics.csv as it goes, a checkpoint every save_every steps and at the end, and the model.
  * DR_ERROR_NUMERIC if the gradients of 50 steps in a row were not finite, or the last loss is not, which is saved all the same.
- */
+ * callback NULL: nobody is told. */
 DR_API dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context);
-DR_API dr_model *dr_run_model(dr_run *run);
-/* One line a fact about the run: model, parameters, data, held-out data. */
+DR_API dr_model *dr_run_model(dr_run *run); /* NULL of NULL */
+/* One line a fact about the run: model, parameters, data, held-out data. Nothing without a run or a line. */
 DR_API void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context);
-DR_API void dr_run_destroy(dr_run *run);
+DR_API void dr_run_destroy(dr_run *run); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

@@ -40,7 +40,8 @@ const char *dr_backend_listed(int index) {
 }
 
 dr_status dr_backend_open(const char *name, const dr_backend_options *options, dr_backend **backend) {
-    if (!name || !backend) return dr_fail(DR_ERROR_ARGUMENT, "opening a backend takes a name and a place for the backend");
+    DR_NEED(name);
+    DR_NEED(backend);
     if (options && (options->threads < 0 || options->threads > DR_MOST_THREADS))
         return dr_fail(DR_ERROR_ARGUMENT, "%d threads: ask for 1 to %d, or 0 for what OpenMP says", options->threads,
                        DR_MOST_THREADS);
@@ -53,8 +54,9 @@ dr_status dr_backend_open(const char *name, const dr_backend_options *options, d
 
 dr_status dr_recurrence_saved(const char *backend, const dr_backend_options *options, const dr_recurrence *recurrence,
                               dr_saved_size *saved) {
-    if (!backend || !saved)
-        return dr_fail(DR_ERROR_ARGUMENT, "the size of what is saved takes the name of a backend and a place for the size");
+    DR_NEED(backend);
+    DR_NEED(recurrence);
+    DR_NEED(saved);
     for (int i = 0; i < ENTRIES; i++) {
         if (strcmp(entries[i].name, backend) != 0) continue;
         dr_backend imagined = entries[i].imagine(options);
@@ -71,32 +73,40 @@ void dr_backend_close(dr_backend *backend) {
 }
 
 const char *dr_backend_name(const dr_backend *backend) {
-    return backend->ops->name;
+    return backend ? backend->ops->name : "";
 }
 
 const char *dr_backend_isa(const dr_backend *backend) {
-    return backend->isa;
+    return backend ? backend->isa : "";
 }
 
 dr_dtype dr_backend_dtype(const dr_backend *backend) {
-    return backend->ops->dtype;
+    return backend ? backend->ops->dtype : DR_F32;
 }
 
 int dr_backend_threads(const dr_backend *backend) {
-    return backend->threads;
+    return backend ? backend->threads : 0;
 }
 
 dr_status dr_backend_allocate(dr_backend *backend, size_t bytes, void **memory) {
+    DR_NEED(backend);
+    DR_NEED(memory);
     return backend->ops->allocate(backend, bytes, memory);
 }
 
 void dr_backend_free(dr_backend *backend, void *memory) {
-    if (memory) backend->ops->free(backend, memory);
+    if (backend && memory) backend->ops->free(backend, memory);
 }
 
 void dr_backend_zero(dr_backend *backend, void *memory, size_t bytes) {
-    backend->ops->zero(backend, memory, bytes);
+    if (backend && memory) backend->ops->zero(backend, memory, bytes);
 }
+
+/* A copy may be of nothing, from and to nowhere. */
+#define NEED_MEMORY(pointer)                                                                                                   \
+    do {                                                                                                                       \
+        if (count > 0) DR_NEED(pointer);                                                                                       \
+    } while (0)
 
 static dr_status check_copy(dr_dtype dtype, int64_t count) {
     if (dtype != DR_F32 && dtype != DR_F64 && dtype != DR_F16 && dtype != DR_BF16)
@@ -106,16 +116,23 @@ static dr_status check_copy(dr_dtype dtype, int64_t count) {
 }
 
 dr_status dr_backend_wait(dr_backend *backend) {
+    DR_NEED(backend);
     return backend->ops->wait ? backend->ops->wait(backend) : DR_OK;
 }
 
 dr_status dr_backend_upload(dr_backend *backend, void *to, const void *from, dr_dtype from_dtype, int64_t count) {
+    DR_NEED(backend);
     DR_TRY(check_copy(from_dtype, count));
+    NEED_MEMORY(to);
+    NEED_MEMORY(from);
     return backend->ops->upload(backend, to, from, from_dtype, count);
 }
 
 dr_status dr_backend_download(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, int64_t count) {
+    DR_NEED(backend);
     DR_TRY(check_copy(to_dtype, count));
+    NEED_MEMORY(to);
+    NEED_MEMORY(from);
     return backend->ops->download(backend, to, to_dtype, from, count);
 }
 
@@ -127,7 +144,10 @@ static dr_status fail_other_type(const dr_backend *backend, dr_dtype dtype) {
 
 dr_status dr_backend_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
                                int64_t count) {
+    DR_NEED(backend);
     DR_TRY(check_copy(from_dtype, count));
+    NEED_MEMORY(to);
+    NEED_MEMORY(from);
     if (to_dtype == backend->ops->dtype) return backend->ops->upload(backend, to, from, from_dtype, count);
     if (!backend->ops->upload_as) return fail_other_type(backend, to_dtype);
     return backend->ops->upload_as(backend, to, to_dtype, from, from_dtype, count);
@@ -135,12 +155,15 @@ dr_status dr_backend_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype,
 
 dr_status dr_backend_download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
                                  int64_t count) {
+    DR_NEED(backend);
     DR_TRY(check_copy(to_dtype, count));
+    NEED_MEMORY(to);
+    NEED_MEMORY(from);
     if (from_dtype == backend->ops->dtype) return backend->ops->download(backend, to, to_dtype, from, count);
     if (!backend->ops->download_as) return fail_other_type(backend, from_dtype);
     return backend->ops->download_as(backend, to, to_dtype, from, from_dtype, count);
 }
 
 void dr_backend_describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
-    backend->ops->describe(backend, line, context);
+    if (backend && line) backend->ops->describe(backend, line, context);
 }

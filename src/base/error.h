@@ -23,6 +23,12 @@ DR_FOR_CHECK const char *dr_system_text(int number);
         if (status_of_call_ != DR_OK) return status_of_call_;                                                                  \
     } while (0)
 
+/* Fails, with a sentence that names the argument, if a pointer that must not be NULL is. */
+#define DR_NEED(pointer)                                                                                                       \
+    do {                                                                                                                       \
+        if (!(pointer)) return dr_fail(DR_ERROR_ARGUMENT, "%s is missing: it must not be NULL", #pointer);                     \
+    } while (0)
+
 /* status = call; goto done if it fails: for functions that own something. Needs `dr_status status` and a label `done`. */
 #define DR_GO(call)                                                                                                            \
     do {                                                                                                                       \

@@ -43,13 +43,13 @@ const char *dr_dtype_name(dr_dtype dtype) {
 }
 
 int64_t dr_tensor_count(const dr_tensor *tensor) {
-    int64_t count = 1;
-    for (int i = 0; i < tensor->rank; i++) count *= tensor->shape[i];
+    int64_t count = tensor ? 1 : 0;
+    for (int i = 0; tensor && i < tensor->rank; i++) count *= tensor->shape[i];
     return count;
 }
 
 dr_status dr_layout_check(const dr_layout *layout) {
-    if (!layout) return dr_fail(DR_ERROR_ARGUMENT, "the layout is NULL; it must say sequences and rows");
+    DR_NEED(layout);
     if (layout->sequences < 1)
         return dr_fail(DR_ERROR_ARGUMENT, "a layout of %" PRId64 " sequences: there must be at least one", layout->sequences);
     if (layout->rows < 0)
@@ -74,5 +74,6 @@ dr_status dr_layout_check(const dr_layout *layout) {
 }
 
 int64_t dr_layout_begin(const dr_layout *layout, int64_t i) {
+    if (!layout) return 0;
     return layout->cu_seqlens ? layout->cu_seqlens[i] : layout->rows / layout->sequences * i;
 }

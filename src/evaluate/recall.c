@@ -74,8 +74,8 @@ static dr_batch draw(struct asker *asker, int64_t first, int64_t count) {
 /* Every example has the same number of queries, so the mean over queries is the mean over examples of their accuracy. */
 dr_status dr_score_recall(dr_model *model, const dr_recall_options *options,
                           bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_recall_score *score) {
-    if (!model) return dr_fail(DR_ERROR_ARGUMENT, "the model is NULL");
-    if (!score) return dr_fail(DR_ERROR_ARGUMENT, "the place for the score is NULL");
+    DR_NEED(model);
+    DR_NEED(score);
     dr_recall_options defaults = dr_recall_defaults();
     struct asker asker = {.options = options ? options : &defaults};
     const dr_recall_options *o = asker.options;

@@ -122,17 +122,12 @@ dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int
     return score_all(model, documents, most, options, false, score);
 }
 
-static dr_status check_pointers(const dr_model *model, const char *what, const void *text, const dr_score *score) {
-    if (!model) return dr_fail(DR_ERROR_ARGUMENT, "the model is NULL");
-    if (!text) return dr_fail(DR_ERROR_ARGUMENT, "the %s is NULL", what);
-    if (!score) return dr_fail(DR_ERROR_ARGUMENT, "the place for the score is NULL");
-    return DR_OK;
-}
-
 dr_status dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score) {
     dr_score_options defaults = dr_score_defaults();
     dr_corpus *corpus;
-    DR_TRY(check_pointers(model, "path", path, score));
+    DR_NEED(model);
+    DR_NEED(path);
+    DR_NEED(score);
     if (!options) options = &defaults;
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
     DR_TRY(dr_corpus_read(path, options->skip_unreadable, &corpus));
@@ -146,8 +141,10 @@ dr_status dr_score_files(dr_model *model, const char *path, const dr_score_optio
 dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes, const dr_score_options *options,
                         dr_score *score) {
     dr_score_options defaults = dr_score_defaults();
-    DR_TRY(check_pointers(model, "name", name, score));
-    DR_TRY(check_pointers(model, "text", text, score));
+    DR_NEED(model);
+    DR_NEED(name);
+    DR_NEED(text);
+    DR_NEED(score);
     if (bytes == 0) return dr_fail(DR_ERROR_ARGUMENT, "%s has no text", name);
     const char *zero = memchr(text, 0, bytes);
     int64_t valid = dr_utf8_valid((const uint8_t *)text, zero ? zero - text : (int64_t)bytes);

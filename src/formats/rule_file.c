@@ -4,6 +4,8 @@
 #include "rules/json.h"
 
 dr_status dr_rule_read_file(const char *file, dr_rule *rule, dr_gates *gates) {
+    DR_NEED(file);
+    DR_NEED(rule);
     json_t *object = NULL;
     DR_TRY(dr_json_read(file, &object));
     dr_status status = dr_rule_from_json(object, rule, gates);

@@ -79,8 +79,8 @@ static dr_status make_tokens(struct sampler *sampler, const dr_generate_options 
 }
 
 dr_status dr_generate_check(const dr_model *model, const dr_generate_options *options) {
-    if (!model) return dr_fail(DR_ERROR_ARGUMENT, "the model is NULL");
-    if (!options) return dr_fail(DR_ERROR_ARGUMENT, "the options are NULL");
+    DR_NEED(model);
+    DR_NEED(options);
     DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
     return dr_sampling_check(options);
 }
@@ -88,8 +88,8 @@ dr_status dr_generate_check(const dr_model *model, const dr_generate_options *op
 dr_status dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
                       bool (*emit)(void *context, const char *bytes, size_t count), void *context) {
     DR_TRY(dr_generate_check(model, options));
-    if (!prompt && prompt_bytes > 0) return dr_fail(DR_ERROR_ARGUMENT, "the prompt is NULL");
-    if (!emit) return dr_fail(DR_ERROR_ARGUMENT, "the function that gets the text is NULL");
+    if (prompt_bytes > 0) DR_NEED(prompt);
+    DR_NEED(emit);
     struct sampler sampler = {.model = model};
     dr_status status;
     DR_GO(open_sampler(&sampler, options));

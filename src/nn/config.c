@@ -9,6 +9,7 @@
 enum { MOST_LAYERS = 1 << 14 };
 
 dr_model_config dr_model_config_default(const dr_rule *rule) {
+    if (!rule) return (dr_model_config){0};
     dr_layer_family family = dr_layer_family_of(rule);
     return (dr_model_config){.rule = *rule,
                              .vocabulary = 256,

@@ -69,6 +69,9 @@ static int64_t rows_at(const dr_batch *batch, int64_t begin) {
 
 dr_status dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
                         double *per_target, uint8_t *per_hit) {
+    DR_NEED(model);
+    DR_NEED(batch);
+    DR_NEED(loss);
     dr_pass *pass = model->pass;
     DR_TRY(check_batch(model, batch, state, true));
     double sum = 0;
@@ -92,6 +95,9 @@ dr_status dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *
 }
 
 dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double factor, double *loss, int64_t *hits) {
+    DR_NEED(model);
+    DR_NEED(batch);
+    DR_NEED(loss);
     const dr_operations *ops = model->backend->ops;
     dr_pass *pass = model->pass;
     DR_TRY(check_batch(model, batch, NULL, true));
@@ -122,11 +128,14 @@ dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double facto
 }
 
 dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits) {
+    DR_NEED(model);
+    DR_NEED(batch);
     const dr_operations *ops = model->backend->ops;
     dr_pass *pass = model->pass;
     if (dtype != DR_F32 && dtype != DR_F64)
         return dr_fail(DR_ERROR_ARGUMENT, "logits are written as F32 or F64, not as %s", dr_dtype_name(dtype));
     DR_TRY(check_batch(model, batch, state, false));
+    if (batch->targets > 0) DR_NEED(logits);
     if (batch->layout.rows > 0) DR_TRY(run_blocks(model, batch, DR_PASS_FORWARD, state));
     for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
         int64_t count = rows_at(batch, begin), vocabulary = model->config.vocabulary;

@@ -133,16 +133,19 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     return status;
 }
 
-dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **result) {
-    dr_model *model = NULL;
-    DR_TRY(dr_model_build(backend, config, &model));
-    dr_status status = dr_model_allocate(model);
-    if (status == DR_OK) status = draw_parameters(model, seed);
+dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **model) {
+    dr_model *made = NULL;
+    DR_NEED(backend);
+    DR_NEED(config);
+    DR_NEED(model);
+    DR_TRY(dr_model_build(backend, config, &made));
+    dr_status status = dr_model_allocate(made);
+    if (status == DR_OK) status = draw_parameters(made, seed);
     if (status != DR_OK) {
-        dr_model_destroy(model);
+        dr_model_destroy(made);
         return status;
     }
-    *result = model;
+    *model = made;
     return DR_OK;
 }
 
@@ -171,31 +174,32 @@ const char *dr_model_ignored_name(const dr_model *model, int64_t index) {
 }
 
 const dr_model_config *dr_model_get_config(const dr_model *model) {
-    return &model->config;
+    return model ? &model->config : NULL;
 }
 
 dr_backend *dr_model_backend(const dr_model *model) {
-    return model->backend;
+    return model ? model->backend : NULL;
 }
 
 int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters) {
-    if (parameters) *parameters = model->parameters;
-    return model->listed;
+    if (parameters) *parameters = model ? model->parameters : NULL;
+    return model ? model->listed : 0;
 }
 
 int64_t dr_model_parameter_count(const dr_model *model) {
-    return model->count;
+    return model ? model->count : 0;
 }
 
 int64_t dr_model_block_count(const dr_model *model) {
-    return model->block_count;
+    return model ? model->block_count : 0;
 }
 
 void *dr_model_parameter_block(dr_model *model) {
-    return model->values;
+    return model ? model->values : NULL;
 }
 
 void *dr_model_gradient_block(dr_model *model) {
+    if (!model) return NULL;
     const dr_operations *ops = model->backend->ops;
     size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
     if (!model->gradients) {

@@ -64,6 +64,8 @@ dr_status dr_model_write(const dr_model *model, dr_folder *change) {
 }
 
 dr_status dr_model_save(const dr_model *model, const char *folder) {
+    DR_NEED(model);
+    DR_NEED(folder);
     dr_folder *change = NULL;
     DR_TRY(dr_folder_begin(folder, &change));
     dr_status status = dr_model_write(model, change);
@@ -219,23 +221,26 @@ static dr_status join(const char *folder, const char *name, char **path) {
     return DR_OK;
 }
 
-dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **result) {
+dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **model) {
+    DR_NEED(backend);
+    DR_NEED(folder);
+    DR_NEED(model);
     char *config_file = NULL;
-    dr_model *model = NULL;
+    dr_model *made = NULL;
     dr_weights *weights = NULL;
     dr_status status = DR_OK;
     DR_GO(join(folder, CONFIG_FILE, &config_file));
     DR_GO(dr_folder_recover(folder));
-    DR_GO(read_model(backend, config_file, &model));
+    DR_GO(read_model(backend, config_file, &made));
     DR_GO(dr_weights_open(folder, &weights));
-    status = read_weights(model, weights);
+    status = read_weights(made, weights);
     if (status != DR_OK) status = of_file(status, dr_weights_file(weights));
 done:
     dr_weights_close(weights);
     dr_release(config_file);
     if (status == DR_OK)
-        *result = model;
+        *model = made;
     else
-        dr_model_destroy(model);
+        dr_model_destroy(made);
     return status;
 }

@@ -48,23 +48,26 @@ static dr_status fill_state(dr_model_state *state) {
     return dr_pass_prepare(state->model, state->step, DR_PASS_DECODE, &layout, state->sequences, false);
 }
 
-dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **result) {
+dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state) {
+    DR_NEED(model);
+    DR_NEED(state);
     if (sequences < 1 || sequences > 1 << 20)
         return dr_fail(DR_ERROR_ARGUMENT, "a state of %" PRId64 " sequences; it must be from 1 to %d", sequences, 1 << 20);
     void *memory = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_model_state), "a model's state", &memory));
-    dr_model_state *state = memory;
-    *state = (dr_model_state){.model = model, .backend = model->backend, .sequences = sequences};
-    dr_status status = fill_state(state);
+    dr_model_state *made = memory;
+    *made = (dr_model_state){.model = model, .backend = model->backend, .sequences = sequences};
+    dr_status status = fill_state(made);
     if (status != DR_OK) {
-        dr_model_state_destroy(state);
+        dr_model_state_destroy(made);
         return status;
     }
-    *result = state;
+    *state = made;
     return DR_OK;
 }
 
 void dr_model_state_reset(dr_model_state *state) {
+    if (!state) return;
     state->backend->ops->zero(state->backend, state->block, state->bytes);
     for (int64_t i = 0; i < state->sequences; i++) state->seen[i] = 0;
 }
@@ -79,6 +82,10 @@ void dr_model_state_destroy(dr_model_state *state) {
 }
 
 dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
+    DR_NEED(model);
+    DR_NEED(ids);
+    DR_NEED(state);
+    DR_NEED(logits);
     const dr_operations *ops = model->backend->ops;
     int64_t vocabulary = model->config.vocabulary;
     if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");

@@ -17,7 +17,7 @@ static dr_status check_memory(const void *pointer, size_t bytes, const char *wha
 
 /* Every input that the rule uses is there, and no other: one too many is a mistake about the rule. */
 static dr_status check_inputs(const dr_recurrence *recurrence, const dr_inputs *inputs) {
-    if (!inputs) return dr_fail(DR_ERROR_ARGUMENT, "the inputs are missing");
+    DR_NEED(inputs);
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!dr_rule_uses(recurrence->rule, (dr_input)i)) {
             if (inputs->at[i])
@@ -49,7 +49,6 @@ static dr_status check_mutable_states(const dr_recurrence *recurrence, const dr_
 }
 
 static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input_gradients *gradients) {
-    if (!gradients) return dr_fail(DR_ERROR_ARGUMENT, "the gradients of the inputs are missing");
     for (int i = 0; i < DR_INPUTS; i++)
         if (gradients->at[i] && !dr_rule_uses(recurrence->rule, (dr_input)i))
             return dr_fail(DR_ERROR_ARGUMENT, "the gradient of %s is wanted, but the rule does not use it",
@@ -59,8 +58,8 @@ static dr_status check_gradients(const dr_recurrence *recurrence, const dr_input
 
 /* Plan, size, threads and stream. */
 static dr_status check_call(const dr_plan *plan, const dr_call *call) {
-    if (!plan) return dr_fail(DR_ERROR_ARGUMENT, "the plan is missing");
-    if (!call) return dr_fail(DR_ERROR_ARGUMENT, "the call is missing");
+    DR_NEED(plan);
+    DR_NEED(call);
     if (call->size != sizeof *call)
         return dr_fail(DR_ERROR_ARGUMENT, "the call says that it has %zu bytes: a dr_call of this library has %zu", call->size,
                        sizeof *call);
@@ -146,6 +145,7 @@ dr_status dr_plan_run_backward(const dr_plan *plan, const dr_call *call, bool bo
     DR_TRY(check_memory(call->saved, plan->memory.saved, "what the forward saved"));
     DR_TRY(check_pointer(call->d_o, recurrence->layout.rows > 0, "the gradient d_o of the output"));
     DR_TRY(check_states(recurrence, call->d_final, "the gradient of the final"));
+    DR_TRY(check_pointer(call->d_inputs, true, "d_inputs, the place for the gradients,"));
     DR_TRY(check_gradients(recurrence, call->d_inputs));
     DR_TRY(check_mutable_states(recurrence, call->d_initial, "the gradient of the initial"));
     DR_TRY(check_memory(call->workspace, plan->memory.backward, "the workspace"));
@@ -168,7 +168,7 @@ dr_status dr_plan_backward(const dr_plan *plan, const dr_call *call) {
 
 static dr_status check_carried(const dr_recurrence *recurrence, const dr_mutable_states *states) {
     for (int i = 0; i < DR_STATES; i++)
-        if (dr_rule_carries(recurrence->rule, (dr_state_kind)i) && !(states && states->at[i]))
+        if (dr_rule_carries(recurrence->rule, (dr_state_kind)i) && !states->at[i])
             return dr_fail(DR_ERROR_ARGUMENT, "decode updates state %s in place, and it is missing",
                            dr_state_name((dr_state_kind)i));
     return DR_OK;
@@ -195,6 +195,7 @@ dr_status dr_plan_run_decode(const dr_plan *plan, const dr_call *call) {
     DR_TRY(check_inputs(recurrence, call->inputs));
     DR_TRY(check_pointer(call->o, recurrence->layout.rows > 0, "the output o"));
     DR_TRY(check_mutable_states(recurrence, call->states, "the"));
+    DR_TRY(check_pointer(call->states, true, "states, which decode updates,"));
     DR_TRY(check_carried(recurrence, call->states));
     DR_TRY(check_memory(call->workspace, plan->memory.decode, "the workspace"));
     if (call->slots && !backend->ops->pools)
@@ -218,8 +219,8 @@ dr_status dr_plan_find_boundaries(const dr_plan *plan, const dr_call *call, int6
     if (sequence < 0 || sequence >= layout->sequences)
         return dr_fail(DR_ERROR_ARGUMENT, "there is no sequence %lld: there are %lld, counted from 0", (long long)sequence,
                        (long long)layout->sequences);
-    DR_TRY(check_pointer(chunk, true, "the place for the tokens of a chunk"));
-    DR_TRY(check_pointer(count, true, "the place for the number of boundaries"));
+    DR_NEED(chunk);
+    DR_NEED(count);
     const dr_boundaries *at = &call->boundaries;
     const int64_t tokens =
         at->at ? dr_boundaries_at(at, sequence + 1) - dr_boundaries_at(at, sequence) : layout->rows / layout->sequences;
@@ -239,7 +240,7 @@ dr_status dr_plan_find_boundary(const dr_plan *plan, const dr_call *call, int64_
         return dr_fail(DR_ERROR_ARGUMENT, "sequence %lld has no boundary %lld: it has %lld, counted from 0",
                        (long long)sequence, (long long)boundary, (long long)count);
     DR_TRY(check_pointer(call->saved, true, "what the forward saved"));
-    DR_TRY(check_pointer(states, true, "the place for the states"));
+    DR_NEED(states);
     DR_TRY(check_mutable_states(&plan->recurrence, states, "the boundary's"));
     return plan->backend->ops->recurrence_boundary(plan, call, sequence, boundary, states);
 }

@@ -18,9 +18,9 @@ dr_kind dr_input_kind(dr_input input) {
 }
 
 dr_dtype dr_recurrence_output_dtype(const dr_backend *backend) {
-    return dr_kind_dtype(backend, DR_VECTOR);
+    return !backend ? DR_F32 : dr_kind_dtype(backend, DR_VECTOR);
 }
 
 dr_dtype dr_recurrence_input_dtype(const dr_backend *backend, dr_input input) {
-    return dr_kind_dtype(backend, dr_input_kind(input));
+    return !backend ? DR_F32 : dr_kind_dtype(backend, dr_input_kind(input));
 }

@@ -42,8 +42,8 @@ dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence,
 }
 
 dr_status dr_plan_create(dr_backend *backend, const dr_recurrence *recurrence, dr_plan **plan) {
-    if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
-    if (!plan) return dr_fail(DR_ERROR_ARGUMENT, "the place for the plan is missing");
+    DR_NEED(backend);
+    DR_NEED(plan);
     void *memory;
     DR_TRY(dr_allocate(sizeof(dr_plan), "a plan", &memory));
     const dr_status status = dr_plan_make_any(backend, recurrence, memory);
@@ -61,19 +61,16 @@ void dr_plan_destroy(dr_plan *plan) {
 
 /* ---- what it tells --------------------------------------------------------------------------------------------------- */
 
-static dr_status check_place(const dr_plan *plan, const void *place, const char *what) {
-    if (!plan) return dr_fail(DR_ERROR_ARGUMENT, "the plan is missing");
-    return place ? DR_OK : dr_fail(DR_ERROR_ARGUMENT, "the place for %s is missing", what);
-}
-
 dr_status dr_plan_memory(const dr_plan *plan, dr_recurrence_memory *memory) {
-    DR_TRY(check_place(plan, memory, "the bytes of memory"));
+    DR_NEED(plan);
+    DR_NEED(memory);
     *memory = plan->memory;
     return DR_OK;
 }
 
 dr_status dr_plan_saved(const dr_plan *plan, dr_saved_size *saved) {
-    DR_TRY(check_place(plan, saved, "the size of what is saved"));
+    DR_NEED(plan);
+    DR_NEED(saved);
     *saved = plan->saved;
     return DR_OK;
 }
@@ -112,7 +109,8 @@ const char *dr_stage_name(dr_stage stage) {
 }
 
 dr_status dr_plan_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
-    DR_TRY(check_place(plan, path, "the path"));
+    DR_NEED(plan);
+    DR_NEED(path);
     if ((int)stage < 0 || stage >= DR_STAGES)
         return dr_fail(DR_ERROR_ARGUMENT, "there is no stage %d: they are 0 to %d", (int)stage, DR_STAGES - 1);
     if (!packed && !(plan->calls & DR_CALLS_EVEN))

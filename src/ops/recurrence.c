@@ -10,7 +10,7 @@ dr_recurrence dr_recurrence_default(void) {
 }
 
 static dr_status plan_of(const dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan) {
-    if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
+    DR_NEED(backend);
     DR_TRY(dr_recurrence_check(recurrence));
     dr_recurrence bounded = *recurrence;
     bounded.longest = dr_layout_longest(&recurrence->layout);
@@ -25,7 +25,7 @@ static dr_boundaries boundaries_of(const dr_recurrence *recurrence) {
 dr_status dr_recurrence_plan(dr_backend *backend, const dr_recurrence *recurrence, dr_recurrence_memory *memory) {
     dr_plan plan;
     DR_TRY(plan_of(backend, recurrence, &plan));
-    if (!memory) return dr_fail(DR_ERROR_ARGUMENT, "the place for the plan is missing");
+    DR_NEED(memory);
     *memory = plan.memory;
     return DR_OK;
 }
@@ -86,7 +86,7 @@ dr_status dr_recurrence_decode_slots(dr_backend *backend, const dr_recurrence *r
                                      const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *workspace) {
     dr_plan plan;
     DR_TRY(plan_of(backend, recurrence, &plan));
-    if (!slots) return dr_fail(DR_ERROR_ARGUMENT, "the slots are missing");
+    DR_NEED(slots);
     if (recurrence->layout.cu_seqlens)
         return dr_fail(DR_ERROR_ARGUMENT, "decode from slots takes equally many tokens of each sequence, not cu_seqlens");
     const dr_call call = {
@@ -112,6 +112,6 @@ dr_status dr_recurrence_boundary(dr_backend *backend, const dr_recurrence *recur
 
 int dr_recurrence_kernel(const dr_backend *backend, const dr_recurrence *recurrence, bool decode, char *text, size_t size) {
     dr_plan plan;
-    if (plan_of(backend, recurrence, &plan) != DR_OK) return -1;
+    if ((!text && size > 0) || plan_of(backend, recurrence, &plan) != DR_OK) return -1;
     return backend->ops->recurrence_kernel(&plan, decode, text, size);
 }

@@ -58,6 +58,7 @@ bool dr_input_is_vector(dr_input input) {
 }
 
 int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, int64_t shape[DR_MAX_RANK]) {
+    if (!recurrence || !recurrence->rule || !shape) return 0;
     dr_input_form form = dr_recurrence_input_form(recurrence, input);
     int rank = 0;
     if (form.per_row) shape[rank++] = recurrence->layout.rows;
@@ -68,6 +69,7 @@ int dr_recurrence_input_shape(const dr_recurrence *recurrence, dr_input input, i
 }
 
 int dr_recurrence_state_shape(const dr_recurrence *recurrence, dr_state_kind state, int64_t shape[DR_MAX_RANK]) {
+    if (!recurrence || !shape) return 0;
     int rank = 0;
     shape[rank++] = recurrence->layout.sequences;
     shape[rank++] = state == DR_STATE_A ? recurrence->key_heads : recurrence->value_heads;

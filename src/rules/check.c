@@ -130,7 +130,7 @@ static dr_status check_repeat(const dr_rule *rule) {
 }
 
 dr_status dr_rule_check(const dr_rule *rule) {
-    REFUSE_UNLESS(rule, "the rule is missing");
+    DR_NEED(rule);
     DR_TRY(check_options(rule));
     bool stores = false;
     for (int i = 0; i < rule->rows; i++) {

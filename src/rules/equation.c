@@ -206,6 +206,7 @@ static void put_rows(line *out, const dr_rule *rule) {
 }
 
 int dr_rule_equation(const dr_rule *rule, char *text, size_t size) {
+    if (!rule || (!text && size > 0)) return -1;
     line out = {.text = text, .size = size};
     put_scan(&out, rule);
     put_rows(&out, rule);

@@ -14,7 +14,8 @@ static dr_status fill(const char *text, dr_rule *rule) {
 
 dr_status dr_rule_create(const char *text, dr_rule **rule) {
     void *memory;
-    if (!text || !rule) return dr_fail(DR_ERROR_ARGUMENT, "making a rule takes its name or JSON, and a place for the handle");
+    DR_NEED(text);
+    DR_NEED(rule);
     DR_TRY(dr_allocate(sizeof(dr_rule), "a rule", &memory));
     const dr_status status = fill(text, memory);
     if (status != DR_OK) {

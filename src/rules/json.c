@@ -183,6 +183,8 @@ dr_status dr_rule_from_json(const json_t *value, dr_rule *rule, dr_gates *gates)
 }
 
 dr_status dr_rule_read_text(const char *text, dr_rule *rule, dr_gates *gates) {
+    DR_NEED(text);
+    DR_NEED(rule);
     json_t *object = NULL;
     DR_TRY(dr_json_parse(text, strlen(text), "the rule", &object));
     dr_status status = dr_rule_from_json(object, rule, gates);
@@ -245,6 +247,7 @@ json_t *dr_rule_to_json(const dr_rule *rule, const dr_gates *gates) {
 }
 
 int dr_rule_write_text(const dr_rule *rule, const dr_gates *gates, char *text, size_t size) {
+    if (!text && size > 0) return -1;
     json_t *object = dr_rule_check(rule) == DR_OK ? dr_rule_to_json(rule, gates) : NULL;
     char *whole = object ? dr_json_format(object, JSON_COMPACT) : NULL;
     int length = whole ? snprintf(text, size, "%s", whole) : -1;

@@ -107,7 +107,7 @@ static void fail_unknown(const char *name) {
 
 const dr_rule *dr_rule_find(const char *name) {
     if (!name) {
-        dr_fail(DR_ERROR_ARGUMENT, "the name of a rule is missing");
+        dr_fail(DR_ERROR_ARGUMENT, "name is missing: it must not be NULL");
         return NULL;
     }
     for (int i = 0; i < dr_rule_count(); i++)
@@ -119,10 +119,12 @@ const dr_rule *dr_rule_find(const char *name) {
 /* ---- what a rule uses ----------------------------------------------------------------------------------------------- */
 
 int dr_rule_steps(const dr_rule *rule) {
+    if (!rule) return 0;
     return rule->repeat > 1 ? rule->repeat : rule->rows;
 }
 
 bool dr_rule_carries(const dr_rule *rule, dr_state_kind state) {
+    if (!rule) return false;
     switch (state) {
     case DR_STATE_S:
         return true;
@@ -170,6 +172,7 @@ static bool row_uses(const dr_row *row, dr_input input) {
 }
 
 bool dr_rule_uses(const dr_rule *rule, dr_input input) {
+    if (!rule) return false;
     switch (input) {
     case DR_INPUT_QUERY:
     case DR_INPUT_KEY:
@@ -229,7 +232,7 @@ dr_input dr_rule_unmade(const dr_rule *rule) {
 }
 
 bool dr_rule_has_layer(const dr_rule *rule) {
-    return dr_rule_unmade(rule) == DR_INPUTS;
+    return rule && dr_rule_unmade(rule) == DR_INPUTS;
 }
 
 /* ---- gates of layers ------------------------------------------------------------------------------------------------ */

@@ -14,7 +14,7 @@
 /* ---- making --------------------------------------------------------------------------------------------------------- */
 
 dr_status dr_state_describe(dr_backend *backend, const dr_recurrence *recurrence, dr_state *state) {
-    if (!backend) return dr_fail(DR_ERROR_ARGUMENT, "the backend is missing");
+    DR_NEED(backend);
     DR_TRY(dr_recurrence_check(recurrence));
     if (recurrence->bf16_state && !backend->ops->bf16_state)
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no states in bfloat16", backend->ops->name);
@@ -54,7 +54,8 @@ static void lay(dr_state *state, dr_arena *arena) {
 dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state) {
     dr_state described;
     void *memory = NULL;
-    if (!state) return dr_fail(DR_ERROR_ARGUMENT, "the place for the state is missing");
+    DR_NEED(state);
+    DR_NEED(backend);
     DR_TRY(dr_state_describe(backend, recurrence, &described));
     DR_TRY(dr_allocate(sizeof(dr_state), "a recurrent state", &memory));
     dr_state *made = memory;
@@ -76,7 +77,7 @@ dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, 
 }
 
 void dr_state_reset(dr_state *state) {
-    state->backend->ops->zero(state->backend, state->block, state->bytes);
+    if (state) state->backend->ops->zero(state->backend, state->block, state->bytes);
 }
 
 void dr_state_destroy(dr_state *state) {
@@ -86,11 +87,11 @@ void dr_state_destroy(dr_state *state) {
 }
 
 const dr_recurrence *dr_state_recurrence(const dr_state *state) {
-    return &state->recurrence;
+    return state ? &state->recurrence : NULL;
 }
 
 dr_backend *dr_state_backend(const dr_state *state) {
-    return state->backend;
+    return state ? state->backend : NULL;
 }
 
 /* ---- does it fit? --------------------------------------------------------------------------------------------------- */
@@ -139,7 +140,8 @@ static dr_status check_backend(const dr_state *state, const char *what, const dr
 }
 
 dr_status dr_state_check(const dr_state *state, const dr_backend *backend, const dr_recurrence *recurrence) {
-    if (!state || !backend) return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing", state ? "backend" : "state");
+    DR_NEED(state);
+    DR_NEED(backend);
     DR_TRY(dr_recurrence_check(recurrence));
     DR_TRY(check_backend(state, "the state", backend));
     return dr_state_compare(&state->recurrence, "the state", recurrence, "the recurrence", true);
@@ -148,7 +150,7 @@ dr_status dr_state_check(const dr_state *state, const dr_backend *backend, const
 dr_status dr_state_initial(const dr_state *state, const dr_backend *backend, const dr_recurrence *recurrence,
                            dr_states *initial) {
     DR_TRY(dr_state_check(state, backend, recurrence));
-    if (!initial) return dr_fail(DR_ERROR_ARGUMENT, "the place for the pointers is missing");
+    DR_NEED(initial);
     for (int i = 0; i < DR_STATES; i++) initial->at[i] = state->at[i];
     return DR_OK;
 }
@@ -156,7 +158,7 @@ dr_status dr_state_initial(const dr_state *state, const dr_backend *backend, con
 dr_status dr_state_final(dr_state *state, const dr_backend *backend, const dr_recurrence *recurrence,
                          dr_mutable_states *final) {
     DR_TRY(dr_state_check(state, backend, recurrence));
-    if (!final) return dr_fail(DR_ERROR_ARGUMENT, "the place for the pointers is missing");
+    DR_NEED(final);
     for (int i = 0; i < DR_STATES; i++) final->at[i] = state->at[i];
     return DR_OK;
 }
@@ -189,8 +191,8 @@ static dr_status create_like(const dr_state *state, int64_t sequences, dr_state 
 }
 
 dr_status dr_state_slice(const dr_state *state, int64_t first, int64_t count, dr_state **part) {
-    if (!state || !part)
-        return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing", state ? "place for the part of the state" : "state");
+    DR_NEED(state);
+    DR_NEED(part);
     const int64_t sequences = state->recurrence.layout.sequences;
     if (first < 0 || count < 1 || first > sequences - count)
         return dr_fail(DR_ERROR_ARGUMENT,
@@ -208,7 +210,9 @@ dr_status dr_state_slice(const dr_state *state, int64_t first, int64_t count, dr
 }
 
 dr_status dr_state_clone(const dr_state *state, dr_state **copy) {
-    return dr_state_slice(state, 0, state ? state->recurrence.layout.sequences : 0, copy);
+    DR_NEED(state);
+    DR_NEED(copy);
+    return dr_state_slice(state, 0, state->recurrence.layout.sequences, copy);
 }
 
 static dr_status check_parts(const dr_state *const *parts, int64_t count, int64_t *sequences) {
@@ -227,8 +231,9 @@ static dr_status check_parts(const dr_state *const *parts, int64_t count, int64_
 dr_status dr_state_concatenate(const dr_state *const *parts, int64_t count, dr_state **whole) {
     int64_t sequences, begin = 0;
     dr_state *made;
-    if (!parts || count < 1) return dr_fail(DR_ERROR_ARGUMENT, "there must be at least one part to put together");
-    if (!whole) return dr_fail(DR_ERROR_ARGUMENT, "the place for the state is missing");
+    DR_NEED(parts);
+    DR_NEED(whole);
+    if (count < 1) return dr_fail(DR_ERROR_ARGUMENT, "there must be at least one part to put together");
     DR_TRY(check_parts(parts, count, &sequences));
     DR_TRY(create_like(parts[0], sequences, &made));
     for (int64_t i = 0; i < count; i++) {

@@ -64,7 +64,8 @@ static dr_status write_file(const dr_state *state, const char *file) {
 }
 
 dr_status dr_state_save(const dr_state *state, const char *file) {
-    if (!state || !file) return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing", state ? "name of a file" : "state");
+    DR_NEED(state);
+    DR_NEED(file);
     return write_file(state, file);
 }
 
@@ -179,11 +180,9 @@ static dr_status load(dr_backend *backend, const dr_recurrence *recurrence, cons
 dr_status dr_state_load(dr_backend *backend, const dr_recurrence *recurrence, const char *file, dr_state **state) {
     dr_safetensors *opened;
     dr_state expected;
-    if (!backend || !file || !state)
-        return dr_fail(DR_ERROR_ARGUMENT, "the %s is missing",
-                       !backend ? "backend"
-                       : !file  ? "name of a file"
-                                : "place for the state");
+    DR_NEED(backend);
+    DR_NEED(file);
+    DR_NEED(state);
     if (recurrence) DR_TRY(dr_state_describe(backend, recurrence, &expected));
     DR_TRY(dr_safetensors_open(file, &opened));
     dr_status status = load(backend, recurrence, opened, state);

@@ -31,6 +31,8 @@ struct dr_decoder {
 };
 
 dr_status dr_decoder_create(const dr_tokenizer *tokenizer, int flags, dr_decoder **decoder) {
+    DR_NEED(tokenizer);
+    DR_NEED(decoder);
     void *memory;
     if (flags < 0 || flags > (DR_DECODE_BYTES | DR_DECODE_NO_SPECIAL))
         return dr_fail(DR_ERROR_ARGUMENT, "there is no way to decode of number %d", flags);
@@ -275,7 +277,12 @@ static dr_status decode_bytes(dr_decoder *d, const int32_t *ids, size_t count) {
     return append_bytes(d, &d->list.text, d->scratch.bytes, d->scratch.count);
 }
 
-dr_status dr_decoder_decode(dr_decoder *d, const int32_t *ids, size_t count, const char **text, size_t *bytes) {
+dr_status dr_decoder_decode(dr_decoder *decoder, const int32_t *ids, size_t count, const char **text, size_t *bytes) {
+    DR_NEED(decoder);
+    if (count > 0) DR_NEED(ids);
+    DR_NEED(text);
+    DR_NEED(bytes);
+    dr_decoder *d = decoder;
     pieces_clear(&d->list);
     DR_TRY(dr_text_reserve(&d->list.text, 1));
     if (d->tokenizer->bytes)
@@ -328,7 +335,11 @@ static dr_status take_rest(dr_decoder *d, const char *window, size_t window_byte
     return dr_text_append(&d->piece, window + d->prefix.count, window_bytes - d->prefix.count);
 }
 
-dr_status dr_decoder_step(dr_decoder *d, int32_t id, const char **text, size_t *bytes) {
+dr_status dr_decoder_step(dr_decoder *decoder, int32_t id, const char **text, size_t *bytes) {
+    DR_NEED(decoder);
+    DR_NEED(text);
+    DR_NEED(bytes);
+    dr_decoder *d = decoder;
     const char *window;
     size_t window_bytes;
     bool begins;
@@ -361,7 +372,11 @@ dr_status dr_decoder_step(dr_decoder *d, int32_t id, const char **text, size_t *
     return DR_OK;
 }
 
-dr_status dr_decoder_finish(dr_decoder *d, const char **text, size_t *bytes) {
+dr_status dr_decoder_finish(dr_decoder *decoder, const char **text, size_t *bytes) {
+    DR_NEED(decoder);
+    DR_NEED(text);
+    DR_NEED(bytes);
+    dr_decoder *d = decoder;
     const char *window;
     size_t window_bytes;
     bool begins;

@@ -100,6 +100,8 @@ static dr_status encode_piece(void *context, const char *text, size_t bytes) {
 }
 
 dr_status dr_encoder_create(const dr_tokenizer *tokenizer, dr_encoder **encoder) {
+    DR_NEED(tokenizer);
+    DR_NEED(encoder);
     void *memory;
     dr_status status;
     DR_TRY(dr_allocate_zero(sizeof **encoder, "an encoder", &memory));
@@ -206,7 +208,13 @@ static dr_status encode_bytes(dr_encoder *e, const char *text, size_t bytes, boo
     return DR_OK;
 }
 
-dr_status dr_encoder_encode(dr_encoder *e, const char *text, size_t bytes, bool special, const int32_t **ids, size_t *count) {
+dr_status dr_encoder_encode(dr_encoder *encoder, const char *text, size_t bytes, bool special, const int32_t **ids,
+                            size_t *count) {
+    DR_NEED(encoder);
+    if (bytes > 0) DR_NEED(text);
+    DR_NEED(ids);
+    DR_NEED(count);
+    dr_encoder *e = encoder;
     const dr_ids *around = &e->tokenizer->around, *result = &e->body;
     e->body.count = e->whole.count = 0;
     if (e->tokenizer->bytes)

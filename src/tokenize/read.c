@@ -322,6 +322,9 @@ static dr_status read_config(const char *folder, const char *name, dr_tokenizer 
 }
 
 dr_status dr_tokenizer_parse(const char *text, size_t bytes, const char *source, dr_tokenizer **tokenizer) {
+    DR_NEED(text);
+    DR_NEED(source);
+    DR_NEED(tokenizer);
     json_t *object = NULL;
     void *memory = NULL;
     DR_TRY(dr_json_parse_lenient(text, bytes, source, &object));
@@ -342,6 +345,8 @@ dr_status dr_tokenizer_parse(const char *text, size_t bytes, const char *source,
 }
 
 dr_status dr_tokenizer_load(const char *path, dr_tokenizer **tokenizer) {
+    DR_NEED(path);
+    DR_NEED(tokenizer);
     char folder[4096], file[4096 + 16];
     struct stat about;
     char *text = NULL;

@@ -9,6 +9,7 @@
 enum { DOCUMENT_START = 256, BYTE_IDS = 257 };
 
 dr_status dr_tokenizer_bytes(dr_tokenizer **tokenizer) {
+    DR_NEED(tokenizer);
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof **tokenizer, "a tokenizer", &memory));
     *tokenizer = memory;
@@ -41,10 +42,11 @@ void dr_tokenizer_destroy(dr_tokenizer *t) {
 }
 
 int64_t dr_tokenizer_size(const dr_tokenizer *tokenizer) {
-    return tokenizer->size;
+    return tokenizer ? tokenizer->size : 0;
 }
 
 int32_t dr_tokenizer_id(const dr_tokenizer *t, const char *token, size_t bytes) {
+    if (!t || !token) return -1;
     if (t->bytes) return bytes == 1 ? (uint8_t)token[0] : -1;
     for (int32_t i = t->added_count - 1; i >= 0; i--)
         if (t->added[i].id >= 0 && t->added[i].content_bytes == bytes && memcmp(t->added[i].content, token, bytes) == 0)
@@ -53,7 +55,7 @@ int32_t dr_tokenizer_id(const dr_tokenizer *t, const char *token, size_t bytes) 
 }
 
 const char *dr_tokenizer_token(const dr_tokenizer *t, int32_t id, size_t *bytes) {
-    if (id < 0 || id >= t->size) return NULL;
+    if (!t || !bytes || id < 0 || id >= t->size) return NULL;
     if (t->bytes) {
         *bytes = 1;
         return id < DOCUMENT_START ? &t->byte_texts[id] : NULL;
@@ -68,11 +70,11 @@ const char *dr_tokenizer_token(const dr_tokenizer *t, int32_t id, size_t *bytes)
 }
 
 int32_t dr_tokenizer_special(const dr_tokenizer *tokenizer, dr_token_role role) {
-    return role >= 0 && role < DR_TOKEN_ROLES ? tokenizer->special[role] : -1;
+    return tokenizer && role >= 0 && role < DR_TOKEN_ROLES ? tokenizer->special[role] : -1;
 }
 
 bool dr_tokenizer_is_special(const dr_tokenizer *t, int32_t id) {
-    if (id < 0 || id >= t->size) return false;
+    if (!t || id < 0 || id >= t->size) return false;
     if (t->bytes) return id == DOCUMENT_START;
     return t->tokens[id].added >= 0 && t->added[t->tokens[id].added].special;
 }

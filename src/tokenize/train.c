@@ -27,6 +27,7 @@ struct dr_tokenizer_trainer {
 };
 
 dr_status dr_tokenizer_trainer_create(dr_tokenizer_trainer **trainer) {
+    DR_NEED(trainer);
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof **trainer, "the training of a tokenizer", &memory));
     dr_tokenizer_trainer *made = memory;
@@ -63,6 +64,8 @@ static dr_status count_word(dr_tokenizer_trainer *trainer, const char *word, siz
 }
 
 dr_status dr_tokenizer_trainer_add(dr_tokenizer_trainer *trainer, const char *text, size_t bytes) {
+    DR_NEED(trainer);
+    if (bytes > 0) DR_NEED(text);
     const char *expression = dr_scanner_expression(LLAMA3);
     dr_scanner scan = dr_scanner_of(expression, strlen(expression));
     for (size_t from = 0; from < bytes;) {
@@ -417,6 +420,10 @@ dr_tokenizer_training dr_tokenizer_training_defaults(void) {
 
 dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tokenizer_training *options, const char *folder,
                                      int64_t *size) {
+    DR_NEED(trainer);
+    DR_NEED(options);
+    DR_NEED(folder);
+    DR_NEED(size);
     learning l = {0};
     learned made = {0};
     dr_status status;
@@ -424,7 +431,7 @@ dr_status dr_tokenizer_trainer_write(dr_tokenizer_trainer *trainer, const dr_tok
         return dr_fail(DR_ERROR_ARGUMENT, "a vocabulary of %lld ids: it must be from %d to %d", (long long)options->ids,
                        BYTES + 1, DR_MOST_IDS);
     if (!options->end_of_text || !*options->end_of_text)
-        return dr_fail(DR_ERROR_ARGUMENT, "the token that ends a text must not be empty");
+        return dr_fail(DR_ERROR_ARGUMENT, "the token that ends a text (end_of_text) must not be empty");
     if (trainer->words.count == 0) return dr_fail(DR_ERROR_ARGUMENT, "there is no text to make a vocabulary of");
     made.vocabulary = json_object();
     made.merges = json_array();

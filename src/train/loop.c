@@ -79,6 +79,8 @@ static dr_status check_finite(const dr_run *run, double loss, const dr_evaluatio
 }
 
 dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
+    DR_NEED(run);
+    DR_NEED(costs);
     enum { MOST_STEPS = 5 };
     const double enough_seconds = 2;
     double best = (double)INFINITY;
@@ -98,6 +100,7 @@ dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
 }
 
 dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context) {
+    DR_NEED(run);
     dr_run_position *position = &run->position;
     int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
     int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);

@@ -67,6 +67,9 @@ static dr_status make_optimizer(dr_run *run) {
 }
 
 dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, dr_run **run) {
+    DR_NEED(backend);
+    DR_NEED(options);
+    DR_NEED(run);
     dr_run *made;
     dr_model_config config;
     dr_status status;
@@ -107,6 +110,10 @@ static dr_status settle(dr_run *run, const char *folder) {
 }
 
 dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
+    DR_NEED(backend);
+    DR_NEED(options);
+    DR_NEED(folder);
+    DR_NEED(run);
     dr_run *made;
     *run = NULL;
     DR_TRY(dr_run_folder_check(folder));
@@ -177,6 +184,9 @@ static dr_status check_agreement(const dr_run *run) {
 }
 
 dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run) {
+    DR_NEED(backend);
+    DR_NEED(folder);
+    DR_NEED(run);
     dr_run *made;
     dr_status status;
     *run = NULL;
@@ -206,7 +216,7 @@ done:
 }
 
 dr_model *dr_run_model(dr_run *run) {
-    return run->model;
+    return run ? run->model : NULL;
 }
 
 /* What other steps than before do to a run that has done some: the schedule is a function of step and steps. */
@@ -226,6 +236,7 @@ static void describe_schedule(const dr_run *run, char *text, size_t size) {
 }
 
 void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context) {
+    if (!run || !line) return;
     const dr_model_config *config = dr_model_get_config(run->model);
     const dr_backend *backend = dr_model_backend(run->model);
     char text[1024];

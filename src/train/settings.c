@@ -41,6 +41,7 @@ static void fill_task_fallbacks(dr_train_options *options) {
 }
 
 dr_status dr_train_options_create(dr_train_options **options) {
+    DR_NEED(options);
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof(dr_train_options), "the settings", &memory));
     *options = memory;
@@ -147,6 +148,9 @@ static dr_status set_rule(dr_train_options *options, const char *value) {
 }
 
 dr_status dr_train_options_set(dr_train_options *options, const char *name, const char *value) {
+    DR_NEED(options);
+    DR_NEED(name);
+    DR_NEED(value);
     int id = find_setting(name);
     if (id < 0) return fail_unknown(name);
     DR_TRY(check_value(&dr_setting_table[id], value));
@@ -208,6 +212,8 @@ static bool is_held_out_of_other_task(const json_t *object, const char *name) {
 }
 
 dr_status dr_train_options_read(dr_train_options *options, const char *file) {
+    DR_NEED(options);
+    DR_NEED(file);
     char path[PATH_MAX];
     struct stat facts;
     if (stat(file, &facts) == 0 && S_ISDIR(facts.st_mode)) {
@@ -232,6 +238,7 @@ dr_status dr_train_options_read(dr_train_options *options, const char *file) {
 }
 
 const char *dr_train_options_get(const dr_train_options *options, const char *name) {
+    if (!options || !name) return NULL;
     int id = find_setting(name);
     return id < 0 ? NULL : dr_setting_text(options, (dr_setting_id)id);
 }

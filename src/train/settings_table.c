@@ -88,6 +88,6 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
 };
 
 int dr_train_settings(const dr_setting **settings) {
-    *settings = dr_setting_table;
+    if (settings) *settings = dr_setting_table;
     return DR_SETTINGS;
 }

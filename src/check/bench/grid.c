@@ -16,6 +16,7 @@ static const double LEAST_DEVICE_SECONDS = 0.005; /* nothing else runs on it */
 enum { ITEMS = 3 }; /* limit, memory, work */
 
 dr_status dr_bench_check(const dr_bench_options *options, int rules) {
+    DR_NEED(options->threads);
     if (options->repeats < 1 || options->repeats > DR_BENCH_MOST_REPEATS)
         return dr_fail(DR_ERROR_ARGUMENT, "%lld repeats cannot be: ask for 1 to %d", (long long)options->repeats,
                        DR_BENCH_MOST_REPEATS);

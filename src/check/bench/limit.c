@@ -16,7 +16,8 @@ enum { SIZE = 512, ELEMENTS = SIZE * SIZE, PRODUCTS = 8, STREAM_MATRICES = 1 };
 
 dr_status dr_bench_blas(char *text, size_t size) {
     const dr_blas *blas;
-    if (!text || size == 0) return dr_fail(DR_ERROR_ARGUMENT, "text must have room for a description");
+    DR_NEED(text);
+    if (size == 0) return dr_fail(DR_ERROR_ARGUMENT, "text must have room for a description");
     DR_TRY(dr_blas_open(&blas));
     snprintf(text, size, "%s%s%s", blas->description, blas->weak[0] ? "; no measure of it: " : "", blas->weak);
     return DR_OK;

@@ -205,6 +205,9 @@ static dr_status measure(const dr_bench_options *options, bool forward_only, int
 
 dr_status dr_bench_op(const dr_bench_options *options, bool forward_only, int count, const dr_recurrence *recurrences,
                       dr_bench_op_result *results) {
+    DR_NEED(options);
+    DR_NEED(recurrences);
+    DR_NEED(results);
     DR_TRY(dr_bench_check(options, count));
     int all = options->thread_counts * count;
     dr_bench_grid grid = {0};

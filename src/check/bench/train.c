@@ -116,6 +116,8 @@ static dr_status measure(const dr_bench_options *options, int count, const dr_tr
     int all = options->thread_counts * count;
     for (int i = 0; i < all; i++) {
         train_case *c = &cases[i];
+        if (!settings[i % count])
+            return dr_fail(DR_ERROR_ARGUMENT, "settings %d are missing: they must not be NULL", i % count);
         c->settings = settings[i % count];
         DR_TRY(prepare(options, options->threads[i / count], c));
         dr_bench_pair *pair = dr_bench_grid_at(grid, i / count, i % count, 0);
@@ -136,6 +138,9 @@ static dr_status measure(const dr_bench_options *options, int count, const dr_tr
 
 dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_train_options *const *settings,
                          dr_bench_train_result *results) {
+    DR_NEED(options);
+    DR_NEED(settings);
+    DR_NEED(results);
     DR_TRY(dr_bench_check(options, count));
     int all = options->thread_counts * count;
     dr_bench_grid grid = {0};

@@ -65,6 +65,7 @@ done:
 }
 
 dr_status dr_theory_check(int index, uint64_t seed, dr_theory_result *result) {
+    DR_NEED(result);
     const dr_theory_statement *statement = find(index);
     if (!statement)
         return dr_fail(DR_ERROR_ARGUMENT, "there is no statement %d: they are numbered from 0 to %d", index,

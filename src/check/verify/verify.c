@@ -275,6 +275,10 @@ static dr_status open_backends(session *s) {
 
 dr_status dr_verify(const char *path, const dr_verify_options *options, void (*line)(void *context, const char *text),
                     void *context, dr_verify_counts *counts) {
+    DR_NEED(path);
+    DR_NEED(options);
+    DR_NEED(line);
+    DR_NEED(counts);
     DR_TRY(check_choice("backend", options->backend, backend_names));
     DR_TRY(check_choice("path", options->path, engine_names));
     struct stat about;

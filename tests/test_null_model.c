@@ -1,0 +1,180 @@
+/* Every pointer of model.h, evaluate.h and generate.h, NULL. */
+#include "null.h"
+
+#include <deltarule/evaluate.h>
+#include <deltarule/generate.h>
+
+enum { ROWS = 4, TARGETS = 2, VOCABULARY = 257 };
+
+static dr_backend *backend;
+static dr_model *model;
+static dr_model_state *state;
+static char folder[] = "/tmp/null_model_XXXXXX", text_file[64];
+
+static int begin(void **unused) {
+    (void)unused;
+    const dr_backend_options options = {.threads = 1};
+    assert_int_equal(dr_backend_open("cpu", &options, &backend), DR_OK);
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    config.vocabulary = VOCABULARY;
+    config.hidden = 16;
+    config.layers = 1;
+    config.heads = 1;
+    assert_int_equal(dr_model_create(backend, &config, 1, &model), DR_OK);
+    assert_int_equal(dr_model_state_create(model, 1, &state), DR_OK);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(dr_model_save(model, folder), DR_OK);
+    snprintf(text_file, sizeof text_file, "%s/text.txt", folder);
+    FILE *file = fopen(text_file, "w");
+    assert_non_null(file);
+    fputs("some text", file);
+    return fclose(file);
+}
+
+static int end(void **unused) {
+    (void)unused;
+    static const char *const names[] = {"config.json", "model.safetensors", "text.txt"};
+    for (int i = 0; i < 3; i++) {
+        char file[96];
+        snprintf(file, sizeof file, "%s/%s", folder, names[i]);
+        unlink(file);
+    }
+    rmdir(folder);
+    dr_model_state_destroy(state);
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+    return 0;
+}
+
+static void test_model(void **unused) {
+    (void)unused;
+    const dr_model_config *config = dr_model_get_config(model);
+    dr_model *other;
+    dr_model_state *other_state;
+    const dr_parameter *parameters;
+    HARMLESS(dr_model_config_default, "rule", .hidden == 0, NULL);
+    REFUSED(dr_model_create, "backend", NULL, config, 1, &other);
+    REFUSED(dr_model_create, "config", backend, NULL, 1, &other);
+    REFUSED(dr_model_create, "model", backend, config, 1, NULL);
+    NOTHING(dr_model_destroy, "model", NULL);
+    REFUSED(dr_model_load, "backend", NULL, folder, &other);
+    REFUSED(dr_model_load, "folder", backend, NULL, &other);
+    REFUSED(dr_model_load, "model", backend, folder, NULL);
+    REFUSED(dr_model_save, "model", NULL, folder);
+    REFUSED(dr_model_save, "folder", model, NULL);
+    HARMLESS(dr_model_ignored_count, "model", == 0, NULL);
+    HARMLESS(dr_model_ignored_name, "model", == NULL, NULL, 0);
+    HARMLESS(dr_model_get_config, "model", == NULL, NULL);
+    HARMLESS(dr_model_backend, "model", == NULL, NULL);
+    HARMLESS(dr_model_parameters, "model", == 0, NULL, &parameters);
+    HARMLESS(dr_model_parameters, "parameters", > 0, model, NULL);
+    HARMLESS(dr_model_parameter_count, "model", == 0, NULL);
+    HARMLESS(dr_model_block_count, "model", == 0, NULL);
+    HARMLESS(dr_model_parameter_block, "model", == NULL, NULL);
+    HARMLESS(dr_model_gradient_block, "model", == NULL, NULL);
+    REFUSED(dr_model_state_create, "model", NULL, 1, &other_state);
+    REFUSED(dr_model_state_create, "state", model, 1, NULL);
+    NOTHING(dr_model_state_reset, "state", NULL);
+    NOTHING(dr_model_state_destroy, "state", NULL);
+    null_all_right();
+}
+
+static void test_calls(void **unused) {
+    (void)unused;
+    const int32_t ids[ROWS] = {1, 2, 3, 4}, labels[ROWS] = {2, 3, 4, 5};
+    const int64_t positions[TARGETS] = {0, 2};
+    const dr_batch batch = {
+        .layout = {.sequences = 1, .rows = ROWS}, .ids = ids, .targets = TARGETS, .positions = positions, .labels = labels};
+    double loss, per_target[ROWS];
+    int64_t hits;
+    uint8_t per_hit[ROWS];
+    static float logits[ROWS * VOCABULARY];
+    REFUSED(dr_model_loss, "model", NULL, &batch, NULL, &loss, &hits, per_target, per_hit);
+    REFUSED(dr_model_loss, "batch", model, NULL, NULL, &loss, &hits, per_target, per_hit);
+    ALLOWED(dr_model_loss, "state", model, &batch, NULL, &loss, &hits, per_target, per_hit);
+    REFUSED(dr_model_loss, "loss", model, &batch, state, NULL, &hits, per_target, per_hit);
+    ALLOWED(dr_model_loss, "hits", model, &batch, state, &loss, NULL, per_target, per_hit);
+    ALLOWED(dr_model_loss, "per_target", model, &batch, state, &loss, &hits, NULL, per_hit);
+    ALLOWED(dr_model_loss, "per_hit", model, &batch, state, &loss, &hits, per_target, NULL);
+    REFUSED(dr_model_gradient, "model", NULL, &batch, 1, &loss, &hits);
+    REFUSED(dr_model_gradient, "batch", model, NULL, 1, &loss, &hits);
+    REFUSED(dr_model_gradient, "loss", model, &batch, 1, NULL, &hits);
+    ALLOWED(dr_model_gradient, "hits", model, &batch, 1, &loss, NULL);
+    REFUSED(dr_model_logits, "model", NULL, &batch, state, DR_F32, logits);
+    REFUSED(dr_model_logits, "batch", model, NULL, state, DR_F32, logits);
+    ALLOWED(dr_model_logits, "state", model, &batch, NULL, DR_F32, logits);
+    REFUSED(dr_model_logits, "logits", model, &batch, state, DR_F32, NULL);
+    REFUSED(dr_model_step, "model", NULL, ids, state, logits);
+    REFUSED(dr_model_step, "ids", model, NULL, state, logits);
+    REFUSED(dr_model_step, "state", model, ids, NULL, logits);
+    REFUSED(dr_model_step, "logits", model, ids, state, NULL);
+
+    dr_batch without = batch;
+    without.ids = NULL;
+    REFUSED(dr_model_loss, "id", model, &without, state, &loss, &hits, NULL, NULL);
+    REFUSED(dr_model_gradient, "id", model, &without, 1, &loss, &hits);
+    REFUSED(dr_model_logits, "id", model, &without, state, DR_F32, logits);
+    without = batch, without.labels = NULL;
+    REFUSED(dr_model_loss, "label", model, &without, state, &loss, &hits, NULL, NULL);
+    REFUSED(dr_model_gradient, "label", model, &without, 1, &loss, &hits);
+    ALLOWED(dr_model_logits, "labels", model, &without, state, DR_F32, logits);
+    null_all_right();
+}
+
+static void test_evaluate(void **unused) {
+    (void)unused;
+    dr_score score;
+    dr_recall_score recall;
+    dr_recall_options recall_options = dr_recall_defaults();
+    recall_options.seq_len = 32;
+    recall_options.examples = 2;
+    dr_score_options options = dr_score_defaults();
+    REFUSED(dr_score_corpus, "model", NULL, text_file, 8, null_goes_on, NULL, &score);
+    REFUSED(dr_score_corpus, "path", model, NULL, 8, null_goes_on, NULL, &score);
+    ALLOWED(dr_score_corpus, "progress", model, text_file, 8, NULL, NULL, &score);
+    REFUSED(dr_score_corpus, "score", model, text_file, 8, null_goes_on, NULL, NULL);
+    REFUSED(dr_score_files, "model", NULL, text_file, &options, &score);
+    REFUSED(dr_score_files, "path", model, NULL, &options, &score);
+    ALLOWED(dr_score_files, "options", model, text_file, NULL, &score);
+    REFUSED(dr_score_files, "score", model, text_file, &options, NULL);
+    REFUSED(dr_score_text, "model", NULL, "text", "some text", 9, &options, &score);
+    REFUSED(dr_score_text, "name", model, NULL, "some text", 9, &options, &score);
+    REFUSED(dr_score_text, "text", model, "name", NULL, 9, &options, &score);
+    ALLOWED(dr_score_text, "options", model, "text", "some text", 9, NULL, &score);
+    REFUSED(dr_score_text, "score", model, "text", "some text", 9, &options, NULL);
+    REFUSED(dr_score_recall, "model", NULL, &recall_options, null_goes_on, NULL, &recall);
+    ALLOWED(dr_score_recall, "options", model, NULL, null_goes_on, NULL, &recall);
+    ALLOWED(dr_score_recall, "progress", model, &recall_options, NULL, NULL, &recall);
+    REFUSED(dr_score_recall, "score", model, &recall_options, null_goes_on, NULL, NULL);
+    null_all_right();
+}
+
+static bool emit(void *context, const char *bytes, size_t count) {
+    (void)context, (void)bytes, (void)count;
+    return true;
+}
+
+static void test_generate(void **unused) {
+    (void)unused;
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 2;
+    REFUSED(dr_generate_check, "model", NULL, &options);
+    REFUSED(dr_generate_check, "options", model, NULL);
+    REFUSED(dr_generate, "model", NULL, "prompt", 6, &options, emit, NULL);
+    REFUSED(dr_generate, "prompt", model, NULL, 6, &options, emit, NULL);
+    ALLOWED(dr_generate, "prompt", model, NULL, 0, &options, emit, NULL);
+    REFUSED(dr_generate, "options", model, "prompt", 6, NULL, emit, NULL);
+    REFUSED(dr_generate, "emit", model, "prompt", 6, &options, NULL, NULL);
+    options.stop_count = 1;
+    REFUSED(dr_generate, "stop", model, "prompt", 6, &options, emit, NULL);
+    const char *const none[] = {NULL};
+    options.stop = none;
+    REFUSED(dr_generate, "stop text 1", model, "prompt", 6, &options, emit, NULL);
+    null_all_right();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_calls),
+                                       cmocka_unit_test(test_evaluate), cmocka_unit_test(test_generate)};
+    return cmocka_run_group_tests(tests, begin, end);
+}
