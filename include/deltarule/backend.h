@@ -7,8 +7,8 @@
  * A backend computes in one element type (dr_backend_dtype). Pointers to tensors that its operations take are pointers into its
  * memory, in that type (but see dr_recurrence_input_dtype): host memory for the first two, the GPU's for cuda.
  *
- * Threads. One backend may be used by any number of threads at once for recurrences, plans and states; models of one backend
- * cpu have memory of it in common, so that one thread at a time may use them. So may the functions below be called at once, but
+ * Threads. One backend may be used by any number of threads at once: by recurrences, plans, states
+ * and models. So may the functions below be called at once, but
  * dr_backend_close, which must come after all others have returned; memory that a call writes belongs to that call. On backend
  * cuda the calls of all threads go to the backend's one stream, in the order in which they come, unless a dr_call names
  * another.

@@ -1,7 +1,7 @@
 /* Scoring: loss, perplexity and bits per byte of text, accuracy of associative recall.
  *
- * Threads. Scoring uses the model as dr_model_loss does: one call of this header at a time on the models of one backend.
- * Functions of the caller's are called on the thread that scores. */
+ * Threads. Scoring uses the model as dr_model_loss does: one call of this header at a time on one model, while different models
+ * may be scored at once, also on one backend. Functions of the caller's are called on the thread that scores. */
 #ifndef DELTARULE_EVALUATE_H
 #define DELTARULE_EVALUATE_H
 

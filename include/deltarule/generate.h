@@ -1,6 +1,7 @@
 /* Sampling text from a model, token by token, in constant memory.
  *
- * Threads. A prompt is read in memory of the model: one dr_generate at a time on the models of one backend. Options may be
+ * Threads. A prompt is read in memory of the model: one dr_generate at a time on one model, while different models may generate
+ * at once, also on one backend. Options may be
  * shared. emit is called on the thread that generates. */
 #ifndef DELTARULE_GENERATE_H
 #define DELTARULE_GENERATE_H

@@ -1,10 +1,10 @@
 /* Language models: embedding, blocks of norm, mixer, norm and SwiGLU, final norm, head. The mixer follows from the rule's axes.
  * A model lives in one backend's memory and type: float32 on the CPU, double on the reference.
  *
- * Threads. Models of different backends may be used at once. On backend cpu the models of one backend compute in memory that
- * they share: one of the calls loss, gradient, logits and step at a time on all of them. A host whose threads run models opens
- * a backend for each. What takes the model as const only reads it. Destroying a model, and writing its blocks, needs it alone;
- * its states go first. */
+ * Threads. Different models may be used at once, also on one backend. Loss, gradient and logits compute in memory of the model:
+ * one of these calls at a time on one model. dr_model_step computes in memory of its state: any number of threads may step one
+ * model at once, each with a state of its own, and make, reset and destroy states, while nothing writes the parameters. What
+ * takes the model as const only reads it. Destroying it, and writing its blocks, needs it alone; its states go first. */
 #ifndef DELTARULE_MODEL_H
 #define DELTARULE_MODEL_H
 

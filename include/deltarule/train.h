@@ -1,8 +1,8 @@
 /* Training: a model, data, AdamW, a run folder that can be resumed bit for bit.
  *
- * Threads. One thread at a time uses a run, and its model with it; different runs may train at once on
- * backends of their own. Options are read by any number of threads while none sets them. Functions of the caller's are called
- * on the thread that trains. */
+ * Threads. One thread at a time uses a run, and its model with it; different runs may train at once, also on one backend.
+ * Options are read by any number of threads while none sets them. Functions of the caller's are called on the thread that
+ * trains. */
 #ifndef DELTARULE_TRAIN_H
 #define DELTARULE_TRAIN_H
 

@@ -1,5 +1,5 @@
 /* The CPU backend's table of operations, and opening it: which kernels run is decided once, here, from what the machine has and
- * the options ask for. Apart from the scratch memory it keeps nothing between calls; a backend serves one caller at a time. */
+ * the options ask for. Apart from scratch memory it keeps nothing between calls. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
@@ -33,7 +33,7 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
 
 static void close_backend(dr_backend *backend) {
     dr_cpu_state *state = backend->state;
-    dr_release(state->scratch);
+    for (int i = 0; i < DR_CPU_SCRATCH_PLACES; i++) dr_release(atomic_load(&state->scratch[i]));
     dr_release(state);
     dr_release(backend);
 }

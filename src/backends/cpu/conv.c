@@ -98,12 +98,12 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
     DR_TRY(check_width(conv));
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t rows = conv->layout.rows, channels = conv->channels, taps = channels * conv->width;
-    void *scratch = NULL;
+    dr_cpu_scratch *scratch = NULL;
     size_t bytes = (size_t)(DR_CPU_PARTS * (taps + channels)) * sizeof(float);
-    DR_TRY(dr_cpu_scratch(backend, bytes, &scratch));
-    float *tap_sums = scratch,
+    DR_TRY(dr_cpu_scratch_take(backend, bytes, &scratch));
+    float *tap_sums = (float *)scratch->memory,
           *bias_sums = tap_sums + DR_CPU_PARTS * taps; /* [DR_CPU_PARTS, channels, width], [.., channels] */
-    memset(scratch, 0, bytes);
+    memset(tap_sums, 0, bytes);
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, rows *channels))
     for (int p = 0; p < DR_CPU_PARTS; p++) {
         int64_t row = dr_cpu_part(rows, p, DR_CPU_PARTS), end = dr_cpu_part(rows, p + 1, DR_CPU_PARTS);
@@ -118,5 +118,6 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
     }
     if (d_weight) dr_cpu_add_parts(tap_sums, taps, d_weight);
     if (d_bias) dr_cpu_add_parts(bias_sums, channels, d_bias);
+    dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }

@@ -48,9 +48,9 @@ dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const vo
     int64_t columns = gate->heads * gate->dim, join = join_of(columns);
     const float *x = x_;
     float *y = y_;
-    void *table = NULL;
-    DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * pitch_of(join * columns)) * sizeof(float), &table));
-    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, table);
+    dr_cpu_scratch *table = NULL;
+    DR_TRY(dr_cpu_scratch_take(backend, (size_t)(2 * pitch_of(join * columns)) * sizeof(float), &table));
+    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, (float *)table->memory);
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
@@ -61,6 +61,7 @@ dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const vo
         rest.columns = (end - left) * columns;
         kernels->gate_forward(&rest, 1, x + left * columns, y + left * columns);
     }
+    dr_cpu_scratch_give(backend, table);
     return DR_OK;
 }
 
@@ -77,10 +78,10 @@ dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const v
     int64_t columns = gate->heads * gate->dim, join = join_of(columns), pitch = pitch_of(join * columns);
     const float *x = x_, *d_y = d_y_;
     float *d_x = d_x_;
-    void *scratch = NULL;
-    DR_TRY(dr_cpu_scratch(backend, (size_t)((2 + 2 * DR_CPU_PARTS) * pitch) * sizeof(float), &scratch));
-    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, scratch);
-    float *sums = (float *)scratch + 2 * pitch; /* [parts, 2, pitch] of rates and shifts */
+    dr_cpu_scratch *scratch = NULL;
+    DR_TRY(dr_cpu_scratch_take(backend, (size_t)((2 + 2 * DR_CPU_PARTS) * pitch) * sizeof(float), &scratch));
+    dr_cpu_gate joined = joined_gate(gate, a_log, bias, join, (float *)scratch->memory);
+    float *sums = (float *)scratch->memory + 2 * pitch; /* [parts, 2, pitch] of rates and shifts */
     memset(sums, 0, (size_t)(2 * DR_CPU_PARTS * pitch) * sizeof(float));
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, gate->rows *columns))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
@@ -97,5 +98,6 @@ dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const v
     }
     if (d_a_log) add_joined(sums, join, columns, gate->a_log_per_channel ? columns : gate->heads, d_a_log);
     if (d_bias) add_joined(sums + pitch, join, columns, columns, d_bias);
+    dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }

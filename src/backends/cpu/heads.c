@@ -22,10 +22,11 @@ dr_status dr_cpu_scale_heads_backward(dr_backend *backend, int64_t rows, int64_t
                                       const void *factor, const void *x, const void *d_y, void *d_factor, void *d_x,
                                       bool accumulate) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    void *scratch = NULL;
+    dr_cpu_scratch *scratch = NULL;
     bool summed = shared && d_factor;
-    if (summed) DR_TRY(dr_cpu_scratch(backend, (size_t)(2 * DR_CPU_PARTS * heads) * sizeof(float), &scratch));
-    float *sums = scratch, *of_rows = sums ? sums + DR_CPU_PARTS * heads : NULL; /* both [DR_CPU_PARTS, heads] */
+    if (summed) DR_TRY(dr_cpu_scratch_take(backend, (size_t)(2 * DR_CPU_PARTS * heads) * sizeof(float), &scratch));
+    float *sums = scratch ? (float *)scratch->memory : NULL,
+          *of_rows = sums ? sums + DR_CPU_PARTS * heads : NULL; /* both [DR_CPU_PARTS, heads] */
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, rows *heads *dim))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         float *sum = summed ? sums + part * heads : NULL, *of_row = summed ? of_rows + part * heads : NULL;
@@ -39,5 +40,6 @@ dr_status dr_cpu_scale_heads_backward(dr_backend *backend, int64_t rows, int64_t
         }
     }
     if (summed) dr_cpu_add_parts(sums, heads, d_factor);
+    dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }

@@ -11,6 +11,8 @@
 #include "base/cpu.h"
 #include "ops/operations.h"
 
+#include <stdatomic.h>
+
 enum {
     DR_CPU_PARTS = 16,         /* parts of a sum over rows */
     DR_CPU_GRAIN = 16384,      /* elements below which another thread costs more than it saves */
@@ -100,19 +102,28 @@ extern const dr_cpu_kernels dr_cpu_kernels_avx2, dr_cpu_kernels_avx512;
 extern const dr_cpu_kernels dr_cpu_kernels_neon;
 #endif
 
+/* Scratch memory of one call. */
+typedef struct {
+    size_t bytes;
+    _Alignas(64) char memory[]; /* [bytes] */
+} dr_cpu_scratch;
+
+enum { DR_CPU_SCRATCH_PLACES = 16 };
+
 typedef struct {
     const dr_cpu_kernels *kernels;
     dr_cpu_features features;
-    void *scratch; /* grows to the largest size asked for, so that a step in use allocates nothing */
-    size_t scratch_bytes;
+    /* What no call uses at the moment. A block grows to the largest size asked for, so that a step in use allocates nothing. */
+    _Atomic(dr_cpu_scratch *) scratch[DR_CPU_SCRATCH_PLACES];
 } dr_cpu_state;
 
 static inline const dr_cpu_kernels *dr_cpu_kernels_of(const dr_backend *backend) {
     return ((const dr_cpu_state *)backend->state)->kernels;
 }
 
-/* At least bytes of scratch memory, valid until the next call on this backend. */
-dr_status dr_cpu_scratch(dr_backend *backend, size_t bytes, void **scratch);
+/* At least bytes of scratch memory, the caller's alone until it gives them back; NULL is given back as well. */
+dr_status dr_cpu_scratch_take(dr_backend *backend, size_t bytes, dr_cpu_scratch **scratch);
+void dr_cpu_scratch_give(dr_backend *backend, dr_cpu_scratch *scratch);
 
 /* Threads for a region of tasks of `elements` elements in all: one thread where the work is small. */
 static inline int dr_cpu_threads(const dr_backend *backend, int64_t tasks, int64_t elements) {

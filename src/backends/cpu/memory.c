@@ -22,14 +22,32 @@ void dr_cpu_zero(dr_backend *backend, void *memory, size_t bytes) {
     memset(memory, 0, bytes);
 }
 
-dr_status dr_cpu_scratch(dr_backend *backend, size_t bytes, void **scratch) {
+/* Blocks of scratch memory that no call uses lie in the backend's places, each of which is exchanged as a whole: a thread never
+ * waits for another, and a child of fork finds none that its parent held locked. */
+dr_status dr_cpu_scratch_take(dr_backend *backend, size_t bytes, dr_cpu_scratch **scratch) {
     dr_cpu_state *state = backend->state;
-    if (bytes > state->scratch_bytes) {
-        DR_TRY(dr_resize(&state->scratch, state->scratch_bytes, bytes, "scratch memory of the CPU backend"));
-        state->scratch_bytes = bytes;
+    dr_cpu_scratch *found = NULL;
+    for (int i = 0; i < DR_CPU_SCRATCH_PLACES && !found; i++) found = atomic_exchange(&state->scratch[i], NULL);
+    if (!found || found->bytes < bytes) {
+        void *memory = NULL;
+        dr_status status = dr_allocate(sizeof *found + bytes, "scratch memory of the CPU backend", &memory);
+        dr_release(found);
+        if (status != DR_OK) return status;
+        found = memory;
+        found->bytes = bytes;
     }
-    *scratch = state->scratch;
+    *scratch = found;
     return DR_OK;
+}
+
+void dr_cpu_scratch_give(dr_backend *backend, dr_cpu_scratch *scratch) {
+    dr_cpu_state *state = backend->state;
+    if (!scratch) return;
+    for (int i = 0; i < DR_CPU_SCRATCH_PLACES; i++) {
+        dr_cpu_scratch *none = NULL;
+        if (atomic_compare_exchange_strong(&state->scratch[i], &none, scratch)) return;
+    }
+    dr_release(scratch);
 }
 
 void dr_cpu_add_parts(const float *sums, int64_t columns, float *total) {

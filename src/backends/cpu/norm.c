@@ -22,10 +22,10 @@ dr_status dr_cpu_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm,
                                    const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
                                    void *d_gate) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    void *scratch = NULL;
+    dr_cpu_scratch *scratch = NULL;
     size_t bytes = (size_t)norm->dim * sizeof(float);
-    if (d_weight) DR_TRY(dr_cpu_scratch(backend, DR_CPU_PARTS * bytes, &scratch));
-    float *sums = scratch; /* [DR_CPU_PARTS, dim] */
+    if (d_weight) DR_TRY(dr_cpu_scratch_take(backend, DR_CPU_PARTS * bytes, &scratch));
+    float *sums = scratch ? (float *)scratch->memory : NULL; /* [DR_CPU_PARTS, dim] */
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, norm->rows * norm->dim))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = dr_cpu_part(norm->rows, part, DR_CPU_PARTS), end = dr_cpu_part(norm->rows, part + 1, DR_CPU_PARTS);
@@ -37,6 +37,7 @@ dr_status dr_cpu_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm,
                                    d_gate ? (float *)d_gate + at : NULL);
     }
     if (d_weight) dr_cpu_add_parts(sums, norm->dim, d_weight);
+    dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }
 

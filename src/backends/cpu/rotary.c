@@ -8,9 +8,9 @@
 dr_status dr_cpu_rotary(dr_backend *backend, const dr_rotary *rotary, void *x, bool inverse) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t half = rotary->dim / 2, stride = rotary->heads * rotary->dim;
-    void *scratch = NULL;
-    DR_TRY(dr_cpu_scratch(backend, (size_t)half * sizeof(double), &scratch));
-    double *turns = scratch; /* [half] turns of each pair by one position */
+    dr_cpu_scratch *scratch = NULL;
+    DR_TRY(dr_cpu_scratch_take(backend, (size_t)half * sizeof(double), &scratch));
+    double *turns = (double *)scratch->memory; /* [half] turns of each pair by one position */
     for (int64_t i = 0; i < half; i++)
         turns[i] = pow(rotary->base, -2 * (double)i / (double)rotary->dim) / 6.283185307179586476925;
     for (int64_t s = 0; s < rotary->layout.sequences; s++) {
@@ -24,5 +24,6 @@ dr_status dr_cpu_rotary(dr_backend *backend, const dr_rotary *rotary, void *x, b
                             (float *)x + (begin + first) * stride);
         }
     }
+    dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }
