@@ -19,6 +19,10 @@
  * before a fork and used in the child. (fork(): what skips its handlers, like vfork, leaves a child that must not compute.) The
  * library stays loaded once it has computed on several threads: dlclose leaves it.
  *
+ * The library has no handlers of signals or of the process's end. Results are those of the usual floating-point environment:
+ * round to nearest, no flushing of subnormal numbers to zero. It is never changed here; where the calling thread has another
+ * one it holds for what that thread computes and not for those of OpenMP, so that results then depend on the number of threads.
+ *
  * Backend cuda puts its work in order on one stream and does not wait for it, but for these, which wait until the stream is
  * idle: upload, download, wait, close; allocate and free may wait for the whole device. A failure on the GPU that shows only
  * after a call has returned is reported by one of those. None of them may be captured in a CUDA graph; zero and the

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/shapes.h"
 
+#include <omp.h>
 #include <string.h>
 
 enum { FORWARD_ROWS = 128, STEP_CHANNELS = 512 }; /* tokens of a part of the forward; channels of one of a single token */
@@ -56,39 +57,57 @@ static dr_cpu_conv part_of(const dr_conv *conv, int64_t i, int64_t row, int64_t 
                          .last = conv->channels};
 }
 
-static void forward_step(const dr_backend *backend, const dr_conv *conv, const float *x, const float *weight, const float *bias,
-                         const float *initial, float *y, float *final) {
+/* Memory for the kernels of a team of threads, of so many elements each; that of the calling thread. */
+static dr_status take_space(dr_backend *backend, int team, int64_t elements, dr_cpu_scratch **scratch) {
+    return dr_cpu_scratch_take(backend, (size_t)(team * elements) * sizeof(float), scratch);
+}
+
+static float *space_of_thread(dr_cpu_scratch *scratch, int64_t elements) {
+    return (float *)scratch->memory + omp_get_thread_num() * elements;
+}
+
+static dr_status forward_step(dr_backend *backend, const dr_conv *conv, const float *x, const float *weight, const float *bias,
+                              const float *initial, float *y, float *final) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     const int64_t channels = conv->channels, parts = (channels + STEP_CHANNELS - 1) / STEP_CHANNELS;
-#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, conv->layout.rows *channels))
+    const int team = dr_cpu_threads(backend, parts, conv->layout.rows * channels);
+    dr_cpu_scratch *scratch;
+    DR_TRY(take_space(backend, team, DR_CPU_CONV_SPACE, &scratch));
+#pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t p = 0; p < parts; p++) {
         dr_cpu_conv part = {
             .conv = conv, .x = x, .weight = weight, .bias = bias, .initial = initial, .end = conv->layout.sequences};
+        part.space = space_of_thread(scratch, DR_CPU_CONV_SPACE);
         part.first = p * STEP_CHANNELS;
         part.last = part.first + STEP_CHANNELS < channels ? part.first + STEP_CHANNELS : channels;
         kernels->conv_step(&part, y, final);
     }
+    dr_cpu_scratch_give(backend, scratch);
+    return DR_OK;
 }
 
 dr_status dr_cpu_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final) {
     DR_TRY(check_width(conv));
-    if (conv->layout.rows == conv->layout.sequences && dr_layout_longest(&conv->layout) == 1) {
-        forward_step(backend, conv, x, weight, bias, initial, y, final);
-        return DR_OK;
-    }
+    if (conv->layout.rows == conv->layout.sequences && dr_layout_longest(&conv->layout) == 1)
+        return forward_step(backend, conv, x, weight, bias, initial, y, final);
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t rows = conv->layout.rows, parts = (rows + FORWARD_ROWS - 1) / FORWARD_ROWS;
-#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, parts, rows * conv->channels))
+    const int team = dr_cpu_threads(backend, parts, rows * conv->channels);
+    dr_cpu_scratch *scratch;
+    DR_TRY(take_space(backend, team, DR_CPU_CONV_SPACE, &scratch));
+#pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t p = 0; p < parts; p++) {
         int64_t row = p * FORWARD_ROWS, end = row + FORWARD_ROWS < rows ? row + FORWARD_ROWS : rows;
         for (int64_t i = sequence_at(&conv->layout, row); row < end; i++) {
             dr_cpu_conv part = part_of(conv, i, row, end, x, weight, bias, initial);
             int64_t begin = row - part.begin;
+            part.space = space_of_thread(scratch, DR_CPU_CONV_SPACE);
             kernels->conv_forward(&part, (float *)y + begin * conv->channels);
             row = begin + part.end;
         }
     }
+    dr_cpu_scratch_give(backend, scratch);
     for (int64_t i = 0; final && i < conv->layout.sequences; i++) keep_inputs(conv, i, x, initial, final);
     return DR_OK;
 }
@@ -99,18 +118,20 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t rows = conv->layout.rows, channels = conv->channels, taps = channels * conv->width;
     dr_cpu_scratch *scratch = NULL;
-    size_t bytes = (size_t)(DR_CPU_PARTS * (taps + channels)) * sizeof(float);
-    DR_TRY(dr_cpu_scratch_take(backend, bytes, &scratch));
-    float *tap_sums = (float *)scratch->memory,
+    const int team = dr_cpu_threads(backend, DR_CPU_PARTS, rows * channels);
+    const int64_t spaces = team * (int64_t)DR_CPU_CONV_BACKWARD_SPACE, sums = DR_CPU_PARTS * (taps + channels);
+    DR_TRY(take_space(backend, 1, spaces + sums, &scratch));
+    float *tap_sums = (float *)scratch->memory + spaces,
           *bias_sums = tap_sums + DR_CPU_PARTS * taps; /* [DR_CPU_PARTS, channels, width], [.., channels] */
-    memset(tap_sums, 0, bytes);
-#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, rows *channels))
+    memset(tap_sums, 0, (size_t)sums * sizeof *tap_sums);
+#pragma omp parallel for schedule(static) num_threads(team)
     for (int p = 0; p < DR_CPU_PARTS; p++) {
         int64_t row = dr_cpu_part(rows, p, DR_CPU_PARTS), end = dr_cpu_part(rows, p + 1, DR_CPU_PARTS);
         if (row == end) continue;
         for (int64_t i = sequence_at(&conv->layout, row); row < end; i++) {
             dr_cpu_conv part = part_of(conv, i, row, end, x, weight, bias, initial);
             int64_t begin = row - part.begin, at = begin * channels;
+            part.space = space_of_thread(scratch, DR_CPU_CONV_BACKWARD_SPACE);
             kernels->conv_backward(&part, (const float *)d_y + at, d_x ? (float *)d_x + at : NULL,
                                    d_weight ? tap_sums + p * taps : NULL, d_bias ? bias_sums + p * channels : NULL);
             row = begin + part.end;

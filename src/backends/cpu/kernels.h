@@ -14,9 +14,15 @@
 #include <stdatomic.h>
 
 enum {
-    DR_CPU_PARTS = 16,         /* parts of a sum over rows */
-    DR_CPU_GRAIN = 16384,      /* elements below which another thread costs more than it saves */
-    DR_CPU_MAX_CONV_WIDTH = 16 /* taps of a convolution: the last inputs are kept in cache */
+    DR_CPU_PARTS = 16,          /* parts of a sum over rows */
+    DR_CPU_GRAIN = 16384,       /* elements below which another thread costs more than it saves */
+    DR_CPU_MAX_CONV_WIDTH = 16, /* taps of a convolution: the last inputs are kept in cache */
+
+    /* Elements of the memory that a kernel works in, a thread: too much for the stack of a thread, which may be small. */
+    DR_CPU_PRODUCT_SPACE = 256 * 256,                                    /* the block of B that stays in cache */
+    DR_CPU_CONV_BLOCK = 1024,                                            /* channels at a time */
+    DR_CPU_CONV_SPACE = DR_CPU_CONV_BLOCK * (DR_CPU_MAX_CONV_WIDTH + 1), /* their taps and biases */
+    DR_CPU_CONV_BACKWARD_SPACE = 2 * DR_CPU_CONV_SPACE + DR_CPU_CONV_BLOCK * (DR_CPU_MAX_CONV_WIDTH - 1)
 };
 
 /* C [m, n] = A [m, k] B [k, n], plus what `accumulate` or `bias` says. Strides count elements. */
@@ -30,6 +36,7 @@ typedef struct {
     int64_t c_row;     /* C[i, j] is c[i c_row + j] */
     const float *bias; /* [n] added to each row, or NULL; not with accumulate */
     bool accumulate;   /* C is added to */
+    float *space;      /* [DR_CPU_PRODUCT_SPACE] */
 } dr_cpu_product;
 
 /* A projection seen as rows of `columns` channels, with what is added to each and, of a decay, its rate. */
@@ -49,6 +56,7 @@ typedef struct {
     const float *bias;    /* [channels] or NULL */
     const float *initial; /* [width - 1, channels] of this sequence, or NULL */
     int64_t length, begin, end, first, last;
+    float *space; /* [DR_CPU_CONV_SPACE], backward [DR_CPU_CONV_BACKWARD_SPACE] */
 } dr_cpu_conv;
 
 typedef struct {

@@ -5,6 +5,9 @@
  * block of columns, then, where those do not come out even, blocks of rows. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
+#include "base/error.h"
+
+#include <omp.h>
 
 enum {
     COLUMN_BLOCK = 256,      /* the width that the kernel keeps in cache, and a multiple of its tiles */
@@ -22,8 +25,8 @@ static int64_t round_up(int64_t value, int64_t step) {
 }
 
 /* groups products that differ by fixed steps in A, B and C */
-static void multiply(const dr_backend *backend, const dr_cpu_product *p, int64_t groups, int64_t a_group, int64_t b_group,
-                     int64_t c_group) {
+static dr_status multiply(dr_backend *backend, const dr_cpu_product *p, int64_t groups, int64_t a_group, int64_t b_group,
+                          int64_t c_group) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     double work = (double)(p->m * groups) * (double)p->n * (double)p->k;
     const int team = work < PRODUCT_GRAIN ? 1 : dr_cpu_team(backend->threads);
@@ -33,16 +36,21 @@ static void multiply(const dr_backend *backend, const dr_cpu_product *p, int64_t
     int64_t across = blocks_of(p->n, width), height = p->m;
     if (across * groups % threads != 0) height = round_up(blocks_of(p->m, threads), ROW_STEP);
     int64_t down = height > 0 ? blocks_of(p->m, height) : 0, tasks = groups * across * down;
+    dr_cpu_scratch *scratch;
+    DR_TRY(dr_cpu_scratch_take(backend, (size_t)team * DR_CPU_PRODUCT_SPACE * sizeof(float), &scratch));
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t group = task / (across * down), column = task / down % across * width, row = task % down * height;
         dr_cpu_product part = *p;
+        part.space = (float *)scratch->memory + omp_get_thread_num() * DR_CPU_PRODUCT_SPACE;
         part.a += group * a_group;
         part.b += group * b_group;
         part.c += group * c_group;
         kernels->product(&part, row, row + height < p->m ? row + height : p->m, column,
                          column + width < p->n ? column + width : p->n);
     }
+    dr_cpu_scratch_give(backend, scratch);
+    return DR_OK;
 }
 
 dr_status dr_cpu_linear_forward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
@@ -53,8 +61,7 @@ dr_status dr_cpu_linear_forward(dr_backend *backend, const dr_linear *linear, co
     p.c = y;
     p.c_row = out;
     p.bias = bias;
-    multiply(backend, &p, 1, 0, 0, 0);
-    return DR_OK;
+    return multiply(backend, &p, 1, 0, 0, 0);
 }
 
 /* d_bias [out] += sums of the columns of d_y [rows, out]: threads share the columns out; in double, since rows are many */
@@ -80,7 +87,7 @@ dr_status dr_cpu_linear_backward(dr_backend *backend, const dr_linear *linear, c
         p.c = d_x;
         p.c_row = in;
         p.accumulate = accumulate;
-        multiply(backend, &p, 1, 0, 0, 0);
+        DR_TRY(multiply(backend, &p, 1, 0, 0, 0));
     }
     if (d_weight) {
         dr_cpu_product p = {.m = out, .n = in, .k = rows, .a = d_y, .a_row = 1, .a_step = out, .b = x, .b_step = in};
@@ -88,7 +95,7 @@ dr_status dr_cpu_linear_backward(dr_backend *backend, const dr_linear *linear, c
         p.c = d_weight;
         p.c_row = in;
         p.accumulate = true;
-        multiply(backend, &p, 1, 0, 0, 0);
+        DR_TRY(multiply(backend, &p, 1, 0, 0, 0));
     }
     if (d_bias) add_columns(backend, rows, out, d_y, d_bias);
     return DR_OK;
@@ -102,8 +109,7 @@ dr_status dr_cpu_grouped_linear_forward(dr_backend *backend, const dr_grouped_li
     p.b_column = in;
     p.c = y;
     p.c_row = groups * out;
-    multiply(backend, &p, groups, in, out * in, out);
-    return DR_OK;
+    return multiply(backend, &p, groups, in, out * in, out);
 }
 
 dr_status dr_cpu_grouped_linear_backward(dr_backend *backend, const dr_grouped_linear *linear, const void *x,
@@ -115,7 +121,7 @@ dr_status dr_cpu_grouped_linear_backward(dr_backend *backend, const dr_grouped_l
         p.b_column = 1;
         p.c = d_x;
         p.c_row = groups * in;
-        multiply(backend, &p, groups, out, out * in, in);
+        DR_TRY(multiply(backend, &p, groups, out, out * in, in));
     }
     if (d_weight) {
         dr_cpu_product p = {.m = out, .n = in, .k = rows, .a = d_y, .a_row = 1, .a_step = groups * out, .b = x};
@@ -124,7 +130,7 @@ dr_status dr_cpu_grouped_linear_backward(dr_backend *backend, const dr_grouped_l
         p.c = d_weight;
         p.c_row = in;
         p.accumulate = true;
-        multiply(backend, &p, groups, out, in, out * in);
+        DR_TRY(multiply(backend, &p, groups, out, in, out * in));
     }
     return DR_OK;
 }

@@ -14,7 +14,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { BLOCK = 1024, WIDTH = DR_CPU_MAX_CONV_WIDTH, GROUP = 4, ROWS = WIDTH + GROUP - 1 }; /* GROUP: tokens at a time */
+enum {
+    BLOCK = DR_CPU_CONV_BLOCK,
+    WIDTH = DR_CPU_MAX_CONV_WIDTH,
+    GROUP = 4,
+    ROWS = WIDTH + GROUP - 1
+}; /* GROUP: tokens at a time */
 
 /* Of each vector of a block of channels [width + 1][LANES]: the taps, then the bias. And d_u of the last W - 1 tokens, likewise
  * [width - 1][LANES]. */
@@ -24,6 +29,18 @@ typedef struct {
 typedef struct {
     float at[BLOCK * (WIDTH - 1)];
 } last_gradients;
+
+/* The memory of a part. */
+typedef struct {
+    block_taps taps;
+} forward_space;
+typedef struct {
+    block_taps taps;
+    block_taps d_taps;
+    last_gradients last;
+} backward_space;
+_Static_assert(sizeof(forward_space) == DR_CPU_CONV_SPACE * sizeof(float), "forward");
+_Static_assert(sizeof(backward_space) == DR_CPU_CONV_BACKWARD_SPACE * sizeof(float), "backward");
 
 static const float zeros[BLOCK];
 
@@ -153,13 +170,13 @@ INLINE void forward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_
 /* width and act are constants for the usual 4 taps with SiLU */
 INLINE void forward(const dr_cpu_conv *part, int64_t width, dr_activation act, float *y) {
     const int64_t channels = part->conv->channels;
-    block_taps taps;
+    block_taps *taps = &((forward_space *)part->space)->taps;
     for (int64_t c = part->first; c < part->last; c += BLOCK) {
         int64_t count = block_from(part, c), t = part->begin;
-        load_taps(part, width, c, count, &taps);
+        load_taps(part, width, c, count, taps);
         for (; t + GROUP <= part->end; t += GROUP)
-            forward_rows(part, &taps, width, act, t, GROUP, c, count, y + t * channels + c);
-        for (; t < part->end; t++) forward_rows(part, &taps, width, act, t, 1, c, count, y + t * channels + c);
+            forward_rows(part, taps, width, act, t, GROUP, c, count, y + t * channels + c);
+        for (; t < part->end; t++) forward_rows(part, taps, width, act, t, 1, c, count, y + t * channels + c);
     }
 }
 
@@ -189,15 +206,15 @@ INLINE void step_lanes(const float *tap_at, int64_t width, dr_activation act, in
 
 INLINE void step(const dr_cpu_conv *part, int64_t width, dr_activation act, float *y, float *final) {
     const int64_t channels = part->conv->channels, state = (width - 1) * channels;
-    block_taps taps;
+    block_taps *taps = &((forward_space *)part->space)->taps;
     for (int64_t c = part->first; c < part->last; c += BLOCK) {
         const int64_t count = block_from(part, c);
-        load_taps(part, width, c, count, &taps);
+        load_taps(part, width, c, count, taps);
         for (int64_t s = part->begin; s < part->end; s++) {
             const float *before = part->initial ? part->initial + s * state + c : NULL, *x = part->x + s * channels + c;
             float *after = final ? final + s * state + c : NULL, *to = y + s * channels + c;
             for (int64_t i = 0; i < count; i += LANES)
-                step_lanes(taps.at + i * (width + 1), width, act, lanes_left(count, i), channels, before ? before + i : NULL,
+                step_lanes(taps->at + i * (width + 1), width, act, lanes_left(count, i), channels, before ? before + i : NULL,
                            x + i, to + i, after ? after + i : NULL);
         }
     }
@@ -296,20 +313,21 @@ INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64
 INLINE void backward(const dr_cpu_conv *part, int64_t width, dr_activation act, const float *d_y, float *d_x, float *d_weight,
                      float *d_bias) {
     const int64_t last_token = d_x ? part->end + width - 1 : part->end;
-    block_taps taps, d_taps;
-    last_gradients last;
+    backward_space *space = (backward_space *)part->space;
+    block_taps *taps = &space->taps, *d_taps = &space->d_taps;
+    last_gradients *last = &space->last;
     for (int64_t c = part->first; c < part->last; c += BLOCK) {
         const int64_t count = block_from(part, c), vectors = (count + LANES - 1) / LANES;
         int64_t t = part->begin;
-        load_taps(part, width, c, count, &taps);
-        memset(d_taps.at, 0, (size_t)(vectors * LANES * (width + 1)) * sizeof *d_taps.at);
-        memset(last.at, 0, (size_t)(vectors * LANES * (width - 1)) * sizeof *last.at);
+        load_taps(part, width, c, count, taps);
+        memset(d_taps->at, 0, (size_t)(vectors * LANES * (width + 1)) * sizeof *d_taps->at);
+        memset(last->at, 0, (size_t)(vectors * LANES * (width - 1)) * sizeof *last->at);
         for (; t + GROUP <= part->end; t += GROUP)
-            backward_rows(part, &taps, width, act, t, GROUP, true, c, count, d_y, d_x, &last, &d_taps);
+            backward_rows(part, taps, width, act, t, GROUP, true, c, count, d_y, d_x, last, d_taps);
         for (; t < last_token && t < part->length; t++)
-            backward_rows(part, &taps, width, act, t, 1, true, c, count, d_y, d_x, &last, &d_taps);
-        for (; t < last_token; t++) backward_rows(part, &taps, width, act, t, 1, false, c, count, d_y, d_x, &last, &d_taps);
-        add_taps(&d_taps, width, c, count, d_weight, d_bias);
+            backward_rows(part, taps, width, act, t, 1, true, c, count, d_y, d_x, last, d_taps);
+        for (; t < last_token; t++) backward_rows(part, taps, width, act, t, 1, false, c, count, d_y, d_x, last, d_taps);
+        add_taps(d_taps, width, c, count, d_weight, d_bias);
     }
 }
 

@@ -266,7 +266,9 @@ void DR_ISA_NAME(dr_cpu_product)(const dr_cpu_product *p, int64_t m_begin, int64
         return;
     }
     const int64_t tiles = (m_end - m_begin + ROWS - 1) / ROWS;
-    _Alignas(64) float a[ROWS * A_ROW], b[STEPS * WIDTH];
+    _Static_assert(STEPS * WIDTH == DR_CPU_PRODUCT_SPACE, "the block of B");
+    _Alignas(64) float a[ROWS * A_ROW];
+    float *b = p->space;
     for (int64_t n0 = n_begin; n0 < n_end; n0 += WIDTH) {
         int64_t width = at_most(n_end - n0, WIDTH);
         for (int64_t k0 = 0; k0 < p->k; k0 += STEPS) {
