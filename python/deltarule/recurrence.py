@@ -1,0 +1,117 @@
+"""The two calls that most need: a rule's recurrence over many tokens, and one token more."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from . import _library
+from ._library import DTYPES, byref, lib, text_of
+from ._plan import Sizes, recurrence_of
+from .rule import Rule
+from .state import State
+
+RuleLike = Union[str, Mapping[str, Any], Rule]
+
+
+def _in_order(rule: Rule, given: Dict[str, Any]) -> List[Any]:
+    """The rule's inputs in its order; TypeError if some are missing or are none of it."""
+    missing = [name for name in rule.inputs if given.get(name) is None]
+    other = [name for name, value in given.items() if value is not None and name not in rule.inputs]
+    if missing or other:
+        raise TypeError(f"rule {rule.text} reads {', '.join(rule.inputs)}; " + "; ".join(
+            ([f"missing: {', '.join(missing)}"] if missing else []) + ([f"not read by it: {', '.join(other)}"] if other else [])))
+    return [given[name] for name in rule.inputs]
+
+
+def _is_torch(query: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(query, torch.Tensor)
+
+
+def recurrence(rule: RuleLike, query: Any, key: Any, value: Any, *, log_decay: Any = None, beta: Any = None, erase_key: Any = None,
+               erase_gain: Any = None, lam: Any = None, feedback_key: Any = None, free_read: Any = None, free_write: Any = None,
+               rate: Any = None, erase_gate: Any = None, write_gate: Any = None, correction: Any = None, scan_log_decay: Any = None,
+               scan_gain: Any = None, scan_centre: Any = None, ridge: Any = None, initial: Optional[State] = None,
+               final: bool = False, cu_seqlens: Any = None, scale: Optional[float] = None, chunk: int = 0,
+               path: str = "best") -> Union[Any, Tuple[Any, State]]:
+    """o of a rule over sequences of tokens; with final also the state after them.
+
+    Torch tensors give torch tensors, with gradients; numpy arrays and CPU objects with ``__dlpack__`` give numpy arrays. A rule
+    reads some of the inputs: ``rule.inputs`` names them, ``rule.shapes(...)`` their shapes.
+
+    Args:
+        rule: a name, a mapping of axes or a Rule.
+        query, key: ``[B, T, H, K]``; of a rule with repeat n, key is ``[B, T, n, H, K]``.
+        value: ``[B, T, HV, V]`` (``[B, T, n, HV, V]``), HV a multiple of H: value head j uses key head j // (HV // H).
+        log_decay: natural log of the decay, at most 0: ``[HV]``, ``[B, T, HV]`` or ``[B, T, HV, K]``, as the rule has it.
+        beta: ``[B, T, HV]`` (``[B, T, n, HV]``), after its sigmoid.
+        erase_gain, lam: ``[B, T, HV]``.
+        erase_key, feedback_key, free_read, free_write, rate: ``[B, T, H, K]``.
+        erase_gate: ``[B, T, HV, K]``; write_gate: ``[B, T, HV, V]``.
+        scan_log_decay, scan_gain: ``[B, T, H]``; correction, scan_centre: ``[H]``; ridge: ``[H, K]``, positive.
+        initial: the State to start from; None: the one before any token.
+        final: whether the State after the last token is wanted.
+        cu_seqlens: ``[N + 1]`` int32 or int64, where N sequences begin that lie one after the other in a batch of B = 1.
+        scale: of the query's read; None: K^-1/2.
+        chunk: tokens a chunk; 0: as planned from the shapes.
+        path: "best", "recurrent", "chunkwise", or "reference": double precision, plain loops, on the CPU.
+
+    dtypes: float32, bfloat16, float16, the vectors (all inputs with a last axis K or V but log_decay and ridge) of one dtype;
+    o has it. Computed in float32 on the CPU; float64 on path "reference" only. States are float32 (float64).
+
+    Returns:
+        o ``[B, T, HV, V]``, or (o, State).
+
+    Raises:
+        TypeError: inputs missing or not read by the rule; a wrong dtype. ValueError: shapes, options or boundaries that cannot
+        be. NotImplementedError: what this machine or build does not do.
+
+    Source: each rule's ``source`` names its paper and equation.
+    """
+    rule = _rule_of(rule)
+    inputs = _in_order(rule, {
+        "query": query, "key": key, "value": value, "log_decay": log_decay, "beta": beta, "erase_key": erase_key,
+        "erase_gain": erase_gain, "lam": lam, "feedback_key": feedback_key, "free_read": free_read, "free_write": free_write,
+        "rate": rate, "erase_gate": erase_gate, "write_gate": write_gate, "correction": correction,
+        "scan_log_decay": scan_log_decay, "scan_gain": scan_gain, "scan_centre": scan_centre, "ridge": ridge})
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale must be positive, not {scale}")
+    if _is_torch(query):
+        from .torch.functions import recurrence as run
+    else:
+        from ._arrays import recurrence as run
+    o, after = run(rule, inputs, initial, final, cu_seqlens, scale or 0.0, chunk, path)
+    return (o, after) if final else o
+
+
+def step(rule: RuleLike, state: State, query: Any, key: Any, value: Any, *, scale: Optional[float] = None, **inputs: Any) -> Any:
+    """o of one token of each sequence; the state is updated in place.
+
+    Inputs as of `recurrence` without the axis T: query ``[B, H, K]``, value ``[B, HV, V]``, beta ``[B, HV]``; o ``[B, HV, V]``.
+    No gradients: refused where an input asks for one.
+    """
+    rule = _rule_of(rule)
+    given = _in_order(rule, {"query": query, "key": key, "value": value, **inputs})
+    if _is_torch(query):
+        from .torch.functions import step as run
+    else:
+        from ._arrays import step as run
+    return run(rule, state, given, scale or 0.0)
+
+
+def kernel(rule: RuleLike, *, B: int = 1, T: int = 2048, H: int = 4, K: int = 64, V: int = 64, HV: Optional[int] = None,
+           dtype: str = "float32", device: str = "cpu", decode: bool = False, chunk: int = 0, path: str = "best") -> str:
+    """The kernel that runs a rule at these sizes, e.g. "cpu chunkwise avx512 chunk 16". device: "cpu", "cuda", "cuda:1"."""
+    rule = _rule_of(rule)
+    name, _, index = device.partition(":")
+    on = _library.backend("reference" if path == "reference" else name, 0, DTYPES[dtype] if name == "cuda" else 0, int(index or 0))
+    rows = B if decode else B * T
+    recurrence = recurrence_of(rule, Sizes(B, T, H, HV or H, K, V, B, rows), 0.0, path, chunk)
+    return text_of(lib.dr_recurrence_kernel, on.handle, byref(recurrence), decode)
+
+
+def _rule_of(rule: RuleLike) -> Rule:
+    return Rule(rule)
+
+
