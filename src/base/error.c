@@ -3,6 +3,7 @@
  * A message is put together in a buffer of its own before it replaces the old one, because its arguments may point into the old
  * one. A message longer than the buffer loses its end. Names of files and tensors stand in messages, and may hold anything:
  * what a terminal would obey, or is no text, is written as \xNN. */
+#define DR_ERROR_DEFINITION 1 /* the functions themselves are wanted here */
 #include "base/error.h"
 
 #include "base/number.h"
