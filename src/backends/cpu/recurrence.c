@@ -280,11 +280,10 @@ static void sum_parameters(const dr_cpu_plan *plan, const dr_cpu_call *call) {
         if (!call->d_parameter[i]) continue;
         int64_t count = plan->input[i].heads * plan->input[i].width;
         float *gradient = call->d_inputs->at[i];
-        const float *value = call->inputs->at[i];
         for (int64_t j = 0; j < count; j++) {
             double sum = 0;
             for (int64_t n = 0; n < plan->layout.sequences; n++) sum += call->d_parameter[i][n * count + j];
-            gradient[j] = i == DR_INPUT_LOG_DECAY && value[j] == -INFINITY ? 0 : (float)sum;
+            gradient[j] = (float)sum;
         }
     }
 }

@@ -137,28 +137,14 @@ void dr_chunk_clear_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cp
     }
 }
 
-/* The gradient of a log decay of -inf is zero, whatever rounding left there. */
-static void clear_infinite_decays(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
-    const dr_cpu_input *input = &plan->input[DR_INPUT_LOG_DECAY];
-    if (!input->used) return;
-    const float *g = chunk->input[DR_INPUT_LOG_DECAY];
-    float *d_g = chunk->d_input[DR_INPUT_LOG_DECAY];
-    int64_t rows = rows_of(input, chunk);
-    for (int64_t row = 0; row < rows; row++, g += chunk->pitch[DR_INPUT_LOG_DECAY], d_g += input->pitch)
-        for (int64_t d = 0; d < input->width; d++)
-            if (g[d] == -INFINITY) d_g[d] = 0;
-}
-
 void dr_chunk_store_keys(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
                          int64_t key_head) {
-    if (plan->rule->tied_scan) clear_infinite_decays(plan, chunk);
     for (int i = 0; i < DR_INPUTS; i++)
         if (plan->input[i].used && (plan->input[i].key_owned || tied(plan, i))) store(plan, call, chunk, i, sequence, key_head);
 }
 
 void dr_chunk_store_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
                          int64_t value_head) {
-    if (!plan->rule->tied_scan) clear_infinite_decays(plan, chunk);
     for (int i = 0; i < DR_INPUTS; i++)
         if (plan->input[i].used && !plan->input[i].key_owned && !tied(plan, i))
             store(plan, call, chunk, i, sequence, value_head);
