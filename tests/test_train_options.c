@@ -1,5 +1,8 @@
-/* Settings of training by name and from configuration files: every one is checked, and wrong ones are refused by name. */
+/* Settings of training by name and from configuration files: every one is checked, and wrong ones are refused by name; and what
+ * memory a run with such settings is said to need. */
+#include "nn/model.h"
 #include "scratch.h"
+#include "train/run.h"
 #include "train/settings.h"
 
 #include <deltarule/train.h>
@@ -130,11 +133,47 @@ static void test_configuration_files(void **state) {
     dr_train_options_destroy(options);
 }
 
+static dr_status prepare_mqar(dr_backend *backend, const char *hidden, const char *heads, dr_run **run) {
+    dr_train_options *options = new_options();
+    set(options, "task", "mqar");
+    set(options, "hidden", hidden);
+    set(options, "heads", heads);
+    dr_status status = dr_run_prepare(backend, options, run);
+    dr_train_options_destroy(options);
+    return status;
+}
+
+/* A run holds parameters, their gradient and the two means of AdamW, and what a step needs. */
+static void test_memory_of_a_run(void **state) {
+    (void)state;
+    dr_backend *backend;
+    dr_run *run;
+    dr_run_costs costs;
+    assert_int_equal(dr_backend_open("reference", NULL, &backend), DR_OK);
+    assert_int_equal(prepare_mqar(backend, "16", "2", &run), DR_OK);
+    assert_int_equal(dr_run_measure(run, &costs), DR_OK);
+    const int64_t blocks = 4 * (int64_t)sizeof(double) * dr_model_block_count(dr_run_model(run));
+    assert_true(blocks >= 4 * (int64_t)sizeof(double) * costs.parameters);
+    assert_int_equal(costs.bytes - blocks, (int64_t)run->model->pass->capacity);
+    dr_run_destroy(run);
+
+    assert_int_equal(prepare_mqar(backend, "100000", "1000", &run), DR_ERROR_MEMORY);
+    long long parameters = 0;
+    double gigabytes = 0;
+    const char *said = strstr(dr_last_error(), "a model of ");
+    assert_non_null(said);
+    assert_int_equal(sscanf(said, "a model of %lld parameters: it needs %lf GB", &parameters, &gigabytes), 2);
+    const double expected = 4e-9 * (double)sizeof(double) * (double)parameters;
+    if (!(fabs(gigabytes / expected - 1) < 1e-3)) fail_msg("%s, not %.1f GB", dr_last_error(), expected);
+    dr_backend_close(backend);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_setting_is_checked),
         cmocka_unit_test(test_defaults_follow_the_task),
         cmocka_unit_test(test_configuration_files),
+        cmocka_unit_test(test_memory_of_a_run),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }
