@@ -29,6 +29,7 @@ typedef struct dr_state dr_state;
  * bfloat16 if the recurrence says so. Rule, heads, sizes, sequences and that count; the recurrence's rows, scale, path and
  * chunk do not. The backend must outlive the state. */
 DR_API dr_status dr_state_create(dr_backend *backend, const dr_recurrence *recurrence, dr_state **state);
+/* A state of its own on the same backend, with the same numbers: what is computed with one does not change the other. */
 DR_API dr_status dr_state_clone(const dr_state *state, dr_state **copy);
 /* Back to the state before any token: zero, which stands for a missing initial state in every rule. NULL is allowed. */
 DR_API void dr_state_reset(dr_state *state);
