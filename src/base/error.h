@@ -19,7 +19,7 @@ DR_FOR_CHECK const char *dr_system_text(int number);
 #if defined(__clang_analyzer__) && !defined(DR_ERROR_DEFINITION)
 /* The analyzer sees one file at a time. It is told what the definitions promise: the status that was given comes back, and so a
  * failure is never DR_OK. */
-#define dr_fail(status, ...) ((void)dr_fail(status, __VA_ARGS__), (status))
+#define dr_fail(status, ...)    ((void)dr_fail(status, __VA_ARGS__), (status))
 #define dr_fail_in(status, ...) ((void)dr_fail_in(status, __VA_ARGS__), (status))
 #endif
 
