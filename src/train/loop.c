@@ -63,10 +63,16 @@ static dr_status evaluate(dr_run *run, dr_evaluation *evaluation) {
     return DR_OK;
 }
 
+/* What a write into the run folder came to. One that failed because the folder or its lock went meanwhile says so. */
+static dr_status written(const dr_run *run, dr_status status) {
+    if (status == DR_ERROR_IO) DR_TRY(dr_run_lock_check(&run->lock));
+    return status;
+}
+
 static dr_status save(dr_run *run) {
-    DR_TRY(dr_metrics_sync(&run->metrics));
+    DR_TRY(written(run, dr_metrics_sync(&run->metrics)));
     DR_TRY(dr_run_lock_check(&run->lock));
-    return dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL);
+    return written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL));
 }
 
 /* What is saved whole may be worthless all the same. evaluation: of the last step, or NULL. */
@@ -127,7 +133,7 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
         progress.tokens_per_second = (double)tokens / mean_seconds;
         progress.seconds_left = (double)(run->schedule.steps - position->step) * position->seconds / (double)position->step;
         DR_TRY(dr_run_lock_check(&run->lock));
-        DR_TRY(dr_metrics_append(&run->metrics, &progress, progress.evaluated ? &evaluation : NULL));
+        DR_TRY(written(run, dr_metrics_append(&run->metrics, &progress, progress.evaluated ? &evaluation : NULL)));
         bool stops = callback && !callback(context, &progress);
         if (stops || is_over(run) || is_due(position->step, save_every)) DR_TRY(save(run));
         if (stops && !is_over(run))

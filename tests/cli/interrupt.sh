@@ -12,7 +12,7 @@ run() {
     : >stdout # the child empties it too, but perhaps after the first look
     "$deltarule" train "$@" >stdout 2>stderr &
     process=$!
-    for _ in $(seq 400); do
+    for _ in $(seq 3000); do
         if grep -q '^step' stdout; then return; fi
         kill -0 $process 2>/dev/null || fail "the run in $folder ended before it could be stopped"
         sleep 0.02
@@ -77,7 +77,7 @@ whole_again killed
 # shellcheck disable=SC2086
 (trap '' HUP; exec "$deltarule" train $tiny --steps 100000 --save-every 0 --out hung >stdout 2>stderr) &
 process=$!
-for _ in $(seq 400); do
+for _ in $(seq 3000); do
     if grep -q '^step' stdout; then break; fi
     sleep 0.02
 done
