@@ -11,6 +11,7 @@
 #ifndef DR_OPS_OPERATIONS_H
 #define DR_OPS_OPERATIONS_H
 
+#include "ops/attention.h"
 #include "ops/kind.h"
 #include "ops/plan.h"
 
@@ -157,6 +158,17 @@ typedef struct dr_operations {
     /* x [rows, heads, dim] turned in place; inverse turns back (the backward, since a rotation's transpose is its inverse) */
     dr_status (*rotary)(dr_backend *, const dr_rotary *, void *x, bool inverse);
 
+    /* q [rows, heads, key_size], k [rows, key_heads, key_size], v [rows, key_heads, value_size], o [rows, heads, value_size],
+     * log_sums [rows, heads] or NULL: numbers, which the backward needs. memory: of the tokens before, or NULL; it is only
+     * read. The backward is that of a call without memory. append: k and v of the call's tokens go to their places in memory.
+     */
+    dr_status (*attention_forward)(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                   const dr_attention_memory *memory, void *o, void *log_sums);
+    dr_status (*attention_backward)(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                    const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k, void *d_v);
+    dr_status (*attention_append)(dr_backend *, const dr_attention *, const void *k, const void *v,
+                                  const dr_attention_memory *memory);
+
     /* y = silu(gate) * up, count elements */
     dr_status (*swiglu_forward)(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
     dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
@@ -214,6 +226,7 @@ typedef enum {
     DR_OPERATION_CONV,
     DR_OPERATION_GATE,
     DR_OPERATION_ROTARY,
+    DR_OPERATION_ATTENTION, /* and attention_append */
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,

@@ -11,6 +11,7 @@ const char *dr_operation_name(dr_operation operation) {
         [DR_OPERATION_CONV] = "conv",
         [DR_OPERATION_GATE] = "gate",
         [DR_OPERATION_ROTARY] = "rotary",
+        [DR_OPERATION_ATTENTION] = "attention",
         [DR_OPERATION_SWIGLU] = "swiglu",
         [DR_OPERATION_ADD] = "add",
         [DR_OPERATION_SCALE_HEADS] = "scale_heads",
@@ -44,6 +45,8 @@ bool dr_supports(const dr_backend *backend, dr_operation operation) {
         return ops->gate_forward && ops->gate_backward;
     case DR_OPERATION_ROTARY:
         return ops->rotary;
+    case DR_OPERATION_ATTENTION:
+        return ops->attention_forward && ops->attention_backward && ops->attention_append;
     case DR_OPERATION_SWIGLU:
         return ops->swiglu_forward && ops->swiglu_backward;
     case DR_OPERATION_ADD:

@@ -14,9 +14,10 @@
 #include <stdatomic.h>
 
 enum {
-    DR_CPU_PARTS = 16,          /* parts of a sum over rows */
-    DR_CPU_GRAIN = 16384,       /* elements below which another thread costs more than it saves */
-    DR_CPU_MAX_CONV_WIDTH = 16, /* taps of a convolution: the last inputs are kept in cache */
+    DR_CPU_PARTS = 16,           /* parts of a sum over rows */
+    DR_CPU_GRAIN = 16384,        /* elements below which another thread costs more than it saves */
+    DR_CPU_ATTENTION_KEYS = 256, /* columns of a block of attention's scores */
+    DR_CPU_MAX_CONV_WIDTH = 16,  /* taps of a convolution: the last inputs are kept in cache */
 
     /* Elements of the memory that a kernel works in, a thread: too much for the stack of a thread, which may be small. */
     DR_CPU_PRODUCT_SPACE = 256 * 256,                                    /* the block of B that stays in cache */
@@ -59,6 +60,14 @@ typedef struct {
     float *space; /* [DR_CPU_CONV_SPACE], backward [DR_CPU_CONV_BACKWARD_SPACE] */
 } dr_cpu_conv;
 
+/* A block of attention's scores: rows of queries, `group` heads a token, by columns of keys. */
+typedef struct {
+    int64_t rows, columns, group;
+    int64_t first;  /* the position of the first row's token, counted from that of the first column */
+    int64_t window; /* as in dr_attention */
+    float *scores;  /* [rows, DR_CPU_ATTENTION_KEYS] */
+} dr_cpu_scores;
+
 typedef struct {
     const char *name;
     /* product.c: the block [m_begin, m_end) x [n_begin, n_end) of C */
@@ -85,6 +94,16 @@ typedef struct {
 
     /* rotary.c: rows tokens from a position on; turns [dim/2] is base^(-2i/dim) / (2 pi) */
     void (*rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse, float *x);
+
+    /* attention.c. softmax: scores become weights; o [rows, size], largest and sum [rows] go on from block to block. The
+     * columns are a multiple of 32 there. finish: o is divided by sum; log_sums [rows]. gradient: log_sums, along [rows] = d_o
+     * . o, d_p as scores. mix: o += weights v, v [columns] rows of `size` v_row apart. finite: whether all of rows such rows
+     * are. */
+    void (*attention_softmax)(const dr_cpu_scores *scores, float *largest, float *sum, int64_t size, float *o);
+    void (*attention_finish)(int64_t rows, int64_t size, const float *largest, const float *sum, float *o, float *log_sums);
+    void (*attention_gradient)(const dr_cpu_scores *scores, const float *log_sums, const float *along, float *d_p);
+    void (*attention_mix)(const dr_cpu_scores *scores, const float *v, int64_t v_row, int64_t size, float *o);
+    bool (*attention_finite)(int64_t rows, int64_t size, const float *v, int64_t v_row);
 
     /* elementwise.c: count elements */
     void (*swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);

@@ -47,6 +47,14 @@ dr_status dr_cpu_gate_backward(dr_backend *, const dr_gate *, const void *x, con
 /* rotary.c */
 dr_status dr_cpu_rotary(dr_backend *, const dr_rotary *, void *x, bool inverse);
 
+/* attention.c, attention_backward.c */
+dr_status dr_cpu_attention_forward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                   const dr_attention_memory *memory, void *o, void *log_sums);
+dr_status dr_cpu_attention_backward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                    const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k, void *d_v);
+dr_status dr_cpu_attention_append(dr_backend *, const dr_attention *, const void *k, const void *v,
+                                  const dr_attention_memory *memory);
+
 /* swiglu.c */
 dr_status dr_cpu_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
 dr_status dr_cpu_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,

@@ -59,6 +59,15 @@ dr_status dr_reference_gate_backward(dr_backend *, const dr_gate *, const void *
 /* rotary.c */
 dr_status dr_reference_rotary(dr_backend *, const dr_rotary *, void *x, bool inverse);
 
+/* attention.c */
+dr_status dr_reference_attention_forward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                         const dr_attention_memory *memory, void *o, void *log_sums);
+dr_status dr_reference_attention_backward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,
+                                          const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k,
+                                          void *d_v);
+dr_status dr_reference_attention_append(dr_backend *, const dr_attention *, const void *k, const void *v,
+                                        const dr_attention_memory *memory);
+
 /* swiglu.c */
 dr_status dr_reference_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
 dr_status dr_reference_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y,

@@ -27,6 +27,13 @@ void DR_ISA_NAME(dr_cpu_gate_backward)(const dr_cpu_gate *gate, int64_t rows, co
 void DR_ISA_NAME(dr_cpu_rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse,
                                 float *x);
 
+void DR_ISA_NAME(dr_cpu_attention_softmax)(const dr_cpu_scores *s, float *largest, float *sum, int64_t size, float *o);
+void DR_ISA_NAME(dr_cpu_attention_finish)(int64_t rows, int64_t size, const float *largest, const float *sum, float *o,
+                                          float *log_sums);
+void DR_ISA_NAME(dr_cpu_attention_gradient)(const dr_cpu_scores *s, const float *log_sums, const float *along, float *d_p);
+void DR_ISA_NAME(dr_cpu_attention_mix)(const dr_cpu_scores *s, const float *v, int64_t v_row, int64_t size, float *o);
+bool DR_ISA_NAME(dr_cpu_attention_finite)(int64_t rows, int64_t size, const float *v, int64_t v_row);
+
 void DR_ISA_NAME(dr_cpu_swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
 void DR_ISA_NAME(dr_cpu_swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate,
                                          float *d_up);
