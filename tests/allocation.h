@@ -1,13 +1,14 @@
 /* Making allocations fail, one after the other. All allocations of the library go through the functions of base/memory.h; a
  * test program that includes this file and says dr_wrap_allocations(NAME) after its dr_test line in CMakeLists.txt has the
- * linker put the functions here before them. They count, fail on demand and know how many blocks are alive. Include it in one
- * file only. */
+ * linker put the functions here before them. They count, fail on demand and know how many blocks and bytes are alive. Include
+ * it in one file only. */
 #ifndef DR_TESTS_ALLOCATION_H
 #define DR_TESTS_ALLOCATION_H
 
 #include "base/error.h"
 #include "base/memory.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,6 +21,8 @@
 static atomic_long allocation_calls; /* since the last allocation_fail_at */
 static atomic_long allocation_failing;
 static atomic_long allocation_alive; /* blocks not yet released */
+static atomic_long allocation_bytes; /* in them, as malloc rounds them up */
+static atomic_long allocation_peak;  /* the most bytes since a test set it */
 
 dr_status __real_dr_allocate(size_t bytes, const char *what, void **memory);
 dr_status __real_dr_allocate_zero(size_t bytes, const char *what, void **memory);
@@ -45,11 +48,17 @@ static inline dr_status allocation_permit(const char *what) {
     return DR_OK;
 }
 
+static inline void allocation_count(const void *memory) {
+    const long bytes = allocation_bytes += (long)malloc_usable_size((void *)memory);
+    if (bytes > allocation_peak) allocation_peak = bytes; /* of threads that allocate at once the last one counts */
+}
+
 dr_status __wrap_dr_allocate(size_t bytes, const char *what, void **memory) {
     DR_TRY(allocation_permit(what));
     DR_TRY(__real_dr_allocate(bytes, what, memory));
     memset(*memory, 0xA5, bytes); /* what is not initialised should not look like zeros */
     allocation_alive++;
+    allocation_count(*memory);
     return DR_OK;
 }
 
@@ -57,14 +66,18 @@ dr_status __wrap_dr_allocate_zero(size_t bytes, const char *what, void **memory)
     DR_TRY(allocation_permit(what));
     DR_TRY(__real_dr_allocate_zero(bytes, what, memory));
     allocation_alive++;
+    allocation_count(*memory);
     return DR_OK;
 }
 
 dr_status __wrap_dr_resize(void **memory, size_t old_bytes, size_t bytes, const char *what) {
     bool first = *memory == NULL;
+    const long before = (long)malloc_usable_size(*memory);
     DR_TRY(allocation_permit(what));
     DR_TRY(__real_dr_resize(memory, old_bytes, bytes, what));
     if (first) allocation_alive++;
+    allocation_bytes -= before;
+    allocation_count(*memory);
     return DR_OK;
 }
 
@@ -72,11 +85,13 @@ dr_status __wrap_dr_copy_string(const char *text, char **copy) {
     DR_TRY(allocation_permit(text));
     DR_TRY(__real_dr_copy_string(text, copy));
     allocation_alive++;
+    allocation_count(*copy);
     return DR_OK;
 }
 
 void __wrap_dr_release(void *memory) {
     if (memory) allocation_alive--;
+    allocation_bytes -= (long)malloc_usable_size(memory);
     __real_dr_release(memory);
 }
 

@@ -37,7 +37,8 @@ static dr_status check_gates(const dr_model_config *says, const dr_model_config 
 
 dr_status dr_train_check_model(const dr_train_options *options, const dr_model_config *is, const char *folder) {
     dr_model_config own, says;
-    DR_TRY(dr_train_model_config(options, is->vocabulary, &own));
+    /* a rule without a base had the layers of compositions once, and has those of the named rule with its axes today */
+    DR_TRY(dr_train_model_config_of(options, is->rule.family, is->vocabulary, &own));
     dr_status status = dr_config_resolve(&own, &says);
     if (status != DR_OK) return dr_fail_in(status, "%s: settings.json", folder);
     const struct {
@@ -58,6 +59,12 @@ dr_status dr_train_check_model(const dr_train_options *options, const dr_model_c
                        "%s: the rule in settings.json is not that of the model in config.json: put back the rule that the run "
                        "began with",
                        folder);
+    if (says.rule.family != is->rule.family)
+        return dr_fail(
+            DR_ERROR_ARGUMENT,
+            "%s: the rule in settings.json has the layers of family %s, but the model in config.json those of %s: put "
+            "back the rule that the run began with",
+            folder, dr_family_name(says.rule.family), dr_family_name(is->rule.family));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].says != sizes[i].is) return refuse(folder, sizes[i].name, (double)sizes[i].says, (double)sizes[i].is);
     return check_gates(&says, is, folder);

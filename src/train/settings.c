@@ -355,10 +355,12 @@ static void override_gates(const dr_train_options *options, dr_gates *gates) {
     if (!dr_setting_is_auto(options, DR_SET_LOWER_BOUND)) gates->lower_bound = dr_setting_real(options, DR_SET_LOWER_BOUND);
 }
 
-dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config) {
+dr_status dr_train_model_config_of(const dr_train_options *options, dr_family unsaid, int64_t vocabulary,
+                                   dr_model_config *config) {
     dr_rule rule;
     dr_gates gates;
     DR_TRY(rule_of(options, &rule, &gates));
+    if (rule.family == DR_FAMILY_AUTO) rule.family = unsaid;
     override_gates(options, &gates);
     *config = dr_model_config_default(&rule);
     config->gates = gates;
@@ -379,4 +381,8 @@ dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabul
         config->initializer_range = dr_setting_real(options, DR_SET_INITIALIZER_RANGE);
     config->conv_initializer_range = dr_setting_real(options, DR_SET_CONV_INITIALIZER_RANGE);
     return DR_OK;
+}
+
+dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config) {
+    return dr_train_model_config_of(options, DR_FAMILY_AUTO, vocabulary, config);
 }

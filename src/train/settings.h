@@ -82,6 +82,10 @@ dr_status dr_train_options_to_json(const dr_train_options *options, json_t **obj
 
 /* The model that the settings describe, with a vocabulary of so many ids. */
 DR_FOR_CHECK dr_status dr_train_model_config(const dr_train_options *options, int64_t vocabulary, dr_model_config *config);
+/* The same, where a rule that names no base and no family has this family's layers; DR_FAMILY_AUTO: those of the named rule
+ * with its axes, or of compositions. */
+dr_status dr_train_model_config_of(const dr_train_options *options, dr_family unsaid, int64_t vocabulary,
+                                   dr_model_config *config);
 /* DR_ERROR_ARGUMENT names a setting that contradicts the resolved configuration of the run's model; folder: for the message. */
 dr_status dr_train_check_model(const dr_train_options *options, const dr_model_config *is, const char *folder);
 

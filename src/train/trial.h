@@ -9,7 +9,7 @@ dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config);
 /* Plans the memory of a step, and makes the gradient of a few tokens: DR_ERROR_MEMORY, or what the backend says that cannot
  * compute the model. Changes no parameter. */
 dr_status dr_trial_run(dr_run *run);
-/* Bytes of parameters, gradient and optimizer, of a step, and of the copies that a checkpoint is written from. */
+/* Bytes of parameters, gradient and optimizer, and of a step: all but the data and a piece of a tensor that is written. */
 int64_t dr_trial_bytes(const dr_run *run);
 
 #endif
