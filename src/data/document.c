@@ -130,11 +130,20 @@ static dr_status judge_text(dr_found_file *file, dr_document *document) {
                            (long long)end, byte);
 }
 
+/* Files that the system writes as they are read, in /proc and /sys, have a size of 0. */
+static dr_status judge_empty(dr_found_file *file, int descriptor) {
+    char byte;
+    ssize_t got = read(descriptor, &byte, 1);
+    if (got == 0) return DR_OK;
+    if (got < 0) return dr_file_problem(file, DR_ERROR_IO, "cannot be read: %s", dr_system_text(errno));
+    return dr_file_problem(file, DR_ERROR_ARGUMENT, "has a size of 0 and yet text, as files of /proc have: give a copy of it");
+}
+
 static dr_status read_open_file(dr_found_file *file, int descriptor, int64_t mapped, dr_document *document) {
     struct stat facts;
     if (fstat(descriptor, &facts) != 0) return dr_file_problem(file, DR_ERROR_IO, "cannot be read: %s", dr_system_text(errno));
     if (!S_ISREG(facts.st_mode)) return dr_file_problem(file, DR_ERROR_ARGUMENT, "is not a regular file any more");
-    if (facts.st_size == 0) return DR_OK;
+    if (facts.st_size == 0) return judge_empty(file, descriptor);
     if (facts.st_size >= LEAST_MAPPED && mapped < MOST_MAPPINGS) DR_TRY(map_file(descriptor, &facts, document));
     if (!document->mapping) DR_TRY(copy_file(file, descriptor, facts.st_size, document));
     if (document->bytes > 0) DR_TRY(judge_text(file, document));

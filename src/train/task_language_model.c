@@ -146,7 +146,8 @@ static dr_status hold_out(language *self, const dr_train_options *options) {
         DR_TRY(dr_held_out_share(options, &share));
         return dr_split_create(self->corpus, seed, share, &self->split);
     }
-    DR_TRY(dr_corpus_read(path, dr_setting_boolean(options, DR_SET_SKIP_UNREADABLE), &self->held_out));
+    dr_status status = dr_corpus_read(path, dr_setting_boolean(options, DR_SET_SKIP_UNREADABLE), &self->held_out);
+    if (status != DR_OK) return dr_fail_in(status, "held_out");
     self->task.fingerprint = dr_corpus_fingerprint(self->held_out, self->task.fingerprint);
     return dr_split_create_from(self->corpus, self->held_out, &self->split);
 }

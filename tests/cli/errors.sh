@@ -51,6 +51,10 @@ expect 0 'left out: ' "$deltarule" train --corpus mixed --skip-unreadable --out 
 grep -qF 'left out in all: 4 files' stdout || fail 'what was left out is not counted'
 grep -qF '/2pipe is not a regular file but a named pipe' stdout || fail 'the pipe is not named'
 expect 2 'not a regular file but a named pipe' "$deltarule" train --corpus mixed/2pipe --out out
+if [ -r /proc/self/status ]; then
+    expect 2 'has a size of 0 and yet text' "$deltarule" train --corpus /proc/self/status --out out
+fi
+expect 2 'held_out: cannot read the corpus "no-such-text"' "$deltarule" train --corpus corpus --held-out no-such-text --out out
 expect 2 'held_out is 2: in task lm it must be a share' "$deltarule" train --corpus corpus --held-out 2 --out out
 # shellcheck disable=SC2086
 expect 0 'held out: 12492 bytes' "$deltarule" train --corpus corpus --held-out corpus/a.txt --out apart $tiny
