@@ -11,7 +11,7 @@
 #include "backends/reference/reference.h"
 
 static double gate_factor(const dr_rms_norm *norm, const double *gate, int64_t i) {
-    return norm->gate == DR_ACTIVATION_NONE ? 1 : activation(norm->gate, gate[i]);
+    return gate && norm->gate != DR_ACTIVATION_NONE ? activation(norm->gate, gate[i]) : 1;
 }
 
 /* what the norm divides: x, or x a */
