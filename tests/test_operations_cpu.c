@@ -312,23 +312,7 @@ static void test_gate(void **state) {
     }
 }
 
-/* Rotary embedding, SwiGLU, heads */
-
-static dr_status rotary(const call *c, dr_backend *b, void *const at[]) {
-    return b->ops->rotary(b, c->descriptor, at[0], *(const bool *)c->extra);
-}
-
-static void test_rotary(void **state) {
-    (void)state;
-    for (int draw = 0; draw < 2 * DRAWS; draw++, numbers_release()) {
-        dr_rotary r = {.layout = layout_drawn(60), .heads = number_between(1, 5), .dim = 2 * size_drawn(64), .base = 10000};
-        int64_t *offset = numbers_block(r.layout.sequences, sizeof(int64_t));
-        for (int64_t i = 0; i < r.layout.sequences; i++) offset[i] = number_between(0, draw % 2 ? 100 : 1000000);
-        if (number_flip()) r.offset = offset;
-        bool inverse = number_flip();
-        check(&(call){"rotary", &r, &inverse, tolerance_forward, {added("x", r.layout.rows * r.heads * r.dim)}, rotary});
-    }
-}
+/* SwiGLU, heads */
 
 static dr_status swiglu_forward(const call *c, dr_backend *b, void *const at[]) {
     return b->ops->swiglu_forward(b, *(const int64_t *)c->descriptor, at[0], at[1], at[2]);
@@ -470,13 +454,13 @@ static void test_optimizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),        cmocka_unit_test(test_grouped_linear),
-        cmocka_unit_test(test_embedding),     cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_add),           cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_l2_norm),       cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_gate),          cmocka_unit_test(test_rotary),
-        cmocka_unit_test(test_swiglu),        cmocka_unit_test(test_scale_heads),
-        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_optimizer),
+        cmocka_unit_test(test_linear),      cmocka_unit_test(test_grouped_linear),
+        cmocka_unit_test(test_embedding),   cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_add),         cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_l2_norm),     cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_gate),        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_scale_heads), cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_optimizer),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -227,35 +227,6 @@ static void test_gate(void **state) {
     }
 }
 
-static dr_status rotary_forward(const operation *o) {
-    if (o->count > 0) memcpy(o->y, o->operands[0].at, (size_t)o->count * sizeof *o->y);
-    return ops->rotary(backend, o->descriptor, o->y, false);
-}
-
-static dr_status rotary_backward(const operation *o, double *const d[]) {
-    if (o->count > 0) memcpy(d[0], o->d_y, (size_t)o->count * sizeof *o->d_y);
-    return ops->rotary(backend, o->descriptor, d[0], true);
-}
-
-static void test_rotary(void **state) {
-    (void)state;
-    static const int64_t offsets[4] = {0, 3, 1000, 17};
-    for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        dr_rotary rotary = {.layout = layout_drawn(5),
-                            .heads = number_between(1, 3),
-                            .dim = 2 * number_between(1, 3),
-                            .base = 10000,
-                            .offset = number_flip() ? offsets : NULL};
-        int64_t count = rotary.layout.rows * rotary.heads * rotary.dim;
-        operation o = {.descriptor = &rotary,
-                       .operands = {{"x", numbers_normal(count, 1), count, false}},
-                       .count = count,
-                       .forward = rotary_forward,
-                       .backward = rotary_backward};
-        check_operation(&o);
-    }
-}
-
 static dr_status swiglu_forward(const operation *o) {
     return ops->swiglu_forward(backend, o->count, o->operands[0].at, o->operands[1].at, o->y);
 }
@@ -393,10 +364,10 @@ static int close_backend(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),      cmocka_unit_test(test_grouped_linear), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_rms_norm),    cmocka_unit_test(test_l2_norm),        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_gate),        cmocka_unit_test(test_rotary),         cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_scale_heads), cmocka_unit_test(test_rows),           cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_linear),   cmocka_unit_test(test_grouped_linear), cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_l2_norm),        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_gate),     cmocka_unit_test(test_swiglu),         cmocka_unit_test(test_scale_heads),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_cross_entropy),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -230,42 +230,6 @@ static void test_gate_parameters(void **state) {
     }
 }
 
-static void test_rotary_by_formula(void **state) {
-    (void)state;
-    enum { HEADS = 2, DIM = 6, ROWS = 5 };
-    static const int64_t begins[] = {0, 0, 2, 5}, offsets[] = {9, 7, 100000}, positions[ROWS] = {7, 8, 100000, 100001, 100002};
-    double *x = numbers_normal(ROWS * HEADS * DIM, 1), *turned = numbers_copied(x, ROWS * HEADS * DIM);
-    dr_rotary rotary = {{3, ROWS, begins}, HEADS, DIM, 10000, offsets};
-    assert_int_equal(ops->rotary(backend, &rotary, turned, false), DR_OK);
-    for (int64_t r = 0; r < ROWS * HEADS; r++)
-        for (int64_t i = 0; i < DIM / 2; i++) {
-            double a = x[r * DIM + i], b = x[r * DIM + i + DIM / 2];
-            double c = turned[r * DIM + i], d = turned[r * DIM + i + DIM / 2];
-            long double angle = (long double)positions[r / HEADS] * powl(10000, -2.0L * (long double)i / DIM);
-            assert_true(fabsl(c - (a * cosl(angle) - b * sinl(angle))) < 1e-10);
-            assert_true(fabsl(d - (b * cosl(angle) + a * sinl(angle))) < 1e-10);
-            assert_close(c * c + d * d, (long double)a * a + (long double)b * b, 1e-14);
-        }
-    assert_int_equal(ops->rotary(backend, &rotary, turned, true), DR_OK);
-    for (int64_t i = 0; i < ROWS * HEADS * DIM; i++) assert_true(fabs(turned[i] - x[i]) < 1e-14);
-    numbers_release();
-}
-
-static void test_rotary_split(void **state) {
-    (void)state;
-    enum { HEADS = 2, DIM = 4, ROWS = 6, WIDTH = HEADS * DIM };
-    for (int64_t cut = 0; cut <= ROWS; cut++, numbers_release()) {
-        int64_t seen = 11, then = seen + cut;
-        double *whole = numbers_normal(ROWS * WIDTH, 1), *parts = numbers_copied(whole, ROWS * WIDTH);
-        dr_rotary rotary = {{1, ROWS, NULL}, HEADS, DIM, 10000, &seen}, first = {{1, cut, NULL}, HEADS, DIM, 10000, &seen};
-        dr_rotary second = {{1, ROWS - cut, NULL}, HEADS, DIM, 10000, &then};
-        ops->rotary(backend, &rotary, whole, false);
-        ops->rotary(backend, &first, parts, false);
-        ops->rotary(backend, &second, parts + cut * WIDTH, false);
-        assert_same_bits(parts, whole, ROWS * WIDTH);
-    }
-}
-
 static void test_elementwise_by_formula(void **state) {
     (void)state;
     double *gate = numbers_normal(50, 4), *up = numbers_normal(50, 1), *y = numbers_filled(50, NAN);
@@ -426,8 +390,6 @@ int main(void) {
         cmocka_unit_test(test_conv_split_and_packed),
         cmocka_unit_test(test_gates_at_extremes),
         cmocka_unit_test(test_gate_parameters),
-        cmocka_unit_test(test_rotary_by_formula),
-        cmocka_unit_test(test_rotary_split),
         cmocka_unit_test(test_elementwise_by_formula),
         cmocka_unit_test(test_cross_entropy_at_extremes),
         cmocka_unit_test(test_sum_of_squares),

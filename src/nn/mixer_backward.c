@@ -110,7 +110,14 @@ static dr_status finish_backward(const dr_layer *layer, int index, const dr_mixe
     const dr_stream *stream = &layer->mixer->stream[index];
     const dr_operations *ops = layer->backend->ops;
     if (stream->rotated) {
-        dr_rotary rotary = {layer->layout, stream->heads, stream->dim, layer->mixer->rotary_base, layer->seen};
+        dr_rotary rotary = {.layout = layer->layout,
+                            .heads = stream->heads,
+                            .size = stream->dim,
+                            .row = stream->heads * stream->dim,
+                            .dim = stream->dim,
+                            .factor = 1,
+                            .base = layer->mixer->rotary_base,
+                            .offset = layer->seen};
         DR_TRY(ops->rotary(layer->backend, &rotary, scratch->d_out[index], true));
     }
     if (!stream->unit) return DR_OK;

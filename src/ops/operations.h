@@ -14,6 +14,7 @@
 #include "ops/attention.h"
 #include "ops/kind.h"
 #include "ops/plan.h"
+#include "ops/rotary.h"
 
 typedef struct {
     int64_t rows, in, out;
@@ -66,15 +67,6 @@ typedef struct {
     double multiplier, shift, lower_bound;
     bool a_log_per_channel;
 } dr_gate;
-
-/* Half-split rotary embedding over the whole of dim: pairs (i, i + dim/2), angle position base^(-2i/dim), dim even.
- * offset: [sequences] tokens that each sequence has already seen, in host memory, NULL: zero. */
-typedef struct {
-    dr_layout layout;
-    int64_t heads, dim;
-    double base;
-    const int64_t *offset;
-} dr_rotary;
 
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). The
  * gradient is read as gradient * scale. step counts from 1. */
@@ -155,8 +147,8 @@ typedef struct dr_operations {
     dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
 
-    /* x [rows, heads, dim] turned in place; inverse turns back (the backward, since a rotation's transpose is its inverse) */
-    dr_status (*rotary)(dr_backend *, const dr_rotary *, void *x, bool inverse);
+    /* x [rows, heads, size] turned in place. backward: d_x turned back, times the factor as x was */
+    dr_status (*rotary)(dr_backend *, const dr_rotary *, void *x, bool backward);
 
     /* q [rows, heads, key_size], k [rows, key_heads, key_size], v [rows, key_heads, value_size], o [rows, heads, value_size],
      * log_sums [rows, heads] or NULL: numbers, which the backward needs. memory: of the tokens before, or NULL; it is only

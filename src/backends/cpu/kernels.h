@@ -92,8 +92,8 @@ typedef struct {
     void (*gate_backward)(const dr_cpu_gate *gate, int64_t rows, const float *x, const float *d_y, float *d_x, bool accumulate,
                           float *d_rate_log, float *d_bias);
 
-    /* rotary.c: rows tokens from a position on; turns [dim/2] is base^(-2i/dim) / (2 pi) */
-    void (*rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse, float *x);
+    /* rotary.c: rows tokens from a position on, x being the first one's; turns [dim/2] are the frequencies / (2 pi) */
+    void (*rotary)(const dr_rotary *rotary, int64_t rows, int64_t position, const double *turns, bool backward, float *x);
 
     /* attention.c. softmax: scores become weights; o [rows, size], largest and sum [rows] go on from block to block. The
      * columns are a multiple of 32 there. finish: o is divided by sum; log_sums [rows]. gradient: log_sums, along [rows] = d_o

@@ -45,7 +45,7 @@ dr_status dr_cpu_gate_backward(dr_backend *, const dr_gate *, const void *x, con
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
 
 /* rotary.c */
-dr_status dr_cpu_rotary(dr_backend *, const dr_rotary *, void *x, bool inverse);
+dr_status dr_cpu_rotary(dr_backend *, const dr_rotary *, void *x, bool backward);
 
 /* attention.c, attention_backward.c */
 dr_status dr_cpu_attention_forward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,

@@ -57,7 +57,7 @@ dr_status dr_reference_gate_backward(dr_backend *, const dr_gate *, const void *
                                      const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
 
 /* rotary.c */
-dr_status dr_reference_rotary(dr_backend *, const dr_rotary *, void *x, bool inverse);
+dr_status dr_reference_rotary(dr_backend *, const dr_rotary *, void *x, bool backward);
 
 /* attention.c */
 dr_status dr_reference_attention_forward(dr_backend *, const dr_attention *, const void *q, const void *k, const void *v,

@@ -24,7 +24,7 @@ void DR_ISA_NAME(dr_cpu_gate_forward)(const dr_cpu_gate *gate, int64_t rows, con
 void DR_ISA_NAME(dr_cpu_gate_backward)(const dr_cpu_gate *gate, int64_t rows, const float *x, const float *d_y, float *d_x,
                                        bool accumulate, float *d_rate_log, float *d_bias);
 
-void DR_ISA_NAME(dr_cpu_rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse,
+void DR_ISA_NAME(dr_cpu_rotary)(const dr_rotary *rotary, int64_t rows, int64_t position, const double *turns, bool backward,
                                 float *x);
 
 void DR_ISA_NAME(dr_cpu_attention_softmax)(const dr_cpu_scores *s, float *largest, float *sum, int64_t size, float *o);

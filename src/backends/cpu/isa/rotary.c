@@ -1,6 +1,6 @@
-/* Rotary embedding. The angle of pair i at position p is p base^(-2i/dim): it is counted in turns, in double, so that whole
- * turns drop out exactly however far the position is, and what is left, at most half a turn, goes to single precision. Sine and
- * cosine are made once for a token and used by all its heads. */
+/* Rotary embedding. The angle of pair i at position p is p times its frequency: it is counted in turns, in double, so that
+ * whole turns drop out exactly however far the position is, and what is left, at most half a turn, goes to single precision.
+ * Sine and cosine are made once for a token and used by all its heads. */
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
 
@@ -31,12 +31,30 @@ static inline direction direction_of(lanes t) {
                        .cosine = lanes_of_bits(lanes_int_xor(lanes_bits(cosine), cosine_sign))};
 }
 
-void DR_ISA_NAME(dr_cpu_rotary)(int64_t rows, int64_t heads, int64_t dim, int64_t position, const double *turns, bool inverse,
+/* n pairs whose elements lie apart */
+static void turn_halves(float *first, float *second, int64_t n, direction d) {
+    const lanes a = lanes_load_n(first, n), b = lanes_load_n(second, n);
+    lanes_store_n(first, n, lanes_fnma(b, d.sine, a * d.cosine));
+    lanes_store_n(second, n, lanes_fma(a, d.sine, b * d.cosine));
+}
+
+/* n pairs side by side */
+static void turn_pairs(float *x, int64_t n, direction d) {
+    lanes a = lanes_load_n(x, 2 * n), b = 2 * n > LANES ? lanes_load_n(x + LANES, 2 * n - LANES) : lanes_zero();
+    lanes_part(&a, &b);
+    lanes first = lanes_fnma(b, d.sine, a * d.cosine), second = lanes_fma(a, d.sine, b * d.cosine);
+    lanes_deal(&first, &second);
+    lanes_store_n(x, 2 * n, first);
+    if (2 * n > LANES) lanes_store_n(x + LANES, 2 * n - LANES, second);
+}
+
+void DR_ISA_NAME(dr_cpu_rotary)(const dr_rotary *rotary, int64_t rows, int64_t position, const double *turns, bool backward,
                                 float *x) {
     const double round_to_whole = 0x1.8p52; /* adding it leaves no bits behind the point */
-    int64_t half = dim / 2;
-    for (int64_t row = 0; row < rows; row++, x += heads * dim) {
-        double p = (double)(inverse ? -(position + row) : position + row);
+    const int64_t half = rotary->dim / 2;
+    const lanes factor = lanes_set((float)rotary->factor);
+    for (int64_t row = 0; row < rows; row++, x += rotary->row) {
+        double p = (double)(backward ? -(position + row) : position + row);
         for (int64_t i = 0; i < half; i += LANES) {
             int64_t n = lanes_left(half, i);
             float rest[LANES] = {0};
@@ -45,11 +63,13 @@ void DR_ISA_NAME(dr_cpu_rotary)(int64_t rows, int64_t heads, int64_t dim, int64_
                 rest[j] = (float)(t - ((t + round_to_whole) - round_to_whole));
             }
             direction d = direction_of(lanes_load(rest));
-            for (int64_t h = 0; h < heads; h++) {
-                float *first = x + h * dim + i, *second = first + half;
-                lanes a = lanes_load_n(first, n), b = lanes_load_n(second, n);
-                lanes_store_n(first, n, lanes_fnma(b, d.sine, a * d.cosine));
-                lanes_store_n(second, n, lanes_fma(a, d.sine, b * d.cosine));
+            d = (direction){factor * d.sine, factor * d.cosine};
+            for (int64_t h = 0; h < rotary->heads; h++) {
+                float *head = x + h * rotary->size + rotary->first;
+                if (rotary->interleaved)
+                    turn_pairs(head + 2 * i, n, d);
+                else
+                    turn_halves(head + i, head + i + half, n, d);
             }
         }
     }
