@@ -24,6 +24,13 @@ void dr_locale_leave(locale_t before) {
     uselocale(before);
 }
 
+size_t dr_format_time(char *text, size_t size, const char *format, const struct tm *time) {
+    locale_t before = dr_locale_enter();
+    size_t length = strftime(text, size, format, time);
+    dr_locale_leave(before);
+    return length;
+}
+
 /* ---- reading -------------------------------------------------------------------------------------------------------- */
 
 static bool is_digit(char c, bool hexadecimal) {

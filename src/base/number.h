@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 
 /* Reading takes finite numbers only, or "inf", "infinity" and "nan" in small or capital letters too. */
 typedef enum { DR_NUMBER_FINITE, DR_NUMBER_ANY } dr_number_kind;
@@ -44,6 +45,9 @@ DR_FOR_CHECK int dr_format_list(char *text, size_t size, const char *format, va_
     __attribute__((format(printf, 3, 0)));
 int dr_print(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int dr_print_list(FILE *file, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
+
+/* strftime() with English names of days and months. */
+size_t dr_format_time(char *text, size_t size, const char *format, const struct tm *time);
 
 /* For calls into other libraries that read or write numbers: the calling thread has the locale "C" from dr_locale_enter() to
  * dr_locale_leave() with what it returned. */

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_rules,    &cli_train,      &cli_score,     &cli_generate,
-                                              &cli_tokenize, &cli_detokenize, &cli_tokenizer, &cli_verify,
-                                              &cli_theory,   &cli_bench,      &cli_info,      NULL};
+static const cli_command *const commands[] = {
+    &cli_rules,  &cli_train,  &cli_score, &cli_generate, &cli_tokenize, &cli_detokenize, &cli_tokenizer, &cli_chat_template,
+    &cli_verify, &cli_theory, &cli_bench, &cli_info,     NULL};
 
 static const cli_command whole = {.name = ""};
 
@@ -25,7 +25,7 @@ static const char *command_name(const void *context, int i) {
 
 static void print_help(FILE *stream) {
     fprintf(stream, "deltarule %s: sequence models with a matrix memory\n\nUsage: deltarule COMMAND [...]\n\n", dr_version());
-    for (int i = 0; commands[i]; i++) fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (int i = 0; commands[i]; i++) fprintf(stream, "  %-13s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(stream, "\n'deltarule COMMAND --help' tells a command's flags; the manual is deltarule(1).\n");
 }
 
