@@ -464,11 +464,17 @@ static bool equal_dicts(dr_template *t, const dr_dict *a, const dr_dict *b) {
     return true;
 }
 
+/* A number without rounding: a long double holds every int64. */
+static long double exact(const dr_value *value) {
+    int64_t whole = 0;
+    return dr_value_as_integer(value, &whole) ? (long double)whole : (long double)value->real;
+}
+
+/* -1, 0 or 1; 2 where one is not a number. */
 static int numbers_order(const dr_value *a, const dr_value *b) {
     if (a->kind == DR_VALUE_REAL || b->kind == DR_VALUE_REAL) {
-        long double x = a->kind == DR_VALUE_REAL ? a->real : a->kind == DR_VALUE_INTEGER ? a->integer : a->boolean;
-        long double y = b->kind == DR_VALUE_REAL ? b->real : b->kind == DR_VALUE_INTEGER ? b->integer : b->boolean;
-        return isnan(x) || isnan(y) ? 2 : x < y ? -1 : x > y; /* 64 bits of mantissa: exact */
+        long double x = exact(a), y = exact(b);
+        return isnan(x) || isnan(y) ? 2 : x < y ? -1 : x > y;
     }
     int64_t x = 0, y = 0;
     dr_value_as_integer(a, &x);
