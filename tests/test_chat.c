@@ -53,7 +53,8 @@ static void check_chat(const char *folder, const dr_chat *chat, const json_t *re
     json_object_del(more, "tools");
     json_object_del(more, "documents");
     char *variables = dumped(more);
-    dr_chat_options options = {.messages = messages,
+    dr_chat_options options = {.size = sizeof options,
+                               .messages = messages,
                                .tools = tools,
                                .documents = documents,
                                .variables = variables,
@@ -243,7 +244,7 @@ static void test_wrong_json(void **state) {
     size_t length;
     (void)state;
     must(dr_chat_create("{{ messages | length }}{{ a }}", 30, &chat));
-    dr_chat_options options = {.messages = "[1, 2]", .variables = "{\"a\": \"x\"}"};
+    dr_chat_options options = {.size = sizeof options, .messages = "[1, 2]", .variables = "{\"a\": \"x\"}"};
     must(dr_chat_render(chat, &options, &text, &length));
     assert_string_equal(text, "2x");
     dr_chat_free_text(text);
@@ -255,8 +256,14 @@ static void test_wrong_json(void **state) {
                  {{.messages = "[]", .tools = "\"x\""}, "tools holds the string"},
                  {{.messages = "[], \"tools\": []"}, "messages"},
                  {{.messages = "[]", .variables = "[]"}, "variables holds an array: it must be a JSON object"}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_refused(dr_chat_render(chat, &wrong[i].options, &text, &length), DR_ERROR_FORMAT, wrong[i].words);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        options = wrong[i].options;
+        options.size = sizeof options;
+        assert_refused(dr_chat_render(chat, &options, &text, &length), DR_ERROR_FORMAT, wrong[i].words);
+    }
+    options = (dr_chat_options){.messages = "[]"};
+    assert_refused(dr_chat_render(chat, &options, &text, &length), DR_ERROR_ARGUMENT, "the options say that they have 0 bytes");
+    options.size = sizeof options;
     options.name = "other";
     assert_refused(dr_chat_render(chat, &options, &text, &length), DR_ERROR_ARGUMENT, "there are: default");
     dr_chat_destroy(chat);
@@ -270,7 +277,8 @@ static dr_status load_and_render(void *context) {
     dr_chat *chat;
     char *text = NULL;
     size_t length;
-    dr_chat_options options = {.messages = "[{\"role\": \"user\", \"content\": \"Hi\"}]", .tools = "[{\"a\": [1, 2.5]}]"};
+    dr_chat_options options = {
+        .size = sizeof options, .messages = "[{\"role\": \"user\", \"content\": \"Hi\"}]", .tools = "[{\"a\": [1, 2.5]}]"};
     DR_TRY(dr_chat_load(context, &chat));
     dr_status status = dr_chat_render(chat, &options, &text, &length);
     if (status == DR_OK) dr_chat_free_text(text);

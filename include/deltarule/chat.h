@@ -29,6 +29,7 @@ DR_API dr_status dr_chat_create(const char *text, size_t length, dr_chat **chat)
 DR_API void dr_chat_destroy(dr_chat *chat); /* NULL is allowed */
 
 typedef struct {
+    size_t size;                /* sizeof(dr_chat_options) */
     const char *messages;       /* JSON: a list of messages, [{"role": "user", "content": "Hi"}] */
     const char *tools;          /* JSON: a list, or NULL for none */
     const char *documents;      /* JSON: a list, or NULL for none */

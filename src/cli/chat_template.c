@@ -22,7 +22,8 @@ static int render(const cli_flag *flags, char *const *texts, const char *message
     dr_chat *chat;
     char *text;
     size_t length;
-    dr_chat_options options = {.messages = messages,
+    dr_chat_options options = {.size = sizeof options,
+                               .messages = messages,
                                .tools = texts[TOOLS],
                                .documents = texts[DOCUMENTS],
                                .variables = texts[VARIABLES],

@@ -228,6 +228,9 @@ static dr_status choose(const dr_chat *chat, const dr_chat_options *options, con
 dr_status dr_chat_render(const dr_chat *chat, const dr_chat_options *options, char **text, size_t *length) {
     const json_t *chosen;
     const char *name;
+    if (options->size != sizeof *options)
+        return dr_fail(DR_ERROR_ARGUMENT, "the options say that they have %zu bytes: dr_chat_options of this library has %zu",
+                       options->size, sizeof *options);
     if (!options->messages) return dr_fail(DR_ERROR_ARGUMENT, "a chat needs messages");
     DR_TRY(choose(chat, options, &chosen, &name));
     json_t *variables = json_object();

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct dr_value dr_value;
+typedef struct dr_object dr_object;
 typedef struct dr_node dr_node;
 typedef struct dr_scope dr_scope;
 typedef struct dr_template dr_template;
@@ -26,22 +26,22 @@ typedef struct dr_template dr_template;
 /* ---- values ---------------------------------------------------------------------------------------------------------- */
 
 typedef enum {
-    DR_VALUE_UNDEFINED, /* text: what was not there, for messages */
-    DR_VALUE_NONE,
-    DR_VALUE_BOOLEAN,
-    DR_VALUE_INTEGER,
-    DR_VALUE_REAL,
-    DR_VALUE_TEXT,
-    DR_VALUE_LIST,
-    DR_VALUE_TUPLE,
-    DR_VALUE_SERIES, /* what can be walked but is no list: views of a dict, ranges, results of map and select */
-    DR_VALUE_DICT,
-    DR_VALUE_NAMESPACE,
-    DR_VALUE_LOOP,
-    DR_VALUE_MACRO,
-    DR_VALUE_METHOD,  /* of a value: "abc".strip */
-    DR_VALUE_FUNCTION /* a global: range */
-} dr_value_kind;
+    DR_OBJECT_UNDEFINED, /* text: what was not there, for messages */
+    DR_OBJECT_NONE,
+    DR_OBJECT_BOOLEAN,
+    DR_OBJECT_INTEGER,
+    DR_OBJECT_REAL,
+    DR_OBJECT_TEXT,
+    DR_OBJECT_LIST,
+    DR_OBJECT_TUPLE,
+    DR_OBJECT_SERIES, /* what can be walked but is no list: views of a dict, ranges, results of map and select */
+    DR_OBJECT_DICT,
+    DR_OBJECT_NAMESPACE,
+    DR_OBJECT_LOOP,
+    DR_OBJECT_MACRO,
+    DR_OBJECT_METHOD,  /* of a value: "abc".strip */
+    DR_OBJECT_FUNCTION /* a global: range */
+} dr_object_kind;
 
 typedef struct {
     const char *bytes; /* UTF-8, no zero byte behind it */
@@ -49,7 +49,7 @@ typedef struct {
 } dr_span;
 
 typedef struct {
-    const dr_value **at;
+    const dr_object **at;
     size_t count, room;
 } dr_values;
 
@@ -60,11 +60,11 @@ typedef struct {
 
 typedef struct {
     dr_values items;
-    size_t index;            /* from 0 */
-    int depth;               /* of recursive loops, from 0 */
-    const dr_node *node;     /* the loop, if it is recursive */
-    dr_scope *scope;         /* that the loop stands in */
-    const dr_value *changed; /* the last arguments of loop.changed(), or NULL */
+    size_t index;             /* from 0 */
+    int depth;                /* of recursive loops, from 0 */
+    const dr_node *node;      /* the loop, if it is recursive */
+    dr_scope *scope;          /* that the loop stands in */
+    const dr_object *changed; /* the last arguments of loop.changed(), or NULL */
 } dr_loop;
 
 typedef struct {
@@ -72,11 +72,11 @@ typedef struct {
     dr_scope *scope; /* that the macro stands in */
 } dr_macro;
 
-typedef struct dr_call dr_call;
-typedef const dr_value *dr_function(dr_template *t, const dr_value *self, const dr_call *call);
+typedef struct dr_call_arguments dr_call_arguments;
+typedef const dr_object *dr_function(dr_template *t, const dr_object *self, const dr_call_arguments *call);
 
-struct dr_value {
-    dr_value_kind kind;
+struct dr_object {
+    dr_object_kind kind;
     bool safe;  /* of a text: by the filters safe and escape */
     bool group; /* of a tuple: one of groupby, with the attributes grouper and list */
     union {
@@ -95,7 +95,7 @@ struct dr_value {
         dr_loop *loop;
         dr_macro macro;
         struct {
-            const dr_value *self;
+            const dr_object *self;
             const char *name;
             dr_function *function;
         } method; /* and functions, whose self is NULL */
@@ -103,13 +103,13 @@ struct dr_value {
 };
 
 /* Arguments of a call: those without a name in order, and those with one. */
-struct dr_call {
+struct dr_call_arguments {
     dr_values arguments;
     dr_dict named;
     const char *name; /* what is called, for messages */
 };
 
-extern const dr_value dr_value_none, dr_value_true, dr_value_false, dr_value_empty;
+extern const dr_object dr_object_none, dr_object_true, dr_object_false, dr_object_empty;
 
 /* ---- a rendering ----------------------------------------------------------------------------------------------------- */
 
@@ -137,10 +137,10 @@ struct dr_template {
     int depth;
     int line; /* of the node at work */
     dr_status status;
-    dr_builder *out;          /* where output goes now */
-    dr_scope *scope;          /* names as seen now */
-    const dr_value *captured; /* the text that a block's filter works on */
-    int64_t now;              /* seconds since 1970, for strftime_now */
+    dr_builder *out;           /* where output goes now */
+    dr_scope *scope;           /* names as seen now */
+    const dr_object *captured; /* the text that a block's filter works on */
+    int64_t now;               /* seconds since 1970, for strftime_now */
 };
 
 /* Sets the status and the message "line N: ..."; returns NULL. */
@@ -155,59 +155,59 @@ bool dr_template_enter(dr_template *t);
 
 bool dr_builder_append(dr_template *t, dr_builder *builder, const char *bytes, size_t count);
 bool dr_builder_string(dr_template *t, dr_builder *builder, const char *string);
-const dr_value *dr_builder_value(dr_template *t, const dr_builder *builder);
+const dr_object *dr_builder_value(dr_template *t, const dr_builder *builder);
 /* Grows a list or a dict that is being made. dict_put replaces the value of a key that is there. */
-bool dr_values_append(dr_template *t, dr_values *values, const dr_value *value);
-bool dr_dict_put(dr_template *t, dr_dict *dict, const dr_value *key, const dr_value *value);
+bool dr_values_append(dr_template *t, dr_values *values, const dr_object *value);
+bool dr_dict_put(dr_template *t, dr_dict *dict, const dr_object *key, const dr_object *value);
 
 /* ---- template_value.c: making, asking, comparing ----------------------------------------------------------------------- */
 
-const dr_value *dr_value_boolean(bool boolean);
-const dr_value *dr_value_integer(dr_template *t, int64_t integer);
-const dr_value *dr_value_real(dr_template *t, double real);
-const dr_value *dr_value_text(dr_template *t, const char *bytes, size_t count); /* borrows the bytes */
-const dr_value *dr_value_string(dr_template *t, const char *string);            /* borrows a string */
-const dr_value *dr_value_list(dr_template *t, dr_value_kind kind, dr_values items);
-const dr_value *dr_value_pair(dr_template *t, const dr_value *first, const dr_value *second); /* a tuple */
-const dr_value *dr_value_series(dr_template *t, const char *type, dr_values items, bool once);
-const dr_value *dr_value_dict(dr_template *t, dr_dict dict);
-const dr_value *dr_value_method(dr_template *t, const dr_value *self, const char *name, dr_function *function);
+const dr_object *dr_object_boolean(bool boolean);
+const dr_object *dr_object_integer(dr_template *t, int64_t integer);
+const dr_object *dr_object_real(dr_template *t, double real);
+const dr_object *dr_object_text(dr_template *t, const char *bytes, size_t count); /* borrows the bytes */
+const dr_object *dr_object_string(dr_template *t, const char *string);            /* borrows a string */
+const dr_object *dr_object_list(dr_template *t, dr_object_kind kind, dr_values items);
+const dr_object *dr_object_pair(dr_template *t, const dr_object *first, const dr_object *second); /* a tuple */
+const dr_object *dr_object_series(dr_template *t, const char *type, dr_values items, bool once);
+const dr_object *dr_object_dict(dr_template *t, dr_dict dict);
+const dr_object *dr_object_method(dr_template *t, const dr_object *self, const char *name, dr_function *function);
 /* What is not there: the sentence is kept for the failure when it is used. */
-const dr_value *dr_value_undefined(dr_template *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const dr_value *dr_value_from_json(dr_template *t, const json_t *json);
+const dr_object *dr_object_undefined(dr_template *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const dr_object *dr_object_from_json(dr_template *t, const json_t *json);
 
-const char *dr_value_type(const dr_value *value); /* Python's name of the type */
-bool dr_value_truth(const dr_value *value);
-bool dr_value_is_number(const dr_value *value); /* booleans too */
-double dr_value_number(const dr_value *value);
-bool dr_value_is(const dr_value *value, const char *string);
+const char *dr_object_type(const dr_object *value); /* Python's name of the type */
+bool dr_object_truth(const dr_object *value);
+bool dr_object_is_number(const dr_object *value); /* booleans too */
+double dr_object_number(const dr_object *value);
+bool dr_object_is(const dr_object *value, const char *string);
 /* A whole number (or a boolean) as int64. */
-bool dr_value_as_integer(const dr_value *value, int64_t *integer);
+bool dr_object_as_integer(const dr_object *value, int64_t *integer);
 /* The places of the keys in order, equal ones as they stood. Fails for what has no order. */
 bool dr_values_sort(dr_template *t, const dr_values *keys, bool reverse, size_t *places);
 /* Whether they are equal; false too if it failed (see t->status). */
-bool dr_value_equal(dr_template *t, const dr_value *a, const dr_value *b);
+bool dr_object_equal(dr_template *t, const dr_object *a, const dr_object *b);
 /* *order < 0, 0, > 0. Fails for what has no order. */
-bool dr_value_order(dr_template *t, const dr_value *a, const dr_value *b, int *order);
+bool dr_object_order(dr_template *t, const dr_object *a, const dr_object *b, int *order);
 /* The items that a loop would see. */
-bool dr_value_walk(dr_template *t, const dr_value *value, dr_values *items);
+bool dr_object_walk(dr_template *t, const dr_object *value, dr_values *items);
 /* How many items or characters; fails where there is no length. */
-bool dr_value_length(dr_template *t, const dr_value *value, int64_t *length);
+bool dr_object_length(dr_template *t, const dr_object *value, int64_t *length);
 /* The value of a key, or NULL (not a failure, unless t->status says so). */
-const dr_value *dr_dict_get(dr_template *t, const dr_dict *dict, const dr_value *key);
-const dr_value *dr_dict_find(dr_template *t, const dr_dict *dict, const char *key);
+const dr_object *dr_dict_get(dr_template *t, const dr_dict *dict, const dr_object *key);
+const dr_object *dr_dict_find(dr_template *t, const dr_dict *dict, const char *key);
 
 /* ---- template_print.c: values as text ---------------------------------------------------------------------------------- */
 
-bool dr_value_print(dr_template *t, const dr_value *value, dr_builder *out); /* str() */
-bool dr_value_repr(dr_template *t, const dr_value *value, dr_builder *out);  /* repr() */
-const dr_value *dr_value_as_text(dr_template *t, const dr_value *value);     /* str() as a value */
-void dr_real_text(double real, char text[40]);                               /* Python's repr of a float */
+bool dr_object_print(dr_template *t, const dr_object *value, dr_builder *out); /* str() */
+bool dr_object_repr(dr_template *t, const dr_object *value, dr_builder *out);  /* repr() */
+const dr_object *dr_object_as_text(dr_template *t, const dr_object *value);    /* str() as a value */
+void dr_real_text(double real, char text[40]);                                 /* Python's repr of a float */
 typedef struct {
     bool ascii, sorted, indented;
     dr_span indent, comma, colon;
 } dr_json_style;
-bool dr_value_json(dr_template *t, const dr_value *value, const dr_json_style *style, int level, dr_builder *out);
+bool dr_object_json(dr_template *t, const dr_object *value, const dr_json_style *style, int level, dr_builder *out);
 
 /* ---- template_text.c: characters --------------------------------------------------------------------------------------- */
 
@@ -234,37 +234,38 @@ bool dr_text_escape(dr_template *t, dr_span text, dr_builder *out); /* &amp; and
 dr_span dr_text_strip(dr_span text, const dr_span *set, int sides);
 /* The first place of a part at or behind a byte; text.count + 1: none. */
 size_t dr_text_find(dr_span text, dr_span part, size_t from);
-const dr_value *dr_text_lines(dr_template *t, dr_span text, bool keep_ends);
+const dr_object *dr_text_lines(dr_template *t, dr_span text, bool keep_ends);
 
 /* ---- template_operate.c: operators, subscripts, attributes -------------------------------------------------------------- */
 
-const dr_value *dr_operate(dr_template *t, int operation, const dr_value *a, const dr_value *b);
-const dr_value *dr_negate(dr_template *t, const dr_value *a, int operation); /* - or + before a value */
-bool dr_compare(dr_template *t, int operation, const dr_value *a, const dr_value *b, bool *holds);
-const dr_value *dr_subscript(dr_template *t, const dr_value *a, const dr_value *key);
-const dr_value *dr_attribute(dr_template *t, const dr_value *a, const dr_value *name);
-const dr_value *dr_slice(dr_template *t, const dr_value *a, const dr_value *from, const dr_value *to, const dr_value *step);
+const dr_object *dr_operate(dr_template *t, int operation, const dr_object *a, const dr_object *b);
+const dr_object *dr_negate(dr_template *t, const dr_object *a, int operation); /* - or + before a value */
+bool dr_compare(dr_template *t, int operation, const dr_object *a, const dr_object *b, bool *holds);
+const dr_object *dr_subscript(dr_template *t, const dr_object *a, const dr_object *key);
+const dr_object *dr_attribute(dr_template *t, const dr_object *a, const dr_object *name);
+const dr_object *dr_slice(dr_template *t, const dr_object *a, const dr_object *from, const dr_object *to,
+                          const dr_object *step);
 
 /* ---- functions: found by name, NULL if there is none -------------------------------------------------------------------- */
 
 /* The argument at a place or with a name, or NULL. Fails if too many or unknown ones are given: names lists all, with blanks
  * between. */
-bool dr_call_take(dr_template *t, const dr_call *call, const char *names, const dr_value **taken);
-const dr_value *dr_call_value(dr_template *t, const dr_value *callee, const dr_call *call); /* template_run.c */
+bool dr_call_take(dr_template *t, const dr_call_arguments *call, const char *names, const dr_object **taken);
+const dr_object *dr_call_value(dr_template *t, const dr_object *callee, const dr_call_arguments *call); /* template_run.c */
 
 typedef struct {
     const char *name;
     dr_function *function;
 } dr_named_function;
-dr_function *dr_function_find(const dr_named_function *table, const dr_value *name);
+dr_function *dr_function_find(const dr_named_function *table, const dr_object *name);
 
-dr_function *dr_filter_find(const dr_value *name);
-dr_function *dr_test_find(const dr_value *name);
-dr_function *dr_method_find(const dr_value *self, const dr_value *name, const char **found);
+dr_function *dr_filter_find(const dr_object *name);
+dr_function *dr_test_find(const dr_object *name);
+dr_function *dr_method_find(const dr_object *self, const dr_object *name, const char **found);
 bool dr_globals_put(dr_template *t, dr_dict *names);
 extern const dr_named_function dr_filters_of_text[], dr_filters_of_lists[];
 /* template_format.c: "%s" % arguments, and "{}".format(...). */
-const dr_value *dr_text_format(dr_template *t, dr_span format, const dr_value *arguments);
+const dr_object *dr_text_format(dr_template *t, dr_span format, const dr_object *arguments);
 dr_function dr_text_format_method;
 
 /* ---- the whole ---------------------------------------------------------------------------------------------------------- */

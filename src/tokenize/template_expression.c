@@ -54,9 +54,9 @@ static dr_node *list_or_dict(parser *p, bool is_dict) {
 static dr_node *name_or_constant(parser *p) {
     static const struct {
         const char *word;
-        const dr_value *value;
-    } constants[] = {{"true", &dr_value_true},   {"True", &dr_value_true}, {"false", &dr_value_false},
-                     {"False", &dr_value_false}, {"none", &dr_value_none}, {"None", &dr_value_none}};
+        const dr_object *value;
+    } constants[] = {{"true", &dr_object_true},   {"True", &dr_object_true}, {"false", &dr_object_false},
+                     {"False", &dr_object_false}, {"none", &dr_object_none}, {"None", &dr_object_none}};
     dr_node *node = make(p, DR_NODE_NAME);
     if (!node) return NULL;
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
@@ -76,9 +76,9 @@ static dr_node *constant(parser *p) {
     if (!node) return NULL;
     node->value = now(p)->value;
     step(p);
-    if (node->value->kind != DR_VALUE_TEXT) return node;
+    if (node->value->kind != DR_OBJECT_TEXT) return node;
     dr_builder joined = {0};
-    while (now(p)->kind == DR_TOKEN_CONSTANT && now(p)->value->kind == DR_VALUE_TEXT) { /* strings side by side are one */
+    while (now(p)->kind == DR_TOKEN_CONSTANT && now(p)->value->kind == DR_OBJECT_TEXT) { /* strings side by side are one */
         dr_span more = now(p)->value->text;
         if (joined.count == 0 && !dr_builder_append(p->t, &joined, node->value->text.bytes, node->value->text.count))
             return NULL;
@@ -165,7 +165,7 @@ dr_node *dr_parse_attribute(parser *p, dr_node *first) {
     dr_node *node = make(p, DR_NODE_ATTRIBUTE);
     if (!node) return NULL;
     node->first = first;
-    if (now(p)->kind == DR_TOKEN_CONSTANT && now(p)->value->kind == DR_VALUE_INTEGER) { /* a.0 is a[0] */
+    if (now(p)->kind == DR_TOKEN_CONSTANT && now(p)->value->kind == DR_OBJECT_INTEGER) { /* a.0 is a[0] */
         node->kind = DR_NODE_SUBSCRIPT;
         return (node->second = constant(p)) ? node : NULL;
     }
@@ -187,13 +187,13 @@ static dr_node *postfix(parser *p, dr_node *node) {
 }
 
 /* A name with points in it. */
-static const dr_value *dotted_name(parser *p) {
+static const dr_object *dotted_name(parser *p) {
     const char *begin = now(p)->text.bytes;
-    const dr_value *name = name_value(p);
+    const dr_object *name = name_value(p);
     while (name && skip_operator(p, ".")) {
-        const dr_value *more = name_value(p);
+        const dr_object *more = name_value(p);
         if (!more) return NULL;
-        name = dr_value_text(p->t, begin, (size_t)(more->text.bytes + more->text.count - begin));
+        name = dr_object_text(p->t, begin, (size_t)(more->text.bytes + more->text.count - begin));
     }
     return name;
 }

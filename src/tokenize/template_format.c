@@ -48,17 +48,17 @@ static void group(char *text, size_t size) {
     }
 }
 
-static bool format_number(dr_template *t, const specification *s, const dr_value *value, dr_builder *out) {
+static bool format_number(dr_template *t, const specification *s, const dr_object *value, dr_builder *out) {
     char text[512], number[480];
-    char type = s->type ? s->type : value->kind == DR_VALUE_REAL ? 'r' : 'd';
+    char type = s->type ? s->type : value->kind == DR_OBJECT_REAL ? 'r' : 'd';
     int64_t whole = 0;
     int precision = s->precision < 0 ? 6 : s->precision > MOST_DIGITS ? MOST_DIGITS : (int)s->precision;
     bool is_whole = strchr("dioxXc", type) != NULL;
-    if (is_whole && !dr_value_as_integer(value, &whole)) {
+    if (is_whole && !dr_object_as_integer(value, &whole)) {
         if (fabs(value->real) >= 9e18) return dr_template_fail(t, "the format %c needs a whole number", type);
         whole = (int64_t)value->real;
     }
-    double real = dr_value_number(value);
+    double real = dr_object_number(value);
     uint64_t size = whole < 0 ? 0 - (uint64_t)whole : (uint64_t)whole;
     if (type == 'x' || type == 'X' || type == 'o')
         snprintf(number, sizeof number,
@@ -103,15 +103,15 @@ static bool read_count(dr_template *t, dr_span text, size_t *at, int64_t *count)
 /* ---- % ------------------------------------------------------------------------------------------------------------------ */
 
 /* One conversion behind its %; the value is the next of the arguments or one of a dict. */
-static bool convert(dr_template *t, dr_span format, size_t *at, const dr_value *arguments, size_t *used, dr_builder *out) {
+static bool convert(dr_template *t, dr_span format, size_t *at, const dr_object *arguments, size_t *used, dr_builder *out) {
     specification s = {.fill = " ", .fill_bytes = 1, .precision = -1};
-    const dr_value *value = NULL;
+    const dr_object *value = NULL;
     bool zero = false;
     if (*at < format.count && format.bytes[*at] == '(') {
         const char *close = memchr(format.bytes + *at, ')', format.count - *at);
-        if (!close || arguments->kind != DR_VALUE_DICT)
+        if (!close || arguments->kind != DR_OBJECT_DICT)
             return dr_template_fail(t, "%%(name) in a format needs a dict behind the %%");
-        dr_value key = {.kind = DR_VALUE_TEXT, .text = {format.bytes + *at + 1, (size_t)(close - format.bytes) - *at - 1}};
+        dr_object key = {.kind = DR_OBJECT_TEXT, .text = {format.bytes + *at + 1, (size_t)(close - format.bytes) - *at - 1}};
         if (!(value = dr_dict_get(t, &arguments->dict, &key)))
             return dr_template_fail(t, "the dict of a format has no key '%.*s'", (int)key.text.count, key.text.bytes);
         *at = (size_t)(close - format.bytes) + 1;
@@ -130,7 +130,7 @@ static bool convert(dr_template *t, dr_span format, size_t *at, const dr_value *
     if (*at >= format.count) return dr_template_fail(t, "a format ends within a conversion");
     s.type = format.bytes[(*at)++];
     if (s.type == '%') return dr_builder_append(t, out, "%", 1);
-    if (!value && arguments->kind == DR_VALUE_TUPLE) {
+    if (!value && arguments->kind == DR_OBJECT_TUPLE) {
         if (*used >= arguments->list.count) return dr_template_fail(t, "a format needs more values than there are");
         value = arguments->list.at[(*used)++];
     } else if (!value) {
@@ -139,19 +139,19 @@ static bool convert(dr_template *t, dr_span format, size_t *at, const dr_value *
     }
     if (s.type == 's' || s.type == 'r') {
         dr_builder text = {0};
-        if (!(s.type == 's' ? dr_value_print : dr_value_repr)(t, value, &text)) return false;
+        if (!(s.type == 's' ? dr_object_print : dr_object_repr)(t, value, &text)) return false;
         return format_text(t, &s, (dr_span){text.count ? text.bytes : "", text.count}, '>', out);
     }
     if (!strchr("dioxXeEfFg", s.type) || !s.type)
         return dr_template_fail(t, "a format has the unknown conversion %%%c", s.type);
-    if (!dr_value_is_number(value))
-        return dr_template_fail(t, "the format %%%c needs a number, not a %s", s.type, dr_value_type(value));
+    if (!dr_object_is_number(value))
+        return dr_template_fail(t, "the format %%%c needs a number, not a %s", s.type, dr_object_type(value));
     if (s.type == 'i') s.type = 'd';
     if (zero && !s.align) s.align = '=', s.fill[0] = '0';
     return format_number(t, &s, value, out);
 }
 
-const dr_value *dr_text_format(dr_template *t, dr_span format, const dr_value *arguments) {
+const dr_object *dr_text_format(dr_template *t, dr_span format, const dr_object *arguments) {
     dr_builder out = {0};
     size_t used = 0;
     for (size_t at = 0; at < format.count;) {
@@ -161,7 +161,7 @@ const dr_value *dr_text_format(dr_template *t, dr_span format, const dr_value *a
         at += plain + (next != NULL);
         if (next && !convert(t, format, &at, arguments, &used, &out)) return NULL;
     }
-    if (used < (arguments->kind == DR_VALUE_TUPLE ? arguments->list.count : arguments->kind != DR_VALUE_DICT))
+    if (used < (arguments->kind == DR_OBJECT_TUPLE ? arguments->list.count : arguments->kind != DR_OBJECT_DICT))
         return dr_template_fail(t, "a format does not use all values");
     return dr_builder_value(t, &out);
 }
@@ -197,13 +197,13 @@ static bool read_specification(dr_template *t, dr_span text, specification *s) {
 }
 
 /* The value that a field names: "", "0" or "name". */
-static const dr_value *field_value(dr_template *t, dr_span field, const dr_call *call, size_t *automatic) {
+static const dr_object *field_value(dr_template *t, dr_span field, const dr_call_arguments *call, size_t *automatic) {
     size_t at = 0;
     int64_t place = (int64_t)*automatic;
     if (field.count > 0 && !read_count(t, field, &at, &place)) return NULL;
     if (at == 0 && field.count > 0) {
-        dr_value key = {.kind = DR_VALUE_TEXT, .text = field};
-        const dr_value *value = dr_dict_get(t, &call->named, &key);
+        dr_object key = {.kind = DR_OBJECT_TEXT, .text = field};
+        const dr_object *value = dr_dict_get(t, &call->named, &key);
         if (!value) dr_template_fail(t, "format has no argument '%.*s'", field.count > 60 ? 60 : (int)field.count, field.bytes);
         return value;
     }
@@ -214,7 +214,7 @@ static const dr_value *field_value(dr_template *t, dr_span field, const dr_call 
 }
 
 /* What stands between { and }. */
-static bool replace_field(dr_template *t, dr_span field, const dr_call *call, size_t *automatic, dr_builder *out) {
+static bool replace_field(dr_template *t, dr_span field, const dr_call_arguments *call, size_t *automatic, dr_builder *out) {
     const char *colon = memchr(field.bytes, ':', field.count);
     dr_span name = {field.bytes, colon ? (size_t)(colon - field.bytes) : field.count};
     dr_span rest = {colon ? colon + 1 : "", colon ? field.count - name.count - 1 : 0};
@@ -222,18 +222,18 @@ static bool replace_field(dr_template *t, dr_span field, const dr_call *call, si
     bool as_text = name.count >= 2 && memcmp(name.bytes + name.count - 2, "!s", 2) == 0;
     specification s;
     if (as_repr || as_text) name.count -= 2;
-    const dr_value *value = field_value(t, name, call, automatic);
+    const dr_object *value = field_value(t, name, call, automatic);
     if (!value || !read_specification(t, rest, &s)) return false;
-    bool number = dr_value_is_number(value) && !as_repr && !as_text && (value->kind != DR_VALUE_BOOLEAN || s.type);
-    if (number && s.type != 's') return rest.count ? format_number(t, &s, value, out) : dr_value_print(t, value, out);
+    bool number = dr_object_is_number(value) && !as_repr && !as_text && (value->kind != DR_OBJECT_BOOLEAN || s.type);
+    if (number && s.type != 's') return rest.count ? format_number(t, &s, value, out) : dr_object_print(t, value, out);
     dr_builder text = {0};
     if (s.type && s.type != 's')
-        return dr_template_fail(t, "the format %c needs a number, not a %s", s.type, dr_value_type(value));
-    if (!(as_repr ? dr_value_repr : dr_value_print)(t, value, &text)) return false;
+        return dr_template_fail(t, "the format %c needs a number, not a %s", s.type, dr_object_type(value));
+    if (!(as_repr ? dr_object_repr : dr_object_print)(t, value, &text)) return false;
     return format_text(t, &s, (dr_span){text.count ? text.bytes : "", text.count}, '<', out);
 }
 
-const dr_value *dr_text_format_method(dr_template *t, const dr_value *self, const dr_call *call) {
+const dr_object *dr_text_format_method(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     dr_span format = self->text;
     dr_builder out = {0};
     size_t automatic = 0;

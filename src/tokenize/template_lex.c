@@ -15,7 +15,7 @@ typedef struct {
     dr_tokens *tokens;
 } lexer;
 
-static bool push(lexer *l, dr_token_kind kind, dr_span text, const dr_value *value) {
+static bool push(lexer *l, dr_token_kind kind, dr_span text, const dr_object *value) {
     dr_tokens *k = l->tokens;
     if (k->count == k->room) {
         size_t room = k->room ? 2 * k->room : 64;
@@ -109,12 +109,12 @@ static bool push_number(lexer *l) {
         if (s[i] != '_') text[length++] = s[i];
     if (length == sizeof text) return dr_template_fail(l->t, "a number has more than %zu digits", sizeof text - 1);
     text[length] = '\0';
-    const dr_value *value;
+    const dr_object *value;
     if (real) {
         double number;
         if (!dr_number_parse(text, DR_NUMBER_FINITE, &number))
             return dr_template_fail(l->t, "the number %s is too large", text);
-        value = dr_value_real(l->t, number);
+        value = dr_object_real(l->t, number);
     } else {
         int64_t number;
         int base = begin + 1 < count && s[begin] == '0' ? (s[begin + 1] | 32) == 'x'   ? 16
@@ -136,7 +136,7 @@ static bool push_number(lexer *l) {
         } else if (text[0] == '0' && strspn(text, "0") != length) {
             return dr_template_fail(l->t, "the number %s begins with 0", text);
         }
-        value = dr_value_integer(l->t, number);
+        value = dr_object_integer(l->t, number);
     }
     if (!value || !push(l, DR_TOKEN_CONSTANT, (dr_span){s + begin, end - begin}, value)) return false;
     advance(l, end);
@@ -193,7 +193,7 @@ static bool push_string(lexer *l) {
     while (end < l->source.count && s[end] != quote) end += s[end] == '\\' ? 2 : 1;
     if (end >= l->source.count) return dr_template_fail(l->t, "a string has no end: a %c is missing", quote);
     dr_span text = {s + begin, end - begin};
-    const dr_value *value;
+    const dr_object *value;
     if (memchr(text.bytes, '\\', text.count)) {
         dr_builder out = {0};
         for (size_t at = 0; at < text.count;) {
@@ -205,7 +205,7 @@ static bool push_string(lexer *l) {
         }
         value = dr_builder_value(l->t, &out);
     } else {
-        value = dr_value_text(l->t, text.bytes, text.count);
+        value = dr_object_text(l->t, text.bytes, text.count);
     }
     if (!value || !push(l, DR_TOKEN_CONSTANT, text, value)) return false;
     advance(l, end + 1);

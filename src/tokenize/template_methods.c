@@ -4,41 +4,42 @@
 #include <string.h>
 
 /* The text of an argument; NULL where it is missing or None. Fails for other types. */
-static bool text_argument(dr_template *t, const dr_call *call, const dr_value *value, const dr_span **text) {
+static bool text_argument(dr_template *t, const dr_call_arguments *call, const dr_object *value, const dr_span **text) {
     *text = NULL;
-    if (!value || value->kind == DR_VALUE_NONE) return true;
-    if (value->kind == DR_VALUE_UNDEFINED) return dr_template_fail(t, "%s", value->text.bytes);
-    if (value->kind != DR_VALUE_TEXT) return dr_template_fail(t, "%s needs a str, not a %s", call->name, dr_value_type(value));
+    if (!value || value->kind == DR_OBJECT_NONE) return true;
+    if (value->kind == DR_OBJECT_UNDEFINED) return dr_template_fail(t, "%s", value->text.bytes);
+    if (value->kind != DR_OBJECT_TEXT)
+        return dr_template_fail(t, "%s needs a str, not a %s", call->name, dr_object_type(value));
     *text = &value->text;
     return true;
 }
 
-static bool whole_argument(dr_template *t, const dr_call *call, const dr_value *value, int64_t *number) {
-    if (!value || value->kind == DR_VALUE_NONE || dr_value_as_integer(value, number)) return true;
-    return dr_template_fail(t, "%s needs a whole number, not a %s", call->name, dr_value_type(value));
+static bool whole_argument(dr_template *t, const dr_call_arguments *call, const dr_object *value, int64_t *number) {
+    if (!value || value->kind == DR_OBJECT_NONE || dr_object_as_integer(value, number)) return true;
+    return dr_template_fail(t, "%s needs a whole number, not a %s", call->name, dr_object_type(value));
 }
 
-static const dr_value *span_value(dr_template *t, dr_span span) {
-    return dr_value_text(t, span.bytes, span.count);
+static const dr_object *span_value(dr_template *t, dr_span span) {
+    return dr_object_text(t, span.bytes, span.count);
 }
 
-static const dr_value *stripped(dr_template *t, const dr_value *self, const dr_call *call, int sides) {
-    const dr_value *taken[1];
+static const dr_object *stripped(dr_template *t, const dr_object *self, const dr_call_arguments *call, int sides) {
+    const dr_object *taken[1];
     const dr_span *set;
     if (!dr_call_take(t, call, "chars", taken) || !text_argument(t, call, taken[0], &set)) return NULL;
     if (!dr_template_charge(t, self->text.count * (set ? set->count + 1 : 1) / 16)) return NULL;
     return span_value(t, dr_text_strip(self->text, set, sides));
 }
 
-static const dr_value *strip(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *strip(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return stripped(t, self, call, 3);
 }
 
-static const dr_value *lstrip(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *lstrip(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return stripped(t, self, call, 1);
 }
 
-static const dr_value *rstrip(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rstrip(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return stripped(t, self, call, 2);
 }
 
@@ -69,7 +70,7 @@ static bool split_at_blanks(dr_template *t, dr_span text, int64_t most, bool fro
                 break;
             }
         }
-        if (!dr_values_append(t, parts, dr_value_text(t, text.bytes + begin, end - begin))) return false;
+        if (!dr_values_append(t, parts, dr_object_text(t, text.bytes + begin, end - begin))) return false;
         if (from_end)
             text.count = begin;
         else
@@ -95,8 +96,8 @@ static bool split_at(dr_template *t, dr_span text, dr_span part, int64_t most, b
     return dr_values_append(t, parts, span_value(t, text));
 }
 
-static const dr_value *splitted(dr_template *t, const dr_value *self, const dr_call *call, bool from_end) {
-    const dr_value *taken[2];
+static const dr_object *splitted(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool from_end) {
+    const dr_object *taken[2];
     const dr_span *part;
     dr_values parts = {0};
     int64_t most = -1;
@@ -108,54 +109,55 @@ static const dr_value *splitted(dr_template *t, const dr_value *self, const dr_c
         part ? split_at(t, self->text, *part, most, from_end, &parts) : split_at_blanks(t, self->text, most, from_end, &parts);
     if (!done || !dr_template_charge(t, self->text.count / 16)) return NULL;
     for (size_t i = 0; from_end && i < parts.count / 2; i++) {
-        const dr_value *other = parts.at[parts.count - 1 - i];
+        const dr_object *other = parts.at[parts.count - 1 - i];
         parts.at[parts.count - 1 - i] = parts.at[i], parts.at[i] = other;
     }
-    return dr_value_list(t, DR_VALUE_LIST, parts);
+    return dr_object_list(t, DR_OBJECT_LIST, parts);
 }
 
-static const dr_value *split(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *split(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return splitted(t, self, call, false);
 }
 
-static const dr_value *rsplit(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rsplit(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return splitted(t, self, call, true);
 }
 
-static const dr_value *splitlines(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *taken[1];
+static const dr_object *splitlines(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *taken[1];
     if (!dr_call_take(t, call, "keepends", taken)) return NULL;
-    return dr_text_lines(t, self->text, taken[0] && dr_value_truth(taken[0]));
+    return dr_text_lines(t, self->text, taken[0] && dr_object_truth(taken[0]));
 }
 
-static const dr_value *parted(dr_template *t, const dr_value *self, const dr_call *call, bool from_end) {
-    const dr_value *taken[1];
+static const dr_object *parted(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool from_end) {
+    const dr_object *taken[1];
     const dr_span *part;
     dr_values parts = {0};
     if (!dr_call_take(t, call, "sep", taken) || !text_argument(t, call, taken[0], &part)) return NULL;
     if (!part || part->count == 0) return dr_template_fail(t, "%s needs a separator that is not empty", call->name);
     if (!split_at(t, self->text, *part, 1, from_end, &parts)) return NULL;
     bool found = parts.count == 2;
-    const dr_value *whole = parts.at[0], *first = found ? parts.at[from_end] : whole,
-                   *last = found ? parts.at[!from_end] : NULL;
+    const dr_object *whole = parts.at[0], *first = found ? parts.at[from_end] : whole,
+                    *last = found ? parts.at[!from_end] : NULL;
     dr_values three = {0};
-    if (!found) first = from_end ? &dr_value_empty : whole, last = from_end ? whole : &dr_value_empty;
-    if (!dr_values_append(t, &three, first) || !dr_values_append(t, &three, found ? taken[0] : &dr_value_empty)) return NULL;
-    return dr_values_append(t, &three, last) ? dr_value_list(t, DR_VALUE_TUPLE, three) : NULL;
+    if (!found) first = from_end ? &dr_object_empty : whole, last = from_end ? whole : &dr_object_empty;
+    if (!dr_values_append(t, &three, first) || !dr_values_append(t, &three, found ? taken[0] : &dr_object_empty)) return NULL;
+    return dr_values_append(t, &three, last) ? dr_object_list(t, DR_OBJECT_TUPLE, three) : NULL;
 }
 
-static const dr_value *partition(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *partition(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return parted(t, self, call, false);
 }
 
-static const dr_value *rpartition(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rpartition(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return parted(t, self, call, true);
 }
 
 /* ---- finding ------------------------------------------------------------------------------------------------------------ */
 
 /* Cuts self to the characters from taken[1] to taken[2]; *empty: from lies behind the end, where nothing is found. */
-static bool window(dr_template *t, const dr_call *call, dr_span self, const dr_value **taken, dr_span *text, bool *outside) {
+static bool window(dr_template *t, const dr_call_arguments *call, dr_span self, const dr_object **taken, dr_span *text,
+                   bool *outside) {
     int64_t count = dr_text_characters(self), from = 0, to = count;
     if (!whole_argument(t, call, taken[1], &from) || !whole_argument(t, call, taken[2], &to)) return false;
     if (from < 0) from = from + count < 0 ? 0 : from + count;
@@ -172,14 +174,14 @@ static bool ends_with(dr_span text, dr_span part, bool at_end) {
            memcmp(at_end ? text.bytes + text.count - part.count : text.bytes, part.bytes, part.count) == 0;
 }
 
-static const dr_value *affixed(dr_template *t, const dr_value *self, const dr_call *call, bool at_end) {
-    const dr_value *taken[3];
+static const dr_object *affixed(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool at_end) {
+    const dr_object *taken[3];
     dr_span text;
     bool outside, found = false;
     if (!dr_call_take(t, call, at_end ? "suffix start end" : "prefix start end", taken)) return NULL;
     if (!window(t, call, self->text, taken, &text, &outside)) return NULL;
     dr_values one = {&taken[0], taken[0] != NULL, 1};
-    const dr_values *parts = taken[0] && taken[0]->kind == DR_VALUE_TUPLE ? &taken[0]->list : &one;
+    const dr_values *parts = taken[0] && taken[0]->kind == DR_OBJECT_TUPLE ? &taken[0]->list : &one;
     if (!taken[0]) return dr_template_fail(t, "%s needs a str", call->name);
     for (size_t i = 0; i < parts->count; i++) {
         const dr_span *part;
@@ -187,39 +189,39 @@ static const dr_value *affixed(dr_template *t, const dr_value *self, const dr_ca
         if (!part) return dr_template_fail(t, "%s needs a str, not None", call->name);
         found |= !outside && ends_with(text, *part, at_end);
     }
-    return dr_value_boolean(found);
+    return dr_object_boolean(found);
 }
 
-static const dr_value *startswith(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *startswith(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return affixed(t, self, call, false);
 }
 
-static const dr_value *endswith(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *endswith(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return affixed(t, self, call, true);
 }
 
-static const dr_value *without(dr_template *t, const dr_value *self, const dr_call *call, bool at_end) {
-    const dr_value *taken[1];
+static const dr_object *without(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool at_end) {
+    const dr_object *taken[1];
     const dr_span *part;
     if (!dr_call_take(t, call, at_end ? "suffix" : "prefix", taken) || !text_argument(t, call, taken[0], &part)) return NULL;
     if (!part) return dr_template_fail(t, "%s needs a str", call->name);
     if (!ends_with(self->text, *part, at_end)) return self;
-    return dr_value_text(t, self->text.bytes + (at_end ? 0 : part->count), self->text.count - part->count);
+    return dr_object_text(t, self->text.bytes + (at_end ? 0 : part->count), self->text.count - part->count);
 }
 
-static const dr_value *removeprefix(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *removeprefix(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return without(t, self, call, false);
 }
 
-static const dr_value *removesuffix(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *removesuffix(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return without(t, self, call, true);
 }
 
 typedef enum { FIND_FIRST, FIND_LAST, FIND_ALL } find_what;
 
 /* The character where a part is, -1: nowhere; or how often it is there. */
-static const dr_value *found(dr_template *t, const dr_value *self, const dr_call *call, find_what what, bool must) {
-    const dr_value *taken[3];
+static const dr_object *found(dr_template *t, const dr_object *self, const dr_call_arguments *call, find_what what, bool must) {
+    const dr_object *taken[3];
     const dr_span *part;
     dr_span text;
     bool outside;
@@ -228,76 +230,76 @@ static const dr_value *found(dr_template *t, const dr_value *self, const dr_call
     if (!part) return dr_template_fail(t, "%s needs a str", call->name);
     if (!window(t, call, self->text, taken, &text, &outside)) return NULL;
     size_t none = text.count + 1, place = outside ? none : dr_text_find(text, *part, 0), last = none;
-    if (what == FIND_ALL && part->count == 0) return dr_value_integer(t, outside ? 0 : dr_text_characters(text) + 1);
+    if (what == FIND_ALL && part->count == 0) return dr_object_integer(t, outside ? 0 : dr_text_characters(text) + 1);
     for (size_t at = place; at < none && what != FIND_FIRST; count++) {
         if (!dr_template_charge(t, 1)) return NULL;
         last = at;
         at = dr_text_find(text, *part, at + (what == FIND_ALL ? part->count : 1));
     }
-    if (what == FIND_ALL) return dr_value_integer(t, count);
+    if (what == FIND_ALL) return dr_object_integer(t, count);
     if (what == FIND_LAST) place = last;
     if (place == none && must) return dr_template_fail(t, "%s: the text is not there", call->name);
-    if (place == none) return dr_value_integer(t, -1);
-    return dr_value_integer(t,
-                            dr_text_characters((dr_span){self->text.bytes, (size_t)(text.bytes - self->text.bytes) + place}));
+    if (place == none) return dr_object_integer(t, -1);
+    return dr_object_integer(t,
+                             dr_text_characters((dr_span){self->text.bytes, (size_t)(text.bytes - self->text.bytes) + place}));
 }
 
-static const dr_value *find(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *find(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return found(t, self, call, FIND_FIRST, false);
 }
 
-static const dr_value *rfind(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rfind(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return found(t, self, call, FIND_LAST, false);
 }
 
-static const dr_value *text_index(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *text_index(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return found(t, self, call, FIND_FIRST, true);
 }
 
-static const dr_value *rindex_method(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rindex_method(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return found(t, self, call, FIND_LAST, true);
 }
 
-static const dr_value *text_count(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *text_count(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return found(t, self, call, FIND_ALL, false);
 }
 
 /* ---- changing ----------------------------------------------------------------------------------------------------------- */
 
-static const dr_value *changed(dr_template *t, const dr_value *self, const dr_call *call, dr_text_case change) {
+static const dr_object *changed(dr_template *t, const dr_object *self, const dr_call_arguments *call, dr_text_case change) {
     dr_builder out = {0};
     if (!dr_call_take(t, call, "", NULL) || !dr_text_change(t, self->text, change, &out)) return NULL;
     return dr_builder_value(t, &out);
 }
 
-static const dr_value *upper(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *upper(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return changed(t, self, call, DR_TEXT_UPPER);
 }
 
-static const dr_value *lower(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *lower(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return changed(t, self, call, DR_TEXT_LOWER);
 }
 
-static const dr_value *title(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *title(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return changed(t, self, call, DR_TEXT_TITLE);
 }
 
-static const dr_value *casefold(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *casefold(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return changed(t, self, call, DR_TEXT_FOLD);
 }
 
-static const dr_value *swapcase(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *swapcase(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return changed(t, self, call, DR_TEXT_SWAP);
 }
 
-static const dr_value *capitalize(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *capitalize(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     dr_builder out = {0};
     if (!dr_call_take(t, call, "", NULL)) return NULL;
     return dr_text_capitalize(t, self->text, &out) ? dr_builder_value(t, &out) : NULL;
 }
 
-static const dr_value *replace(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *taken[3];
+static const dr_object *replace(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *taken[3];
     const dr_span *from, *to;
     dr_builder out = {0};
     int64_t most = -1;
@@ -308,13 +310,13 @@ static const dr_value *replace(dr_template *t, const dr_value *self, const dr_ca
     return dr_text_replace(t, self->text, *from, *to, most, &out) ? dr_builder_value(t, &out) : NULL;
 }
 
-static const dr_value *join(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *taken[1];
+static const dr_object *join(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *taken[1];
     dr_values items;
     dr_builder out = {0};
     if (!dr_call_take(t, call, "iterable", taken)) return NULL;
     if (!taken[0]) return dr_template_fail(t, "join needs something to go through");
-    if (!dr_value_walk(t, taken[0], &items)) return NULL;
+    if (!dr_object_walk(t, taken[0], &items)) return NULL;
     for (size_t i = 0; i < items.count; i++) {
         const dr_span *part;
         if (!text_argument(t, call, items.at[i], &part)) return NULL;
@@ -326,8 +328,8 @@ static const dr_value *join(dr_template *t, const dr_value *self, const dr_call 
 }
 
 /* left and right: shares of the filling, in halves. */
-static const dr_value *filled(dr_template *t, const dr_value *self, const dr_call *call, int side) {
-    const dr_value *taken[2];
+static const dr_object *filled(dr_template *t, const dr_object *self, const dr_call_arguments *call, int side) {
+    const dr_object *taken[2];
     const dr_span *fill;
     dr_span blank = {" ", 1};
     dr_builder out = {0};
@@ -347,20 +349,20 @@ static const dr_value *filled(dr_template *t, const dr_value *self, const dr_cal
     return dr_builder_value(t, &out);
 }
 
-static const dr_value *ljust(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *ljust(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return filled(t, self, call, -1);
 }
 
-static const dr_value *rjust(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *rjust(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return filled(t, self, call, 1);
 }
 
-static const dr_value *center(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *center(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return filled(t, self, call, 0);
 }
 
-static const dr_value *zfill(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *taken[1];
+static const dr_object *zfill(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *taken[1];
     dr_builder out = {0};
     int64_t width = 0;
     if (!dr_call_take(t, call, "width", taken) || !whole_argument(t, call, taken[0], &width)) return NULL;
@@ -374,11 +376,11 @@ static const dr_value *zfill(dr_template *t, const dr_value *self, const dr_call
 /* ---- what characters a text has ----------------------------------------------------------------------------------------- */
 
 #define ALL_CHARACTERS(name, is)                                                                                               \
-    static const dr_value *name(dr_template *t, const dr_value *self, const dr_call *call) {                                   \
+    static const dr_object *name(dr_template *t, const dr_object *self, const dr_call_arguments *call) {                       \
         bool all = self->text.count > 0;                                                                                       \
         if (!dr_call_take(t, call, "", NULL) || !dr_template_charge(t, self->text.count / 16)) return NULL;                    \
         for (size_t at = 0; at < self->text.count && all;) all = is(dr_character_next(self->text, &at));                       \
-        return dr_value_boolean(all);                                                                                          \
+        return dr_object_boolean(all);                                                                                         \
     }
 static bool letter_or_digit(uint32_t c) {
     return dr_character_letter(c) || dr_character_digit(c) || dr_character_numeric(c);
@@ -392,85 +394,85 @@ ALL_CHARACTERS(isalpha_method, dr_character_letter)
 ALL_CHARACTERS(isalnum_method, letter_or_digit)
 ALL_CHARACTERS(isascii_some, is_ascii)
 
-static const dr_value *isascii_method(dr_template *t, const dr_value *self, const dr_call *call) {
-    return self->text.count ? isascii_some(t, self, call) : &dr_value_true;
+static const dr_object *isascii_method(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    return self->text.count ? isascii_some(t, self, call) : &dr_object_true;
 }
 
-static const dr_value *case_test(dr_template *t, const dr_value *self, const dr_call *call, const char *name) {
-    dr_value test = {.kind = DR_VALUE_TEXT, .text = {name, strlen(name)}};
+static const dr_object *case_test(dr_template *t, const dr_object *self, const dr_call_arguments *call, const char *name) {
+    dr_object test = {.kind = DR_OBJECT_TEXT, .text = {name, strlen(name)}};
     return dr_test_find(&test)(t, self, call);
 }
 
-static const dr_value *isupper_method(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *isupper_method(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return case_test(t, self, call, "upper");
 }
 
-static const dr_value *islower_method(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *islower_method(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return case_test(t, self, call, "lower");
 }
 
 /* ---- dicts, lists and loops ---------------------------------------------------------------------------------------------- */
 
-static const dr_value *get(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *taken[2];
+static const dr_object *get(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *taken[2];
     if (!dr_call_take(t, call, "key default", taken)) return NULL;
     if (!taken[0]) return dr_template_fail(t, "get needs a key");
-    const dr_value *value = dr_dict_get(t, &self->dict, taken[0]);
+    const dr_object *value = dr_dict_get(t, &self->dict, taken[0]);
     if (value || t->status != DR_OK) return value;
-    return taken[1] ? taken[1] : &dr_value_none;
+    return taken[1] ? taken[1] : &dr_object_none;
 }
 
-static const dr_value *items(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *items(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     dr_values pairs = {0};
     if (!dr_call_take(t, call, "", NULL)) return NULL;
     for (size_t i = 0; i < self->dict.keys.count; i++)
-        if (!dr_values_append(t, &pairs, dr_value_pair(t, self->dict.keys.at[i], self->dict.values.at[i]))) return NULL;
-    return dr_value_series(t, "dict_items", pairs, false);
+        if (!dr_values_append(t, &pairs, dr_object_pair(t, self->dict.keys.at[i], self->dict.values.at[i]))) return NULL;
+    return dr_object_series(t, "dict_items", pairs, false);
 }
 
-static const dr_value *keys(dr_template *t, const dr_value *self, const dr_call *call) {
-    return dr_call_take(t, call, "", NULL) ? dr_value_series(t, "dict_keys", self->dict.keys, false) : NULL;
+static const dr_object *keys(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    return dr_call_take(t, call, "", NULL) ? dr_object_series(t, "dict_keys", self->dict.keys, false) : NULL;
 }
 
-static const dr_value *values(dr_template *t, const dr_value *self, const dr_call *call) {
-    return dr_call_take(t, call, "", NULL) ? dr_value_series(t, "dict_values", self->dict.values, false) : NULL;
+static const dr_object *values(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    return dr_call_take(t, call, "", NULL) ? dr_object_series(t, "dict_values", self->dict.values, false) : NULL;
 }
 
-static const dr_value *copy(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *copy(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return dr_call_take(t, call, "", NULL) ? self : NULL;
 }
 
-static const dr_value *list_found(dr_template *t, const dr_value *self, const dr_call *call, bool counts) {
-    const dr_value *taken[1];
+static const dr_object *list_found(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool counts) {
+    const dr_object *taken[1];
     int64_t count = 0;
     if (!dr_call_take(t, call, "value", taken)) return NULL;
     if (!taken[0]) return dr_template_fail(t, "%s needs a value", call->name);
     for (size_t i = 0; i < self->list.count; i++) {
-        if (!dr_value_equal(t, self->list.at[i], taken[0])) continue;
-        if (!counts) return dr_value_integer(t, (int64_t)i);
+        if (!dr_object_equal(t, self->list.at[i], taken[0])) continue;
+        if (!counts) return dr_object_integer(t, (int64_t)i);
         count++;
     }
-    return counts ? dr_value_integer(t, count) : dr_template_fail(t, "index: the value is not in the list");
+    return counts ? dr_object_integer(t, count) : dr_template_fail(t, "index: the value is not in the list");
 }
 
-static const dr_value *list_index(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *list_index(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return list_found(t, self, call, false);
 }
 
-static const dr_value *list_count(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *list_count(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     return list_found(t, self, call, true);
 }
 
-static const dr_value *cycle(dr_template *t, const dr_value *self, const dr_call *call) {
+static const dr_object *cycle(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
     if (call->arguments.count == 0) return dr_template_fail(t, "loop.cycle needs values");
     return call->arguments.at[self->loop->index % call->arguments.count];
 }
 
-static const dr_value *loop_changed(dr_template *t, const dr_value *self, const dr_call *call) {
-    const dr_value *before = self->loop->changed, *now = dr_value_list(t, DR_VALUE_TUPLE, call->arguments);
+static const dr_object *loop_changed(dr_template *t, const dr_object *self, const dr_call_arguments *call) {
+    const dr_object *before = self->loop->changed, *now = dr_object_list(t, DR_OBJECT_TUPLE, call->arguments);
     if (!now) return NULL;
     self->loop->changed = now;
-    return dr_value_boolean(!before || !dr_value_equal(t, before, now));
+    return dr_object_boolean(!before || !dr_object_equal(t, before, now));
 }
 
 static const dr_named_function text_methods[] = {{"strip", strip},
@@ -516,15 +518,15 @@ static const dr_named_function dict_methods[] = {{"get", get},       {"items", i
 static const dr_named_function list_methods[] = {{"index", list_index}, {"count", list_count}, {"copy", copy}, {NULL, NULL}};
 static const dr_named_function loop_methods[] = {{"cycle", cycle}, {"changed", loop_changed}, {NULL, NULL}};
 
-dr_function *dr_method_find(const dr_value *self, const dr_value *name, const char **found_name) {
-    const dr_named_function *table = self->kind == DR_VALUE_TEXT    ? text_methods
-                                     : self->kind == DR_VALUE_DICT  ? dict_methods
-                                     : self->kind == DR_VALUE_LIST  ? list_methods
-                                     : self->kind == DR_VALUE_LOOP  ? loop_methods
-                                     : self->kind == DR_VALUE_TUPLE ? list_methods
-                                                                    : NULL;
+dr_function *dr_method_find(const dr_object *self, const dr_object *name, const char **found_name) {
+    const dr_named_function *table = self->kind == DR_OBJECT_TEXT    ? text_methods
+                                     : self->kind == DR_OBJECT_DICT  ? dict_methods
+                                     : self->kind == DR_OBJECT_LIST  ? list_methods
+                                     : self->kind == DR_OBJECT_LOOP  ? loop_methods
+                                     : self->kind == DR_OBJECT_TUPLE ? list_methods
+                                                                     : NULL;
     for (; table && table->name; table++) {
-        if (!dr_value_is(name, table->name)) continue;
+        if (!dr_object_is(name, table->name)) continue;
         *found_name = table->name;
         return table->function;
     }

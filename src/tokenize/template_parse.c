@@ -119,7 +119,7 @@ static dr_node *macro_block(parser *p) {
 
 static dr_node *call_block(parser *p) {
     dr_node *node = make(p, DR_NODE_CALL_BLOCK), *caller = make(p, DR_NODE_MACRO);
-    if (!node || !caller || !(caller->value = dr_value_string(p->t, "caller"))) return NULL;
+    if (!node || !caller || !(caller->value = dr_object_string(p->t, "caller"))) return NULL;
     if (is_operator(p, "(") && !parameters(p, &caller->items)) return NULL;
     if (!(node->first = dr_parse_unary(p, true))) return NULL;
     if (node->first->kind != DR_NODE_CALL) return dr_template_fail(p->t, "a call block needs a call: {%% call NAME(...) %%}");
@@ -215,7 +215,7 @@ static bool body_until(parser *p, dr_nodes *body, const char *const *ends) {
         dr_node *node;
         if (now(p)->kind == DR_TOKEN_DATA) {
             if (!(node = make(p, DR_NODE_DATA))) return false;
-            if (!(node->value = dr_value_text(p->t, now(p)->text.bytes, now(p)->text.count))) return false;
+            if (!(node->value = dr_object_text(p->t, now(p)->text.bytes, now(p)->text.count))) return false;
             step(p);
         } else if (now(p)->kind == DR_TOKEN_OUTPUT_BEGIN) {
             node = output(p);

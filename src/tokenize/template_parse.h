@@ -99,9 +99,9 @@ static inline bool add(parser *p, dr_nodes *nodes, dr_node *node) {
     return true;
 }
 
-static inline const dr_value *name_value(parser *p) {
+static inline const dr_object *name_value(parser *p) {
     if (now(p)->kind != DR_TOKEN_NAME) return unexpected(p, "a name");
-    const dr_value *value = dr_value_text(p->t, now(p)->text.bytes, now(p)->text.count);
+    const dr_object *value = dr_object_text(p->t, now(p)->text.bytes, now(p)->text.count);
     step(p);
     return value;
 }

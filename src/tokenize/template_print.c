@@ -77,13 +77,13 @@ static bool repr_items(dr_template *t, const dr_values *items, const dr_values *
     if (!dr_builder_string(t, out, open)) return false;
     for (size_t i = 0; i < items->count; i++) {
         if (i > 0 && !dr_builder_string(t, out, ", ")) return false;
-        if (!dr_value_repr(t, items->at[i], out)) return false;
-        if (values && (!dr_builder_string(t, out, ": ") || !dr_value_repr(t, values->at[i], out))) return false;
+        if (!dr_object_repr(t, items->at[i], out)) return false;
+        if (values && (!dr_builder_string(t, out, ": ") || !dr_object_repr(t, values->at[i], out))) return false;
     }
     return dr_builder_string(t, out, close);
 }
 
-static bool repr_series(dr_template *t, const dr_value *value, dr_builder *out) {
+static bool repr_series(dr_template *t, const dr_object *value, dr_builder *out) {
     char open[48];
     const dr_values *items = &value->series.items;
     if (value->series.spent) {
@@ -104,63 +104,63 @@ static bool repr_series(dr_template *t, const dr_value *value, dr_builder *out) 
     return repr_items(t, items, NULL, open, "])", out);
 }
 
-static bool repr(dr_template *t, const dr_value *value, dr_builder *out) {
+static bool repr(dr_template *t, const dr_object *value, dr_builder *out) {
     char text[64];
     switch (value->kind) {
-    case DR_VALUE_UNDEFINED:
+    case DR_OBJECT_UNDEFINED:
         return dr_builder_string(t, out, "Undefined");
-    case DR_VALUE_NONE:
+    case DR_OBJECT_NONE:
         return dr_builder_string(t, out, "None");
-    case DR_VALUE_BOOLEAN:
+    case DR_OBJECT_BOOLEAN:
         return dr_builder_string(t, out, value->boolean ? "True" : "False");
-    case DR_VALUE_INTEGER:
+    case DR_OBJECT_INTEGER:
         snprintf(text, sizeof text, "%" PRId64, value->integer);
         return dr_builder_string(t, out, text);
-    case DR_VALUE_REAL:
+    case DR_OBJECT_REAL:
         dr_real_text(value->real, text);
         return dr_builder_string(t, out, text);
-    case DR_VALUE_TEXT:
+    case DR_OBJECT_TEXT:
         return repr_text(t, value->text, out);
-    case DR_VALUE_LIST:
+    case DR_OBJECT_LIST:
         return repr_items(t, &value->list, NULL, "[", "]", out);
-    case DR_VALUE_TUPLE:
+    case DR_OBJECT_TUPLE:
         return repr_items(t, &value->list, NULL, "(", value->list.count == 1 ? ",)" : ")", out);
-    case DR_VALUE_SERIES:
+    case DR_OBJECT_SERIES:
         return repr_series(t, value, out);
-    case DR_VALUE_DICT:
+    case DR_OBJECT_DICT:
         return repr_items(t, &value->dict.keys, &value->dict.values, "{", "}", out);
-    case DR_VALUE_NAMESPACE:
+    case DR_OBJECT_NAMESPACE:
         return dr_builder_string(t, out, "<Namespace ") &&
                repr_items(t, &value->space->keys, &value->space->values, "{", "}", out) && dr_builder_string(t, out, ">");
-    case DR_VALUE_LOOP:
+    case DR_OBJECT_LOOP:
         snprintf(text, sizeof text, "<LoopContext %zu/%zu>", value->loop->index + 1, value->loop->items.count);
         return dr_builder_string(t, out, text);
-    case DR_VALUE_MACRO:
-        return dr_builder_string(t, out, "<Macro ") && dr_value_repr(t, value->macro.node->value, out) &&
+    case DR_OBJECT_MACRO:
+        return dr_builder_string(t, out, "<Macro ") && dr_object_repr(t, value->macro.node->value, out) &&
                dr_builder_string(t, out, ">");
-    case DR_VALUE_METHOD:
-    case DR_VALUE_FUNCTION:
+    case DR_OBJECT_METHOD:
+    case DR_OBJECT_FUNCTION:
         return dr_builder_string(t, out, "<function ") && dr_builder_string(t, out, value->method.name) &&
                dr_builder_string(t, out, ">");
     }
     return true;
 }
 
-bool dr_value_repr(dr_template *t, const dr_value *value, dr_builder *out) {
+bool dr_object_repr(dr_template *t, const dr_object *value, dr_builder *out) {
     if (!dr_template_enter(t) || !repr(t, value, out)) return false;
     t->depth--;
     return true;
 }
 
-bool dr_value_print(dr_template *t, const dr_value *value, dr_builder *out) {
-    if (value->kind == DR_VALUE_TEXT) return dr_builder_append(t, out, value->text.bytes, value->text.count);
-    return value->kind == DR_VALUE_UNDEFINED || dr_value_repr(t, value, out);
+bool dr_object_print(dr_template *t, const dr_object *value, dr_builder *out) {
+    if (value->kind == DR_OBJECT_TEXT) return dr_builder_append(t, out, value->text.bytes, value->text.count);
+    return value->kind == DR_OBJECT_UNDEFINED || dr_object_repr(t, value, out);
 }
 
-const dr_value *dr_value_as_text(dr_template *t, const dr_value *value) {
+const dr_object *dr_object_as_text(dr_template *t, const dr_object *value) {
     dr_builder out = {0};
-    if (value->kind == DR_VALUE_TEXT) return value;
-    return dr_value_print(t, value, &out) ? dr_builder_value(t, &out) : NULL;
+    if (value->kind == DR_OBJECT_TEXT) return value;
+    return dr_object_print(t, value, &out) ? dr_builder_value(t, &out) : NULL;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------------- */
@@ -201,12 +201,12 @@ static bool write_real(dr_template *t, double real, dr_builder *out) {
     return dr_builder_string(t, out, isnan(real) ? "NaN" : isinf(real) ? real > 0 ? "Infinity" : "-Infinity" : text);
 }
 
-static bool json_key(dr_template *t, const dr_value *key, const dr_json_style *style, dr_builder *out) {
+static bool json_key(dr_template *t, const dr_object *key, const dr_json_style *style, dr_builder *out) {
     dr_builder text = {0};
-    if (key->kind == DR_VALUE_TEXT) return json_text(t, key->text, style->ascii, out);
-    if (key->kind != DR_VALUE_NONE && !dr_value_is_number(key))
-        return dr_template_fail(t, "tojson: a %s cannot be a key in JSON", dr_value_type(key));
-    return dr_value_json(t, key, style, 0, &text) && json_text(t, (dr_span){text.bytes, text.count}, style->ascii, out);
+    if (key->kind == DR_OBJECT_TEXT) return json_text(t, key->text, style->ascii, out);
+    if (key->kind != DR_OBJECT_NONE && !dr_object_is_number(key))
+        return dr_template_fail(t, "tojson: a %s cannot be a key in JSON", dr_object_type(key));
+    return dr_object_json(t, key, style, 0, &text) && json_text(t, (dr_span){text.bytes, text.count}, style->ascii, out);
 }
 
 static bool json_dict(dr_template *t, const dr_dict *dict, const dr_json_style *style, int level, dr_builder *out) {
@@ -219,7 +219,7 @@ static bool json_dict(dr_template *t, const dr_dict *dict, const dr_json_style *
         if (i > 0 && !dr_builder_append(t, out, style->comma.bytes, style->comma.count)) return false;
         if (!json_line(t, style, level + 1, out) || !json_key(t, dict->keys.at[places[i]], style, out)) return false;
         if (!dr_builder_append(t, out, style->colon.bytes, style->colon.count)) return false;
-        if (!dr_value_json(t, dict->values.at[places[i]], style, level + 1, out)) return false;
+        if (!dr_object_json(t, dict->values.at[places[i]], style, level + 1, out)) return false;
     }
     return (dict->keys.count == 0 || json_line(t, style, level, out)) && dr_builder_append(t, out, "}", 1);
 }
@@ -228,47 +228,47 @@ static bool json_list(dr_template *t, const dr_values *list, const dr_json_style
     if (!dr_builder_append(t, out, "[", 1)) return false;
     for (size_t i = 0; i < list->count; i++) {
         if (i > 0 && !dr_builder_append(t, out, style->comma.bytes, style->comma.count)) return false;
-        if (!json_line(t, style, level + 1, out) || !dr_value_json(t, list->at[i], style, level + 1, out)) return false;
+        if (!json_line(t, style, level + 1, out) || !dr_object_json(t, list->at[i], style, level + 1, out)) return false;
     }
     return (list->count == 0 || json_line(t, style, level, out)) && dr_builder_append(t, out, "]", 1);
 }
 
-bool dr_value_json(dr_template *t, const dr_value *value, const dr_json_style *style, int level, dr_builder *out) {
+bool dr_object_json(dr_template *t, const dr_object *value, const dr_json_style *style, int level, dr_builder *out) {
     bool done = false;
     if (!dr_template_enter(t)) return false;
     switch (value->kind) {
-    case DR_VALUE_NONE:
+    case DR_OBJECT_NONE:
         done = dr_builder_string(t, out, "null");
         break;
-    case DR_VALUE_BOOLEAN:
+    case DR_OBJECT_BOOLEAN:
         done = dr_builder_string(t, out, value->boolean ? "true" : "false");
         break;
-    case DR_VALUE_INTEGER:
-        done = dr_value_repr(t, value, out);
+    case DR_OBJECT_INTEGER:
+        done = dr_object_repr(t, value, out);
         break;
-    case DR_VALUE_REAL:
+    case DR_OBJECT_REAL:
         done = write_real(t, value->real, out);
         break;
-    case DR_VALUE_TEXT:
+    case DR_OBJECT_TEXT:
         done = json_text(t, value->text, style->ascii, out);
         break;
-    case DR_VALUE_LIST:
-    case DR_VALUE_TUPLE:
+    case DR_OBJECT_LIST:
+    case DR_OBJECT_TUPLE:
         done = json_list(t, &value->list, style, level, out);
         break;
-    case DR_VALUE_DICT:
+    case DR_OBJECT_DICT:
         done = json_dict(t, &value->dict, style, level, out);
         break;
-    case DR_VALUE_UNDEFINED:
+    case DR_OBJECT_UNDEFINED:
         dr_template_fail(t, "tojson: %s", value->text.bytes);
         break;
-    case DR_VALUE_SERIES:
-    case DR_VALUE_NAMESPACE:
-    case DR_VALUE_LOOP:
-    case DR_VALUE_MACRO:
-    case DR_VALUE_METHOD:
-    case DR_VALUE_FUNCTION:
-        dr_template_fail(t, "tojson: a %s cannot be written as JSON", dr_value_type(value));
+    case DR_OBJECT_SERIES:
+    case DR_OBJECT_NAMESPACE:
+    case DR_OBJECT_LOOP:
+    case DR_OBJECT_MACRO:
+    case DR_OBJECT_METHOD:
+    case DR_OBJECT_FUNCTION:
+        dr_template_fail(t, "tojson: a %s cannot be written as JSON", dr_object_type(value));
         break;
     }
     t->depth--;

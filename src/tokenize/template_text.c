@@ -317,7 +317,7 @@ bool dr_text_replace(dr_template *t, dr_span text, dr_span from, dr_span to, int
     return dr_builder_append(t, out, text.bytes + at, text.count - at);
 }
 
-const dr_value *dr_text_lines(dr_template *t, dr_span text, bool keep_ends) {
+const dr_object *dr_text_lines(dr_template *t, dr_span text, bool keep_ends) {
     dr_values lines = {0};
     for (size_t at = 0; at < text.count;) {
         size_t begin = at, end = at;
@@ -328,7 +328,7 @@ const dr_value *dr_text_lines(dr_template *t, dr_span text, bool keep_ends) {
         }
         if (!ended) end = at;
         if (ended && text.bytes[end] == '\r' && at < text.count && text.bytes[at] == '\n') at++;
-        if (!dr_values_append(t, &lines, dr_value_text(t, text.bytes + begin, (keep_ends ? at : end) - begin))) return NULL;
+        if (!dr_values_append(t, &lines, dr_object_text(t, text.bytes + begin, (keep_ends ? at : end) - begin))) return NULL;
     }
-    return dr_value_list(t, DR_VALUE_LIST, lines);
+    return dr_object_list(t, DR_OBJECT_LIST, lines);
 }

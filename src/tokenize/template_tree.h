@@ -19,8 +19,8 @@ typedef enum {
 typedef struct {
     dr_token_kind kind;
     int line;
-    dr_span text;          /* as it stands in the template; data without what the blocks around it strip */
-    const dr_value *value; /* of a constant */
+    dr_span text;           /* as it stands in the template; data without what the blocks around it strip */
+    const dr_object *value; /* of a constant */
 } dr_token;
 
 typedef struct {
@@ -100,7 +100,7 @@ struct dr_node {
     dr_node_kind kind;
     int line, operation;
     bool flag, uses_varargs, uses_kwargs, uses_caller;
-    const dr_value *value;
+    const dr_object *value;
     dr_node *first, *second, *third;
     dr_nodes items, others;
 };
@@ -108,11 +108,11 @@ struct dr_node {
 bool dr_template_parse(dr_template *t, const dr_tokens *tokens, dr_nodes *body);
 
 /* template_evaluate.c and template_run.c */
-const dr_value *dr_evaluate(dr_template *t, const dr_node *node);
-bool dr_arguments(dr_template *t, const dr_nodes *nodes, dr_call *call); /* evaluates those of a call */
+const dr_object *dr_evaluate(dr_template *t, const dr_node *node);
+bool dr_arguments(dr_template *t, const dr_nodes *nodes, dr_call_arguments *call); /* evaluates those of a call */
 typedef enum { DR_FLOW_ON, DR_FLOW_BREAK, DR_FLOW_CONTINUE, DR_FLOW_FAILED } dr_flow;
 dr_flow dr_run(dr_template *t, const dr_nodes *body);
-bool dr_assign(dr_template *t, const dr_node *target, const dr_value *value);
+bool dr_assign(dr_template *t, const dr_node *target, const dr_object *value);
 dr_scope *dr_scope_open(dr_template *t, dr_scope *outer); /* and makes it the one that is seen */
 
 #endif
