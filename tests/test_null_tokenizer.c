@@ -1,6 +1,7 @@
-/* Every pointer of tokenizer.h, NULL. */
+/* Every pointer of tokenizer.h and chat.h, NULL. */
 #include "null.h"
 
+#include <deltarule/chat.h>
 #include <deltarule/tokenizer.h>
 
 static void test_tokenizer(void **unused) {
@@ -97,8 +98,39 @@ static void test_trainer(void **unused) {
     null_all_right();
 }
 
+static void test_chat(void **unused) {
+    (void)unused;
+    dr_chat *chat = NULL, *other = NULL;
+    dr_chat_options options = {.size = sizeof options, .messages = "[]"};
+    char *text, folder[] = "/tmp/null_chat_XXXXXX", file[64];
+    size_t length;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
+    FILE *stream = fopen(file, "w");
+    assert_non_null(stream);
+    assert_true(fputs("a", stream) >= 0 && fclose(stream) == 0);
+    assert_int_equal(dr_chat_create("a", 1, &chat), DR_OK);
+    REFUSED(dr_chat_load, "folder", NULL, &other);
+    REFUSED(dr_chat_load, "chat", folder, NULL);
+    REFUSED(dr_chat_create, "text", NULL, 1, &other);
+    ALLOWED(dr_chat_create, "text", NULL, 0, &other);
+    REFUSED(dr_chat_create, "chat", "a", 1, NULL);
+    NOTHING(dr_chat_destroy, "chat", NULL);
+    REFUSED(dr_chat_render, "chat", NULL, &options, &text, &length);
+    REFUSED(dr_chat_render, "options", chat, NULL, &text, &length);
+    REFUSED(dr_chat_render, "text", chat, &options, NULL, &length);
+    REFUSED(dr_chat_render, "length", chat, &options, &text, NULL);
+    NOTHING(dr_chat_free_text, "text", NULL);
+    options.messages = NULL;
+    REFUSED(dr_chat_render, "options->messages", chat, &options, &text, &length);
+    dr_chat_destroy(chat);
+    unlink(file);
+    rmdir(folder);
+    null_all_right();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_coding),
-                                       cmocka_unit_test(test_trainer)};
+                                       cmocka_unit_test(test_trainer), cmocka_unit_test(test_chat)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,13 +44,15 @@ void dr_chat_destroy(dr_chat *chat) {
 }
 
 static dr_status add_template(dr_chat *chat, const char *name, const char *text, size_t length) {
-    json_t *value = json_stringn(text, length);
+    json_t *value = json_stringn(text ? text : "", length);
     if (!value) return dr_fail(DR_ERROR_FORMAT, "the chat template '%s' is not UTF-8", name);
     return set(chat->templates, name, value);
 }
 
 dr_status dr_chat_create(const char *text, size_t length, dr_chat **chat) {
     dr_chat *made;
+    if (length > 0) DR_NEED(text);
+    DR_NEED(chat);
     if (length > LONGEST_TEMPLATE)
         return dr_fail(DR_ERROR_ARGUMENT, "the chat template has more than %d bytes", LONGEST_TEMPLATE);
     DR_TRY(create(&made));
@@ -152,6 +154,8 @@ static dr_status read_template(const char *folder, dr_chat *chat) {
 dr_status dr_chat_load(const char *folder, dr_chat **chat) {
     dr_chat *made;
     dr_status status;
+    DR_NEED(folder);
+    DR_NEED(chat);
     if (!exists(folder)) return dr_fail(DR_ERROR_IO, "there is no folder %s", folder);
     DR_TRY(create(&made));
     DR_GO(read_config(folder, "tokenizer_config.json", true, made));
@@ -228,10 +232,14 @@ static dr_status choose(const dr_chat *chat, const dr_chat_options *options, con
 dr_status dr_chat_render(const dr_chat *chat, const dr_chat_options *options, char **text, size_t *length) {
     const json_t *chosen;
     const char *name;
+    DR_NEED(chat);
+    DR_NEED(options);
+    DR_NEED(text);
+    DR_NEED(length);
     if (options->size != sizeof *options)
         return dr_fail(DR_ERROR_ARGUMENT, "the options say that they have %zu bytes: dr_chat_options of this library has %zu",
                        options->size, sizeof *options);
-    if (!options->messages) return dr_fail(DR_ERROR_ARGUMENT, "a chat needs messages");
+    DR_NEED(options->messages);
     DR_TRY(choose(chat, options, &chosen, &name));
     json_t *variables = json_object();
     dr_status status = variables ? gather(chat, options, variables) : dr_fail(DR_ERROR_MEMORY, "there is no memory for a chat");
