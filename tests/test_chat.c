@@ -178,7 +178,13 @@ static void test_endless_templates(void **state) {
         "{{ 2 ** 100 }}",
         "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
         "{{ [] | slice(10 ** 9) | list }}",
-        "{{ [1] | batch(10 ** 9, 'x') | list }}"};
+        "{{ [1] | batch(10 ** 9, 'x') | list }}",
+        "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ {ns.x: 1} }}",
+        "{% set ns = namespace(x=(1,)) %}{% for i in range(90000) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} }}",
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+        "{% set a = ('a' * 1000) * 16000 %}{{ a.rfind(a[:8000000]) }}{{ a.rfind(a[:8000000] ~ 'b') }}{{ a.rsplit(a[:9999] ~ "
+        "'b') }}",
+        "{% set a = ('\u03a3' * 1000) * 8000 %}{% for i in range(1000) %}{{ a.lower() == a.upper() }}{% endfor %}"};
     (void)state;
     for (size_t i = 0; i < sizeof endless / sizeof *endless; i++) {
         dr_status status = render(endless[i]);

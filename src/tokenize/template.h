@@ -181,14 +181,17 @@ bool dr_object_truth(const dr_object *value);
 bool dr_object_is_number(const dr_object *value); /* booleans too */
 double dr_object_number(const dr_object *value);
 bool dr_object_is(const dr_object *value, const char *string);
+bool dr_object_is_range(const dr_object *value);
 /* A whole number (or a boolean) as int64. */
 bool dr_object_as_integer(const dr_object *value, int64_t *integer);
 /* The places of the keys in order, equal ones as they stood. Fails for what has no order. */
 bool dr_values_sort(dr_template *t, const dr_values *keys, bool reverse, size_t *places);
 /* Whether they are equal; false too if it failed (see t->status). */
 bool dr_object_equal(dr_template *t, const dr_object *a, const dr_object *b);
-/* *order < 0, 0, > 0. Fails for what has no order. */
+/* *order is -1, 0 or 1, and 2 where one is not a number. Fails for what has no order. */
 bool dr_object_order(dr_template *t, const dr_object *a, const dr_object *b, int *order);
+/* Fails unless it can be the key of a dict: no list, no dict, no tuple with one. */
+bool dr_object_need_key(dr_template *t, const dr_object *value);
 /* The items that a loop would see. */
 bool dr_object_walk(dr_template *t, const dr_object *value, dr_values *items);
 /* How many items or characters; fails where there is no length. */
@@ -234,6 +237,8 @@ bool dr_text_escape(dr_template *t, dr_span text, dr_builder *out); /* &amp; and
 dr_span dr_text_strip(dr_span text, const dr_span *set, int sides);
 /* The first place of a part at or behind a byte; text.count + 1: none. */
 size_t dr_text_find(dr_span text, dr_span part, size_t from);
+/* The last place of a part; text.count + 1: none, or it failed (see t->status). */
+size_t dr_text_find_last(dr_template *t, dr_span text, dr_span part);
 const dr_object *dr_text_lines(dr_template *t, dr_span text, bool keep_ends);
 
 /* ---- template_operate.c: operators, subscripts, attributes -------------------------------------------------------------- */

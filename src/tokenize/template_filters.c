@@ -111,7 +111,8 @@ static const dr_object *indent(dr_template *t, const dr_object *a, const dr_call
     const dr_object *taken[3];
     dr_builder out = {0}, margin = {0}, ended = {0};
     int64_t width = 4;
-    if (!dr_call_take(t, call, "width first blank", taken) || !(a = text_of(t, a))) return NULL;
+    if (!dr_call_take(t, call, "width first blank", taken)) return NULL;
+    if (a->kind != DR_OBJECT_TEXT) return dr_template_fail(t, "indent needs a str, not a %s", dr_object_type(a));
     bool by_text = taken[0] && taken[0]->kind == DR_OBJECT_TEXT;
     if (!by_text && !whole_of(t, call, taken[0], &width)) return NULL;
     if (by_text && !dr_builder_append(t, &margin, taken[0]->text.bytes, taken[0]->text.count)) return NULL;
@@ -142,15 +143,18 @@ static const dr_object *center(dr_template *t, const dr_object *a, const dr_call
 
 static const dr_object *shorten(dr_template *t, const dr_object *a, const dr_call_arguments *call) {
     const dr_object *taken[4];
-    int64_t length = 255, leeway = 5;
+    int64_t length = 255, leeway = 5, count;
     dr_builder out = {0};
     dr_span end = {"...", 3};
-    if (!dr_call_take(t, call, "length killwords end leeway", taken) || !(a = text_of(t, a))) return NULL;
+    if (!dr_call_take(t, call, "length killwords end leeway", taken)) return NULL;
     if (taken[3] && taken[3]->kind == DR_OBJECT_NONE) taken[3] = NULL;
     if (!whole_of(t, call, taken[0], &length) || !whole_of(t, call, taken[3], &leeway)) return NULL;
     if (taken[2] && taken[2]->kind == DR_OBJECT_TEXT) end = taken[2]->text;
     if (length < dr_text_characters(end)) return dr_template_fail(t, "truncate: the length is below that of the end");
-    if (dr_text_characters(a->text) <= length + leeway) return a;
+    if (leeway < 0) return dr_template_fail(t, "truncate: the leeway is below 0");
+    if (!dr_object_length(t, a, &count)) return NULL;
+    if (count <= leeway || count - leeway <= length) return a;
+    if (a->kind != DR_OBJECT_TEXT) return dr_template_fail(t, "truncate needs a str, not a %s", dr_object_type(a));
     dr_span kept = {a->text.bytes, dr_text_offset(a->text, length - dr_text_characters(end))};
     if (!taken[1] || !dr_object_truth(taken[1])) {
         const char *blank = memrchr(kept.bytes, ' ', kept.count);

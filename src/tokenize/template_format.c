@@ -144,8 +144,10 @@ static bool convert(dr_template *t, dr_span format, size_t *at, const dr_object 
     }
     if (!strchr("dioxXeEfFg", s.type) || !s.type)
         return dr_template_fail(t, "a format has the unknown conversion %%%c", s.type);
-    if (!dr_object_is_number(value))
-        return dr_template_fail(t, "the format %%%c needs a number, not a %s", s.type, dr_object_type(value));
+    bool needs_whole = strchr("oxX", s.type) != NULL;
+    if (needs_whole ? !dr_object_as_integer(value, &(int64_t){0}) : !dr_object_is_number(value))
+        return dr_template_fail(t, "the format %%%c needs a %snumber, not a %s", s.type, needs_whole ? "whole " : "",
+                                dr_object_type(value));
     if (s.type == 'i') s.type = 'd';
     if (zero && !s.align) s.align = '=', s.fill[0] = '0';
     return format_number(t, &s, value, out);
@@ -161,7 +163,9 @@ const dr_object *dr_text_format(dr_template *t, dr_span format, const dr_object 
         at += plain + (next != NULL);
         if (next && !convert(t, format, &at, arguments, &used, &out)) return NULL;
     }
-    if (used < (arguments->kind == DR_OBJECT_TUPLE ? arguments->list.count : arguments->kind != DR_OBJECT_DICT))
+    bool by_key = arguments->kind == DR_OBJECT_DICT || arguments->kind == DR_OBJECT_LIST ||
+                  arguments->kind == DR_OBJECT_UNDEFINED || dr_object_is_range(arguments);
+    if (used < (arguments->kind == DR_OBJECT_TUPLE ? arguments->list.count : !by_key))
         return dr_template_fail(t, "a format does not use all values");
     return dr_builder_value(t, &out);
 }
@@ -213,6 +217,16 @@ static const dr_object *field_value(dr_template *t, dr_span field, const dr_call
     return call->arguments.at[place];
 }
 
+/* Whether a number can be written so: whole numbers have no precision, others no x, and digits of x no commas. */
+static bool fits(dr_template *t, const specification *s, const dr_object *value) {
+    bool as_whole = s->type ? strchr("dxXo", s->type) != NULL : value->kind != DR_OBJECT_REAL;
+    if (as_whole && value->kind == DR_OBJECT_REAL)
+        return dr_template_fail(t, "the format %c needs a whole number, not a float", s->type);
+    if (as_whole && s->precision >= 0) return dr_template_fail(t, "the format of a whole number has a precision");
+    if (as_whole && s->comma && s->type && s->type != 'd') return dr_template_fail(t, "the format %c has no commas", s->type);
+    return true;
+}
+
 /* What stands between { and }. */
 static bool replace_field(dr_template *t, dr_span field, const dr_call_arguments *call, size_t *automatic, dr_builder *out) {
     const char *colon = memchr(field.bytes, ':', field.count);
@@ -224,9 +238,16 @@ static bool replace_field(dr_template *t, dr_span field, const dr_call_arguments
     if (as_repr || as_text) name.count -= 2;
     const dr_object *value = field_value(t, name, call, automatic);
     if (!value || !read_specification(t, rest, &s)) return false;
-    bool number = dr_object_is_number(value) && !as_repr && !as_text && (value->kind != DR_OBJECT_BOOLEAN || s.type);
-    if (number && s.type != 's') return rest.count ? format_number(t, &s, value, out) : dr_object_print(t, value, out);
+    bool plain = !as_repr && !as_text;
+    if (plain && rest.count > 0 && value->kind != DR_OBJECT_TEXT && !dr_object_is_number(value))
+        return dr_template_fail(t, "a %s has no format '%.*s'", dr_object_type(value), rest.count > 60 ? 60 : (int)rest.count,
+                                rest.bytes);
+    if (plain && dr_object_is_number(value) && s.type != 's') {
+        if (rest.count == 0) return dr_object_print(t, value, out);
+        return fits(t, &s, value) && format_number(t, &s, value, out);
+    }
     dr_builder text = {0};
+    if (s.comma) return dr_template_fail(t, "the format ',' needs a number, not a %s", dr_object_type(value));
     if (s.type && s.type != 's')
         return dr_template_fail(t, "the format %c needs a number, not a %s", s.type, dr_object_type(value));
     if (!(as_repr ? dr_object_repr : dr_object_print)(t, value, &text)) return false;

@@ -89,6 +89,7 @@ static bool gather(dr_template *t, const dr_call_arguments *call, dr_dict *dict)
     if (call->arguments.count > 1) return dr_template_fail(t, "%s takes one argument without a name at most", call->name);
     const dr_object *first = call->arguments.count ? call->arguments.at[0] : NULL;
     dr_values pairs = {0}, pair;
+    if (first && first->kind == DR_OBJECT_UNDEFINED) return dr_template_fail(t, "%s", first->text.bytes);
     if (first && first->kind == DR_OBJECT_DICT) {
         for (size_t i = 0; i < first->dict.keys.count; i++)
             if (!dr_dict_put(t, dict, first->dict.keys.at[i], first->dict.values.at[i])) return false;
@@ -156,7 +157,7 @@ static bool is_iterable(const dr_object *value) {
 }
 
 static bool is_sequence(const dr_object *value) {
-    if (value->kind == DR_OBJECT_SERIES) return strcmp(value->series.type, "range") == 0;
+    if (value->kind == DR_OBJECT_SERIES) return dr_object_is_range(value);
     return is_iterable(value) && value->kind != DR_OBJECT_LOOP;
 }
 
@@ -194,8 +195,8 @@ SIMPLE(is_string, a->kind == DR_OBJECT_TEXT)
 SIMPLE(is_mapping, a->kind == DR_OBJECT_DICT)
 SIMPLE(is_iterable_test, is_iterable(a))
 SIMPLE(is_sequence_test, is_sequence(a))
-SIMPLE(is_callable,
-       a->kind == DR_OBJECT_MACRO || a->kind == DR_OBJECT_METHOD || a->kind == DR_OBJECT_FUNCTION || a->kind == DR_OBJECT_LOOP)
+SIMPLE(is_callable, a->kind == DR_OBJECT_UNDEFINED || a->kind == DR_OBJECT_MACRO || a->kind == DR_OBJECT_METHOD ||
+                        a->kind == DR_OBJECT_FUNCTION || a->kind == DR_OBJECT_LOOP)
 SIMPLE(is_escaped, a->kind == DR_OBJECT_TEXT && a->safe)
 SIMPLE(is_filter, dr_filter_find(a) != NULL)
 SIMPLE(is_test, dr_test_find(a) != NULL)

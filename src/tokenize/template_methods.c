@@ -81,9 +81,8 @@ static bool split_at_blanks(dr_template *t, dr_span text, int64_t most, bool fro
 
 static bool split_at(dr_template *t, dr_span text, dr_span part, int64_t most, bool from_end, dr_values *parts) {
     for (; most != 0; most--) {
-        size_t at = dr_text_find(text, part, 0), last = at;
-        while (from_end && last <= text.count) at = last, last = dr_text_find(text, part, last + 1);
-        if (!dr_template_charge(t, 1 + text.count / (from_end ? 16 : 1024))) return false;
+        size_t at = from_end ? dr_text_find_last(t, text, part) : dr_text_find(text, part, 0);
+        if (!dr_template_charge(t, 1 + (from_end ? 0 : text.count / 1024))) return false;
         if (at > text.count) break;
         dr_span piece =
             from_end ? (dr_span){text.bytes + at + part.count, text.count - at - part.count} : (dr_span){text.bytes, at};
@@ -229,15 +228,14 @@ static const dr_object *found(dr_template *t, const dr_object *self, const dr_ca
     if (!dr_call_take(t, call, "sub start end", taken) || !text_argument(t, call, taken[0], &part)) return NULL;
     if (!part) return dr_template_fail(t, "%s needs a str", call->name);
     if (!window(t, call, self->text, taken, &text, &outside)) return NULL;
-    size_t none = text.count + 1, place = outside ? none : dr_text_find(text, *part, 0), last = none;
+    size_t none = text.count + 1, place = none;
     if (what == FIND_ALL && part->count == 0) return dr_object_integer(t, outside ? 0 : dr_text_characters(text) + 1);
-    for (size_t at = place; at < none && what != FIND_FIRST; count++) {
+    if (!outside) place = what == FIND_LAST ? dr_text_find_last(t, text, *part) : dr_text_find(text, *part, 0);
+    for (size_t at = place; at < none && what == FIND_ALL; count++) {
         if (!dr_template_charge(t, 1)) return NULL;
-        last = at;
-        at = dr_text_find(text, *part, at + (what == FIND_ALL ? part->count : 1));
+        at = dr_text_find(text, *part, at + part->count);
     }
     if (what == FIND_ALL) return dr_object_integer(t, count);
-    if (what == FIND_LAST) place = last;
     if (place == none && must) return dr_template_fail(t, "%s: the text is not there", call->name);
     if (place == none) return dr_object_integer(t, -1);
     return dr_object_integer(t,
@@ -417,6 +415,7 @@ static const dr_object *get(dr_template *t, const dr_object *self, const dr_call
     const dr_object *taken[2];
     if (!dr_call_take(t, call, "key default", taken)) return NULL;
     if (!taken[0]) return dr_template_fail(t, "get needs a key");
+    if (!dr_object_need_key(t, taken[0])) return NULL;
     const dr_object *value = dr_dict_get(t, &self->dict, taken[0]);
     if (value || t->status != DR_OK) return value;
     return taken[1] ? taken[1] : &dr_object_none;
@@ -444,11 +443,12 @@ static const dr_object *copy(dr_template *t, const dr_object *self, const dr_cal
 
 static const dr_object *list_found(dr_template *t, const dr_object *self, const dr_call_arguments *call, bool counts) {
     const dr_object *taken[1];
+    dr_values items;
     int64_t count = 0;
-    if (!dr_call_take(t, call, "value", taken)) return NULL;
+    if (!dr_call_take(t, call, "value", taken) || !dr_object_walk(t, self, &items)) return NULL;
     if (!taken[0]) return dr_template_fail(t, "%s needs a value", call->name);
-    for (size_t i = 0; i < self->list.count; i++) {
-        if (!dr_object_equal(t, self->list.at[i], taken[0])) continue;
+    for (size_t i = 0; i < items.count; i++) {
+        if (!dr_object_equal(t, items.at[i], taken[0])) continue;
         if (!counts) return dr_object_integer(t, (int64_t)i);
         count++;
     }
@@ -515,16 +515,17 @@ static const dr_named_function text_methods[] = {{"strip", strip},
                                                  {NULL, NULL}};
 static const dr_named_function dict_methods[] = {{"get", get},       {"items", items}, {"keys", keys},
                                                  {"values", values}, {"copy", copy},   {NULL, NULL}};
-static const dr_named_function list_methods[] = {{"index", list_index}, {"count", list_count}, {"copy", copy}, {NULL, NULL}};
+static const dr_named_function list_methods[] = {{"copy", copy}, {"index", list_index}, {"count", list_count}, {NULL, NULL}};
+static const dr_named_function *const sequence_methods = list_methods + 1; /* of what is not copied: tuples and ranges */
 static const dr_named_function loop_methods[] = {{"cycle", cycle}, {"changed", loop_changed}, {NULL, NULL}};
 
 dr_function *dr_method_find(const dr_object *self, const dr_object *name, const char **found_name) {
-    const dr_named_function *table = self->kind == DR_OBJECT_TEXT    ? text_methods
-                                     : self->kind == DR_OBJECT_DICT  ? dict_methods
-                                     : self->kind == DR_OBJECT_LIST  ? list_methods
-                                     : self->kind == DR_OBJECT_LOOP  ? loop_methods
-                                     : self->kind == DR_OBJECT_TUPLE ? list_methods
-                                                                     : NULL;
+    const dr_named_function *table = self->kind == DR_OBJECT_TEXT                                ? text_methods
+                                     : self->kind == DR_OBJECT_DICT                              ? dict_methods
+                                     : self->kind == DR_OBJECT_LIST                              ? list_methods
+                                     : self->kind == DR_OBJECT_LOOP                              ? loop_methods
+                                     : self->kind == DR_OBJECT_TUPLE || dr_object_is_range(self) ? sequence_methods
+                                                                                                 : NULL;
     for (; table && table->name; table++) {
         if (!dr_object_is(name, table->name)) continue;
         *found_name = table->name;

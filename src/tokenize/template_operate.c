@@ -116,6 +116,7 @@ static bool is_list(const dr_object *value) {
 static const dr_object *repeated(dr_template *t, const dr_object *a, int64_t times) {
     dr_builder out = {0};
     dr_values items = {0};
+    if ((a->kind == DR_OBJECT_TEXT ? a->text.count : a->list.count) == 0) return a;
     for (int64_t i = 0; i < times; i++) {
         if (!dr_template_charge(t, 1)) return NULL;
         if (a->kind == DR_OBJECT_TEXT && !dr_builder_append(t, &out, a->text.bytes, a->text.count)) return NULL;
@@ -170,7 +171,7 @@ static bool contains(dr_template *t, const dr_object *all, const dr_object *part
         return dr_template_charge(t, all->text.count / 16);
     }
     if (all->kind == DR_OBJECT_DICT) {
-        *holds = dr_dict_get(t, &all->dict, part) != NULL;
+        *holds = dr_object_need_key(t, part) && dr_dict_get(t, &all->dict, part) != NULL;
         return t->status == DR_OK;
     }
     if (!dr_object_walk(t, all, &items)) return false;
@@ -255,8 +256,7 @@ const dr_object *dr_subscript(dr_template *t, const dr_object *a, const dr_objec
     if (a->kind == DR_OBJECT_UNDEFINED) return dr_template_fail(t, "%s", a->text.bytes);
     if (a->kind == DR_OBJECT_DICT) value = dr_dict_get(t, &a->dict, key);
     if (value || t->status != DR_OK) return value;
-    bool by_place =
-        a->kind == DR_OBJECT_TEXT || is_list(a) || (a->kind == DR_OBJECT_SERIES && strcmp(a->series.type, "range") == 0);
+    bool by_place = a->kind == DR_OBJECT_TEXT || is_list(a) || dr_object_is_range(a);
     if (by_place && dr_object_as_integer(key, &place)) {
         if (!dr_object_length(t, a, &count)) return NULL;
         if (place < 0) place += count;
@@ -288,7 +288,7 @@ const dr_object *dr_slice(dr_template *t, const dr_object *a, const dr_object *f
                           const dr_object *step) {
     int64_t by = 1, count, begin, end;
     if (a->kind == DR_OBJECT_UNDEFINED) return dr_template_fail(t, "%s", a->text.bytes);
-    if (a->kind != DR_OBJECT_TEXT && !is_list(a) && (a->kind != DR_OBJECT_SERIES || strcmp(a->series.type, "range") != 0))
+    if (a->kind != DR_OBJECT_TEXT && !is_list(a) && !dr_object_is_range(a))
         return dr_template_fail(t, "a %s cannot be sliced", dr_object_type(a));
     if (step->kind != DR_OBJECT_NONE && !dr_object_as_integer(step, &by))
         return dr_template_fail(t, "the step of a slice must be a whole number, not a %s", dr_object_type(step));

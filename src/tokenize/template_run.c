@@ -74,6 +74,7 @@ static dr_flow loop(dr_template *t, const dr_node *node, const dr_object *over, 
     dr_loop *state = dr_template_take(t, sizeof *state);
     dr_object *value = dr_template_take(t, sizeof *value);
     dr_flow flow = DR_FLOW_ON;
+    bool ended = false; /* one went to its end, without break and continue: what else is for, as Jinja has it */
     if (!state || !value) return DR_FLOW_FAILED;
     *state = (dr_loop){.depth = depth, .node = node->flag ? node : NULL, .scope = scope};
     *value = (dr_object){.kind = DR_OBJECT_LOOP};
@@ -86,8 +87,9 @@ static dr_flow loop(dr_template *t, const dr_node *node, const dr_object *over, 
         if (!dr_assign(t, node->first, state->items.at[state->index])) return DR_FLOW_FAILED;
         flow = dr_run(t, &node->items);
         if (flow == DR_FLOW_FAILED) return flow;
+        ended |= flow == DR_FLOW_ON;
     }
-    if (state->items.count == 0) {
+    if (!ended) {
         if (!dr_scope_open(t, scope) || dr_run(t, &node->others) == DR_FLOW_FAILED) return DR_FLOW_FAILED;
     }
     t->scope = scope;

@@ -180,24 +180,34 @@ static const struct {
     {0xfb17, DR_TEXT_TITLE, {0x544, 0x56d, 0}},
 };
 
+enum { SPECIALS = sizeof special / sizeof *special };
+
+/* The first of the mappings whose `from` is not below a character. */
+static size_t special_place(uint32_t c) {
+    size_t begin = 0, end = SPECIALS;
+    while (begin < end) {
+        size_t middle = (begin + end) / 2;
+        if (special[middle].from < c)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
 static bool skipped_for_sigma(uint32_t c) {
     utf8proc_category_t k = category(c);
     return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM ||
            k == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' || c == ':' || c == 0xb7 || c == 0x2018 || c == 0x2019;
 }
 
-/* Whether a capital sigma that ends at `end` ends a word: a letter before it and none behind it. */
-static bool is_final_sigma(dr_span text, size_t begin, size_t end) {
-    bool before = false;
-    for (size_t at = 0; at < begin;) {
+/* Whether a letter stands behind a place of a text, not counting what is skipped. */
+static bool letter_follows(dr_template *t, dr_span text, size_t at) {
+    for (size_t begin = at; at < text.count;) {
         uint32_t c = dr_character_next(text, &at);
-        if (!skipped_for_sigma(c)) before = dr_character_cased(c);
+        if (!skipped_for_sigma(c)) return dr_template_charge(t, (at - begin) / 16) && dr_character_cased(c);
     }
-    while (before && end < text.count) {
-        uint32_t c = dr_character_next(text, &end);
-        if (!skipped_for_sigma(c)) return !dr_character_cased(c);
-    }
-    return before;
+    return false;
 }
 
 static bool append_character(dr_template *t, dr_builder *out, uint32_t c) {
@@ -206,8 +216,8 @@ static bool append_character(dr_template *t, dr_builder *out, uint32_t c) {
 }
 
 static bool append_changed(dr_template *t, dr_builder *out, uint32_t c, dr_text_case change) {
-    for (size_t i = 0; c >= 0x80 && i < sizeof special / sizeof *special; i++) {
-        if (special[i].from != c || special[i].change != change) continue;
+    for (size_t i = special_place(c); i < SPECIALS && special[i].from == c; i++) {
+        if (special[i].change != change) continue;
         for (int j = 0; j < 3 && special[i].to[j]; j++)
             if (!append_character(t, out, special[i].to[j])) return false;
         return true;
@@ -227,22 +237,22 @@ static bool append_changed(dr_template *t, dr_builder *out, uint32_t c, dr_text_
 }
 
 bool dr_text_change(dr_template *t, dr_span text, dr_text_case change, dr_builder *out) {
-    bool in_word = false;
+    bool in_word = false, behind_letter = false; /* the latter not counting what is skipped for a sigma */
     for (size_t at = 0; at < text.count;) {
-        size_t begin = at;
         uint32_t c = dr_character_next(text, &at);
         dr_text_case now = change;
         if (change == DR_TEXT_TITLE && in_word) now = DR_TEXT_LOWER;
         if (change == DR_TEXT_SWAP) now = category(c) == UTF8PROC_CATEGORY_LU ? DR_TEXT_LOWER : DR_TEXT_UPPER;
         if (change == DR_TEXT_SWAP && category(c) != UTF8PROC_CATEGORY_LU && category(c) != UTF8PROC_CATEGORY_LL) {
             if (!append_character(t, out, c)) return false;
-        } else if (now == DR_TEXT_LOWER && c == 0x3a3) {
-            if (!dr_template_charge(t, text.count / 8)) return false;
-            if (!append_character(t, out, is_final_sigma(text, begin, at) ? 0x3c2 : 0x3c3)) return false;
+        } else if (now == DR_TEXT_LOWER && c == 0x3a3) { /* a capital sigma: another letter at the end of a word */
+            bool ends = behind_letter && !letter_follows(t, text, at);
+            if (!append_character(t, out, ends ? 0x3c2 : 0x3c3)) return false;
         } else if (!append_changed(t, out, c, now)) {
             return false;
         }
         in_word = dr_character_cased(c);
+        if (!skipped_for_sigma(c)) behind_letter = in_word;
     }
     return dr_template_charge(t, text.count / 4);
 }
@@ -297,6 +307,21 @@ dr_span dr_text_strip(dr_span text, const dr_span *set, int sides) {
 size_t dr_text_find(dr_span text, dr_span part, size_t from) {
     const char *found = from <= text.count ? memmem(text.bytes + from, text.count - from, part.bytes, part.count) : NULL;
     return found ? (size_t)(found - text.bytes) : text.count + 1;
+}
+
+size_t dr_text_find_last(dr_template *t, dr_span text, dr_span part) {
+    enum { OFTEN = 1 << 16 };
+    size_t compared = 0;
+    if (part.count > text.count) return text.count + 1;
+    for (size_t at = text.count - part.count;; at--) {
+        size_t same = 0;
+        while (same < part.count && text.bytes[at + same] == part.bytes[same]) same++;
+        compared += same + 1;
+        bool ends = same == part.count || at == 0;
+        if ((ends || compared > OFTEN) && !dr_template_charge(t, compared / 16)) return text.count + 1;
+        if (ends) return same == part.count ? at : text.count + 1;
+        if (compared > OFTEN) compared = 0;
+    }
 }
 
 bool dr_text_replace(dr_template *t, dr_span text, dr_span from, dr_span to, int64_t most, dr_builder *out) {

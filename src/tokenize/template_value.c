@@ -123,13 +123,14 @@ bool dr_values_append(dr_template *t, dr_values *values, const dr_object *value)
     return true;
 }
 
-static bool is_key(const dr_object *value) {
-    if (value->kind == DR_OBJECT_TUPLE) {
-        for (size_t i = 0; i < value->list.count; i++)
-            if (!is_key(value->list.at[i])) return false;
-        return true;
-    }
-    return value->kind != DR_OBJECT_LIST && value->kind != DR_OBJECT_DICT;
+bool dr_object_need_key(dr_template *t, const dr_object *value) {
+    if (!dr_template_enter(t)) return false;
+    if (value->kind == DR_OBJECT_LIST || value->kind == DR_OBJECT_DICT)
+        return dr_template_fail(t, "a %s cannot be the key of a dict", dr_object_type(value));
+    for (size_t i = 0; value->kind == DR_OBJECT_TUPLE && i < value->list.count; i++)
+        if (!dr_object_need_key(t, value->list.at[i])) return false;
+    t->depth--;
+    return true;
 }
 
 /* Where a key is in a dict; its count: nowhere. */
@@ -148,7 +149,7 @@ static size_t key_place(dr_template *t, const dr_dict *dict, const dr_object *ke
 
 bool dr_dict_put(dr_template *t, dr_dict *dict, const dr_object *key, const dr_object *value) {
     if (!key || !value || !dr_template_charge(t, 1 + dict->keys.count / 4)) return false;
-    if (!is_key(key)) return dr_template_fail(t, "a %s cannot be the key of a dict", dr_object_type(key));
+    if (!dr_object_need_key(t, key)) return false;
     size_t place = key_place(t, dict, key);
     if (place < dict->keys.count) return dict->values.at[place] = value, true;
     return dr_values_append(t, &dict->keys, key) && dr_values_append(t, &dict->values, value);
@@ -367,6 +368,10 @@ bool dr_object_is(const dr_object *value, const char *string) {
            memcmp(value->text.bytes, string, value->text.count) == 0;
 }
 
+bool dr_object_is_range(const dr_object *value) {
+    return value->kind == DR_OBJECT_SERIES && strcmp(value->series.type, "range") == 0;
+}
+
 bool dr_object_as_integer(const dr_object *value, int64_t *integer) {
     if (value->kind == DR_OBJECT_INTEGER) return *integer = value->integer, true;
     if (value->kind == DR_OBJECT_BOOLEAN) return *integer = value->boolean, true;
@@ -533,7 +538,8 @@ bool dr_object_equal(dr_template *t, const dr_object *a, const dr_object *b) {
 
 static int bytes_order(dr_span a, dr_span b) {
     int order = memcmp(a.bytes, b.bytes, a.count < b.count ? a.count : b.count);
-    return order ? order : a.count < b.count ? -1 : a.count > b.count;
+    if (order != 0) return order < 0 ? -1 : 1;
+    return a.count < b.count ? -1 : a.count > b.count;
 }
 
 bool dr_object_order(dr_template *t, const dr_object *a, const dr_object *b, int *order) {
