@@ -294,7 +294,7 @@ static void test_refused_configs(void **state) {
     static const char *const formats[][2] = {
         {"\"num_heads\": \"2\"", "num_heads"},
         {"\"head_dim\": 0", "\"head_dim\" is 0"},
-        {"\"hidden_size\": 1e3", "hidden_size"},
+        {"\"hidden_size\": 12.5", "hidden_size"},
         {"\"num_v_heads\": 3", "value_heads is 3; it must be a multiple of heads, 2"},
         {"\"use_short_conv\": 1", "use_short_conv"},
         {"\"conv_size\": 0", "conv_size"},

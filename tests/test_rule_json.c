@@ -319,7 +319,7 @@ static void test_wrong_texts(void **state) {
         {"{'rows': {}}", "1 to 2 rows"},
         {"{'rows': [{'value': 'v'}, {'value': 'v'}, {'value': 'v'}]}", "1 to 2 rows"},
         {"{'base': 'gdn', 'repeat': 0}", "\"repeat\" is 0"},
-        {"{'base': 'gdn', 'repeat': 2.0}", "\"repeat\" must be an integer"},
+        {"{'base': 'gdn', 'repeat': 2.5}", "\"repeat\" must be an integer"},
         {"{'base': 'gdn', 'repeat': 4611686018427387904}", "\"repeat\" is 4611686018427387904"},
         {"{'base': 'pgdn', 'squash': {'x': 3.0}}", "squash: \"x\" is 3"},
         {"{'base': 'pgdn', 'squash': {'x': 0.5}}", "squash: \"x\" is 0.5"},

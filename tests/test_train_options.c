@@ -108,6 +108,11 @@ static void test_configuration_files(void **state) {
     assert_int_equal(dr_setting_integer(options, DR_SET_STEPS), 7);
     assert_false(dr_setting_boolean(options, DR_SET_TIED));
     assert_true(dr_setting_is_auto(options, DR_SET_CONV_SIZE));
+    assert_int_equal(read_json(options, "{\"steps\": 1e3, \"heads\": 4.0, \"clip\": 1e3, \"held_out\": 2e2}"), DR_OK);
+    assert_string_equal(dr_train_options_get(options, "steps"), "1000");
+    assert_string_equal(dr_train_options_get(options, "heads"), "4");
+    assert_string_equal(dr_train_options_get(options, "held_out"), "200");
+    assert_true(dr_setting_real(options, DR_SET_CLIP) == 1000);
     static const struct {
         const char *text;
         dr_status status;

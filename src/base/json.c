@@ -53,7 +53,7 @@ dr_status dr_json_parse(const char *text, size_t length, const char *source, jso
 
 /* ---- what Python's json module and some editors write, and JSON does not have ---------------------------------------- */
 
-enum { MARK_BYTES = 3 };
+enum { MARK_BYTES = 3, LONGEST_INTEGER = 20 };
 static const char BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
 static const struct {
@@ -66,8 +66,53 @@ static bool in_word(char c) {
     return c && strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.", c);
 }
 
-/* How many bytes the word for a number that is not finite has which stands whole at `at`, or 0. */
+static size_t digits_at(const char *at, const char *end) {
+    const char *from = at;
+    while (at < end && *at >= '0' && *at <= '9') at++;
+    return (size_t)(at - from);
+}
+
+/* How many bytes the number of JSON has that stands at `at`, or 0. *real: whether it has a point or an exponent. */
+static size_t number_at(const char *at, const char *end, bool *real) {
+    const char *from = at;
+    if (at < end && *at == '-') at++;
+    size_t digits = digits_at(at, end);
+    if (digits == 0 || (digits > 1 && *at == '0')) return 0;
+    at += digits;
+    *real = at < end && (*at == '.' || *at == 'e' || *at == 'E');
+    if (at < end && *at == '.') {
+        digits = digits_at(++at, end);
+        if (digits == 0) return 0;
+        at += digits;
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        at++;
+        if (at < end && (*at == '+' || *at == '-')) at++;
+        digits = digits_at(at, end);
+        if (digits == 0) return 0;
+        at += digits;
+    }
+    return (size_t)(at - from);
+}
+
+/* Whether no int64, or no double where there is a point or an exponent, is near a number of so many bytes. */
+static bool is_too_large(const char *at, size_t length, bool real) {
+    char text[LONGEST_INTEGER + 1];
+    double number;
+    int64_t integer;
+    if (real) return dr_number_read(at, length, DR_NUMBER_FINITE, &number) == NULL;
+    if (length > LONGEST_INTEGER) return true;
+    memcpy(text, at, length);
+    text[length] = '\0';
+    return !dr_integer_parse(text, &integer);
+}
+
+/* How many bytes has what stands whole at `at` and jansson does not read: the word for a number that is not finite, or a number
+ * that is too large; or 0. */
 static size_t word_at(const char *at, const char *end) {
+    bool real;
+    size_t number = number_at(at, end, &real);
+    if (number > 0 && (at + number == end || !in_word(at[number])) && is_too_large(at, number, real)) return number;
     for (int i = 0; i < NOT_FINITE; i++) {
         size_t length = strlen(not_finite[i].word);
         if ((size_t)(end - at) < length || memcmp(at, not_finite[i].word, length) != 0) continue;
@@ -180,11 +225,22 @@ static dr_status wrong_type(const char *key, const char *wanted, const json_t *v
     return dr_fail(DR_ERROR_FORMAT, "\"%s\" must be %s, not %s", key, wanted, found);
 }
 
+bool dr_json_whole(const json_t *value, int64_t *number) {
+    const double largest = 9007199254740992, real = json_real_value(value);
+    if (json_is_real(value) && fabs(real) <= largest && real == floor(real))
+        *number = (int64_t)real;
+    else if (json_is_integer(value))
+        *number = json_integer_value(value);
+    else
+        return false;
+    return true;
+}
+
 dr_status dr_json_integer(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value) {
     const json_t *found = value_of(object, key);
     if (!found) return DR_OK;
-    if (!json_is_integer(found)) return wrong_type(key, "an integer", found);
-    int64_t number = json_integer_value(found);
+    int64_t number;
+    if (!dr_json_whole(found, &number)) return wrong_type(key, "an integer", found);
     if (number < least || number > most)
         return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %" PRId64 ": it must be from %" PRId64 " to %" PRId64, key, number, least,
                        most);

@@ -17,7 +17,7 @@ DR_FOR_CHECK dr_status dr_json_parse(const char *text, size_t length, const char
 
 /* The same of a text as other programs write it: a byte order mark before it is passed over, and NaN, Infinity and -Infinity
  * outside of strings, which JSON does not have, become the strings of these words. dr_json_real takes those as numbers, so that
- * a range decides whether they will do. */
+ * a range decides whether they will do. Numbers that no int64 or double holds become strings too, which no key takes. */
 dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
 
 /* The value that a text holds, of any type; NULL if it holds none or there is no memory. Free with json_decref. */
@@ -26,6 +26,9 @@ DR_FOR_CHECK json_t *dr_json_value(const char *text);
 /* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
  * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
 char *dr_json_format(const json_t *object, size_t flags);
+
+/* Whether the value is a whole number, also one that is written as 32.0 or 1e3; reals up to 2^53. */
+bool dr_json_whole(const json_t *value, int64_t *number);
 
 /* Values of an object's keys. Where the key is missing or null, *value stays as it was (put the default there before) and DR_OK
  * is returned. DR_ERROR_FORMAT otherwise; add the file's name with dr_fail_in. */

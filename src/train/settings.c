@@ -11,6 +11,7 @@
 #include "rules/json.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -166,8 +167,9 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char bu
                                          [DR_SETTING_REAL] = "a number",
                                          [DR_SETTING_BOOLEAN] = "true or false",
                                          [DR_SETTING_TEXT] = "a string"};
+    int64_t whole = 0;
     bool is_held_out = setting == &dr_setting_table[DR_SET_HELD_OUT]; /* a number or a path */
-    bool fits = setting->type == DR_SETTING_INTEGER   ? json_is_integer(value)
+    bool fits = setting->type == DR_SETTING_INTEGER   ? dr_json_whole(value, &whole)
                 : setting->type == DR_SETTING_REAL    ? json_is_number(value)
                 : setting->type == DR_SETTING_BOOLEAN ? json_is_boolean(value)
                                                       : json_is_string(value) || (is_held_out && json_is_number(value));
@@ -182,8 +184,8 @@ static dr_status text_of(const dr_setting *setting, const json_t *value, char bu
         *text = json_string_value(value);
     else if (json_is_boolean(value))
         *text = json_is_true(value) ? "true" : "false";
-    else if (json_is_integer(value))
-        snprintf(buffer, DR_NUMBER_SIZE, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (dr_json_whole(value, &whole))
+        snprintf(buffer, DR_NUMBER_SIZE, "%" PRId64, whole);
     else
         dr_number_write(json_real_value(value), buffer);
     return DR_OK;
