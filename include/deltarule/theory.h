@@ -6,7 +6,7 @@
  * that could not fail shows. docs/papers.md gives the equations.
  *
  * Threads. All functions of this header may be called at once from any number of threads: each check opens backends and draws
- * data of its own. */
+ * data of its own. It computes on a thread that it makes and ends, whatever stack the caller has. */
 #ifndef DELTARULE_THEORY_H
 #define DELTARULE_THEORY_H
 

@@ -23,3 +23,15 @@ for rule in gdn kda retnet mamba2 mesanet; do
     done
     rm -r large
 done
+
+# The other commands.
+# shellcheck disable=SC2086
+expect 0 'model: small' "$deltarule" train $small --out small
+for command in 'theory linear qdelta.eq-26-decay' 'score --model small --corpus corpus' 'generate --model small --tokens 5' \
+    "verify $root/tests/vectors/act_squash__T9.safetensors" 'info' 'rules' 'rules mesanet' \
+    'bench op --tokens 64 --heads 1 --head-size 16 --repeats 1' 'bench decode --sequences 4 --repeats 1' \
+    'bench train --hidden 32 --layers 1 --batch 1 --seq-len 32 --repeats 1' "train $small --dry-run" \
+    'tokenizer train --corpus corpus --out tokens' 'tokenize --tokenizer tokens'; do
+    # shellcheck disable=SC2086
+    expect 0 '' with_stack 128 "$deltarule" $command
+done

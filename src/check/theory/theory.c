@@ -5,6 +5,10 @@
 #include "base/error.h"
 #include "check/blas.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+
 static const dr_theory_chapter *const chapters[] = {
     &dr_theory_linear,         &dr_theory_exact,  &dr_theory_gains,        &dr_theory_risk, &dr_theory_stability,
     &dr_theory_preconditioned, &dr_theory_qdelta, &dr_theory_qdelta_error, &dr_theory_eda,  &dr_theory_chunks,
@@ -64,6 +68,46 @@ done:
     return status;
 }
 
+/* ---- a stack of its own ---------------------------------------------------------------------------------------------- */
+
+/* Statements keep sequences and matrices as values, up to some 0.5 MB: more than the stack of a host's thread may have. */
+enum { STACK_BYTES = 4 << 20, MESSAGE_BYTES = 1024 };
+
+typedef struct {
+    const dr_theory_statement *statement;
+    dr_theory *theory;
+    dr_theory_figures *figures;
+    dr_status status;
+    char message[MESSAGE_BYTES]; /* of the status; the caller's thread has a last error of its own */
+} computation;
+
+static void *compute_there(void *argument) {
+    computation *self = argument;
+    self->status = compute(self->statement, self->theory, self->figures);
+    if (self->status != DR_OK) snprintf(self->message, sizeof self->message, "%s", dr_last_error());
+    return NULL;
+}
+
+/* On a thread that takes none of the host's signals. */
+static dr_status compute_apart(const dr_theory_statement *statement, dr_theory *theory, dr_theory_figures *figures) {
+    computation self = {.statement = statement, .theory = theory, .figures = figures};
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    int error = pthread_attr_init(&attributes);
+    if (error == 0) {
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_attr_setstacksize(&attributes, STACK_BYTES);
+        if (error == 0) error = pthread_create(&thread, &attributes, compute_there, &self);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        pthread_attr_destroy(&attributes);
+    }
+    if (error != 0) return dr_fail(DR_ERROR_UNSUPPORTED, "the thread of a statement cannot be made: %s", dr_system_text(error));
+    pthread_join(thread, NULL);
+    return self.status == DR_OK ? DR_OK : dr_fail(self.status, "%s", self.message);
+}
+
 dr_status dr_theory_check(int index, uint64_t seed, dr_theory_result *result) {
     DR_NEED(result);
     const dr_theory_statement *statement = find(index);
@@ -72,7 +116,7 @@ dr_status dr_theory_check(int index, uint64_t seed, dr_theory_result *result) {
                        dr_theory_count() - 1);
     dr_theory theory = {.random = dr_random_start(seed, (uint64_t)index)};
     dr_theory_figures figures = {.statement = (double)NAN, .counter = (double)NAN};
-    dr_status status = compute(statement, &theory, &figures);
+    dr_status status = compute_apart(statement, &theory, &figures);
     const dr_blas *blas;
     if (status == DR_OK && !(isfinite(figures.statement) && isfinite(figures.counter)))
         status = dr_blas_open(&blas); /* without it LAPACK's results are NaN */
