@@ -60,7 +60,7 @@ dr_status dr_cpu_upload(dr_backend *backend, void *to_, const void *from, dr_dty
     float *to = to_;
     switch (from_dtype) {
     case DR_F32:
-        memcpy(to, from, (size_t)count * sizeof *to);
+        if (count > 0) memcpy(to, from, (size_t)count * sizeof *to);
         return DR_OK;
     case DR_F64:
         for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)from)[i];
@@ -82,7 +82,7 @@ dr_status dr_cpu_download(dr_backend *backend, void *to, dr_dtype to_dtype, cons
     const float *from = from_;
     switch (to_dtype) {
     case DR_F32:
-        memcpy(to, from, (size_t)count * sizeof *from);
+        if (count > 0) memcpy(to, from, (size_t)count * sizeof *from);
         return DR_OK;
     case DR_F64:
         for (int64_t i = 0; i < count; i++) ((double *)to)[i] = (double)from[i];
