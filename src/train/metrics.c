@@ -86,12 +86,16 @@ static dr_status read_header(dr_metrics *metrics, const char *line) {
     return DR_OK;
 }
 
-/* The step of a line, or -1 if it is none. */
-static int64_t step_of(const dr_metrics *metrics, const char *line) {
-    int length, place = 0;
+static int step_place(const dr_metrics *metrics) {
+    int place = 0;
     while (metrics->column[place] != 0) place++;
-    if (cells_of(line) != metrics->columns) return -1;
-    const char *cell = cell_at(line, place, &length);
+    return place;
+}
+
+/* The step in a line that has a cell for it, or -1 if that is none. */
+static int64_t read_step(const dr_metrics *metrics, const char *line) {
+    int length;
+    const char *cell = cell_at(line, step_place(metrics), &length);
     char *end;
     errno = 0;
     long long step = strtoll(cell, &end, 10);
@@ -114,15 +118,24 @@ static dr_status refuse_line(const dr_metrics *metrics, const walk *at, int64_t 
     return refuse(metrics, why);
 }
 
+/* Whether a kill has left a part of a line. It is of a step after the checkpoint, which the run will make again: the lines
+ * before a checkpoint are synced before it. */
+static bool is_remainder(const dr_metrics *metrics, const walk *at, const char *line, bool ended) {
+    int cells = cells_of(line);
+    if (ended || cells >= metrics->columns) return false;
+    bool step_is_whole = cells > step_place(metrics) + 1;
+    return !step_is_whole || read_step(metrics, line) > at->step;
+}
+
 static dr_status visit_line(dr_metrics *metrics, walk *at, char *line) {
     bool ended = cut_line_end(line, &at->as_it_is), kept = true;
     if (at->number == 1) {
         DR_TRY(read_header(metrics, line));
     } else {
-        int64_t step = step_of(metrics, line);
-        bool cut_short = step < 0 && !ended;
-        if (!cut_short && (step < 0 || step <= at->last)) return refuse_line(metrics, at, step);
-        kept = !cut_short && step <= at->step;
+        bool remainder = is_remainder(metrics, at, line, ended);
+        int64_t step = cells_of(line) == metrics->columns ? read_step(metrics, line) : -1;
+        if (!remainder && (step < 0 || step <= at->last)) return refuse_line(metrics, at, step);
+        kept = !remainder && step <= at->step;
         at->last = step;
     }
     if (!kept) at->as_it_is = false;
@@ -142,10 +155,19 @@ static dr_status walk_lines(dr_metrics *metrics, FILE *file, walk *at) {
     return ferror(file) ? fail_io(metrics, "read") : DR_OK;
 }
 
+/* Lines are strings: a zero byte would hide what stands behind it. */
+static dr_status check_bytes(const dr_metrics *metrics, FILE *file) {
+    char block[LONGEST_LINE];
+    for (size_t got; (got = fread(block, 1, sizeof block, file)) > 0;)
+        if (memchr(block, 0, got)) return refuse(metrics, "is no text: it has bytes that are 0");
+    return ferror(file) ? fail_io(metrics, "read") : DR_OK;
+}
+
 /* Reads the columns, and replaces the file by what is kept of it, if that is not all. */
 static dr_status keep_lines(dr_metrics *metrics, FILE *file, int64_t step) {
     walk look = {.step = step, .as_it_is = true}, write = {.step = step};
     dr_file copy;
+    DR_TRY(check_bytes(metrics, file));
     DR_TRY(walk_lines(metrics, file, &look));
     if (look.as_it_is) return DR_OK;
     write.copy = &copy;
@@ -174,7 +196,9 @@ dr_status dr_metrics_begin(dr_folder *change) {
 
 static dr_status open_at(dr_metrics *metrics, int64_t step) {
     struct stat about;
-    if (stat(metrics->path, &about) != 0 || about.st_size == 0) DR_TRY(write_header(metrics->path));
+    bool there = stat(metrics->path, &about) == 0;
+    if (there && !S_ISREG(about.st_mode)) return refuse(metrics, "is not a regular file");
+    if (!there || about.st_size == 0) DR_TRY(write_header(metrics->path));
     FILE *file = fopen(metrics->path, "re");
     if (!file) return fail_io(metrics, "open");
     dr_status status = keep_lines(metrics, file, step);

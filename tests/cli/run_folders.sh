@@ -139,6 +139,19 @@ again "sed '7d;9s/.*/what a line/'" 1 'line 8'
 again "sed '5G'" 1 'line 6'
 again "awk 'NR == 2 {kept = \$0; next} {print} NR == 3 {print kept}'" 1 'out of order'
 again "tr -d '\\n'" 1 'too long'
+again "tr ',' ';'" 1 'has no column "step"'
+again "sed '4s/,/x/' | tr x '\\000'" 1 'bytes that are 0'
+again "head -c -20" 1 'line 201 that is no step' # of a step before the checkpoint, which no kill cuts
+again "(cat; printf '201,1.5,0.')" 0 'model: kept'
+again "(cat; printf '2')" 0 'model: kept'
+again "(cat; printf '200,1.5,0.')" 1 'line 202'
+for harm in 'mkdir' 'mkfifo' 'ln -s /dev/null'; do
+    rm -rf kept
+    cp -r parts kept
+    rm kept/metrics.csv
+    $harm kept/metrics.csv
+    expect 1 'is not a regular file' "$deltarule" train --resume kept --steps 203 --threads 1
+done
 rm kept/metrics.csv
 expect 0 'model: kept' "$deltarule" train --resume kept --steps 203 --threads 1
 [ "$(grep -c '^20[123],' kept/metrics.csv)" -eq 3 ] || fail 'a run without metrics does not go on'
