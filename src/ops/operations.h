@@ -12,6 +12,7 @@
 #define DR_OPS_OPERATIONS_H
 
 #include "ops/attention.h"
+#include "ops/experts.h"
 #include "ops/kind.h"
 #include "ops/plan.h"
 #include "ops/rotary.h"
@@ -166,6 +167,37 @@ typedef struct dr_operations {
     dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
                                  void *d_up);
 
+    /* logits [rows, experts], bias [experts] or NULL, weights [rows, chosen]: numbers; index [rows, chosen]. The bias has no
+     * gradient. balance: loss [1], a number, is added to: factor experts sum_e f_e P_e with f_e the share of slots of expert e,
+     * times chosen, and P_e the mean over rows of softmax(logits)_e, or of sigmoid(logits)_e divided by their sum; d_logits is
+     * added to, NULL: not. f has no gradient; without rows nothing happens. */
+    dr_status (*route_forward)(dr_backend *, const dr_router *, const void *logits, const void *bias, int32_t *index,
+                               void *weights);
+    dr_status (*route_backward)(dr_backend *, const dr_router *, const void *logits, const int32_t *index,
+                                const void *d_weights, void *d_logits);
+    dr_status (*balance)(dr_backend *, const dr_router *, const void *logits, const int32_t *index, double factor, void *loss,
+                         void *d_logits);
+
+    /* order, place [rows chosen], begins [experts + 1]: sort gives order, the slots as they lie by expert, place, where each
+     * slot lies, and begins, where each expert's lie. gather: x [rows, dim], y [rows chosen, dim]. linear: x [rows chosen, in],
+     * weight [experts, out, in], y [rows chosen, out]. combine: weights [rows, chosen], numbers, x [rows chosen, dim],
+     * y [rows, dim]; accumulate: y (forward) is added to. In backwards d_x is added to if accumulate; d_weight is added to. */
+    dr_status (*experts_sort)(dr_backend *, const dr_experts *, const int32_t *index, int32_t *order, int32_t *place,
+                              int32_t *begins);
+    dr_status (*experts_gather_forward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *order, const void *x,
+                                        void *y);
+    dr_status (*experts_gather_backward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place, const void *d_y,
+                                         void *d_x, bool accumulate);
+    dr_status (*experts_linear_forward)(dr_backend *, const dr_experts *, int64_t in, int64_t out, const int32_t *begins,
+                                        const void *x, const void *weight, void *y);
+    dr_status (*experts_linear_backward)(dr_backend *, const dr_experts *, int64_t in, int64_t out, const int32_t *begins,
+                                         const void *x, const void *weight, const void *d_y, void *d_x, bool accumulate,
+                                         void *d_weight);
+    dr_status (*experts_combine_forward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
+                                         const void *weights, const void *x, void *y, bool accumulate);
+    dr_status (*experts_combine_backward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
+                                          const void *weights, const void *x, const void *d_y, void *d_weights, void *d_x);
+
     /* y += factor * x, count elements, of one kind */
     dr_status (*add)(dr_backend *, int64_t count, double factor, const void *x, void *y);
 
@@ -219,6 +251,8 @@ typedef enum {
     DR_OPERATION_GATE,
     DR_OPERATION_ROTARY,
     DR_OPERATION_ATTENTION, /* and attention_append */
+    DR_OPERATION_ROUTE,     /* and balance */
+    DR_OPERATION_EXPERTS,   /* what goes by experts: sort, gather, linear, combine */
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,

@@ -12,6 +12,8 @@ const char *dr_operation_name(dr_operation operation) {
         [DR_OPERATION_GATE] = "gate",
         [DR_OPERATION_ROTARY] = "rotary",
         [DR_OPERATION_ATTENTION] = "attention",
+        [DR_OPERATION_ROUTE] = "route",
+        [DR_OPERATION_EXPERTS] = "experts",
         [DR_OPERATION_SWIGLU] = "swiglu",
         [DR_OPERATION_ADD] = "add",
         [DR_OPERATION_SCALE_HEADS] = "scale_heads",
@@ -47,6 +49,12 @@ bool dr_supports(const dr_backend *backend, dr_operation operation) {
         return ops->rotary;
     case DR_OPERATION_ATTENTION:
         return ops->attention_forward && ops->attention_backward && ops->attention_append;
+    case DR_OPERATION_ROUTE:
+        return ops->route_forward && ops->route_backward && ops->balance;
+    case DR_OPERATION_EXPERTS:
+        return ops->experts_sort && ops->experts_gather_forward && ops->experts_gather_backward &&
+               ops->experts_linear_forward && ops->experts_linear_backward && ops->experts_combine_forward &&
+               ops->experts_combine_backward;
     case DR_OPERATION_SWIGLU:
         return ops->swiglu_forward && ops->swiglu_backward;
     case DR_OPERATION_ADD:

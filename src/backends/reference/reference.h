@@ -73,6 +73,30 @@ dr_status dr_reference_swiglu_forward(dr_backend *, int64_t count, const void *g
 dr_status dr_reference_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y,
                                        void *d_gate, void *d_up);
 
+/* experts.c */
+dr_status dr_reference_route_forward(dr_backend *, const dr_router *, const void *logits, const void *bias, int32_t *index,
+                                     void *weights);
+dr_status dr_reference_route_backward(dr_backend *, const dr_router *, const void *logits, const int32_t *index,
+                                      const void *d_weights, void *d_logits);
+dr_status dr_reference_balance(dr_backend *, const dr_router *, const void *logits, const int32_t *index, double factor,
+                               void *loss, void *d_logits);
+dr_status dr_reference_experts_sort(dr_backend *, const dr_experts *, const int32_t *index, int32_t *order, int32_t *place,
+                                    int32_t *begins);
+dr_status dr_reference_experts_gather_forward(dr_backend *, const dr_experts *, int64_t dim, const int32_t *order,
+                                              const void *x, void *y);
+dr_status dr_reference_experts_gather_backward(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
+                                               const void *d_y, void *d_x, bool accumulate);
+dr_status dr_reference_experts_linear_forward(dr_backend *, const dr_experts *, int64_t in, int64_t out, const int32_t *begins,
+                                              const void *x, const void *weight, void *y);
+dr_status dr_reference_experts_linear_backward(dr_backend *, const dr_experts *, int64_t in, int64_t out, const int32_t *begins,
+                                               const void *x, const void *weight, const void *d_y, void *d_x, bool accumulate,
+                                               void *d_weight);
+dr_status dr_reference_experts_combine_forward(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
+                                               const void *weights, const void *x, void *y, bool accumulate);
+dr_status dr_reference_experts_combine_backward(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
+                                                const void *weights, const void *x, const void *d_y, void *d_weights,
+                                                void *d_x);
+
 /* heads.c */
 dr_status dr_reference_scale_heads_forward(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared,
                                            const void *factor, const void *x, void *y, bool accumulate);
