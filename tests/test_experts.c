@@ -383,18 +383,17 @@ static void test_allocations(void **state) {
     int32_t index[1] = {0}, begins[3] = {0, 1, 1};
     double out[4] = {0};
     for (int on_cpu = 0; on_cpu < 2; on_cpu++)
-        for (int operation = 0; operation < 4; operation++) {
+        for (int which = 0; which < 4; which++) {
             dr_backend *b;
             assert_int_equal(on_cpu ? dr_cpu_open(NULL, &b) : dr_reference_open(NULL, &b), DR_OK);
             const long alive = allocation_alive;
             allocation_fail_at(1);
-            const dr_status status = operation == 0   ? b->ops->route_forward(b, &r, logits, NULL, index, out)
-                                     : operation == 1 ? b->ops->route_backward(b, &r, logits, index, logits, out)
-                                     : operation == 2
-                                         ? b->ops->balance(b, &r, logits, index, 1, out, out + 1)
-                                         : b->ops->experts_linear_forward(b, &r.of, 1, 1, begins, logits, logits, out);
+            const dr_status status = which == 0   ? b->ops->route_forward(b, &r, logits, NULL, index, out)
+                                     : which == 1 ? b->ops->route_backward(b, &r, logits, index, logits, out)
+                                     : which == 2 ? b->ops->balance(b, &r, logits, index, 1, out, out + 1)
+                                                  : b->ops->experts_linear_forward(b, &r.of, 1, 1, begins, logits, logits, out);
             allocation_fail_at(0);
-            assert_int_equal(status, operation == 3 && !on_cpu ? DR_OK : DR_ERROR_MEMORY);
+            assert_int_equal(status, which == 3 && !on_cpu ? DR_OK : DR_ERROR_MEMORY);
             assert_int_equal(allocation_alive, alive);
             b->ops->close(b);
         }
