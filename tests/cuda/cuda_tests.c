@@ -1,13 +1,15 @@
 /* cuda_tests: what must hold of backend cuda, on the GPU of this machine; tools/test-cuda runs it.
  *
- *     cuda_tests                       every suite, 240 random compositions
+ *     cuda_tests                       every suite, 240 random compositions; some ten minutes
+ *     cuda_tests --short               every suite but the large ones, fewer compositions; some four
  *     cuda_tests --suite NAME          one of them
  *     cuda_tests --seeds A..B          random compositions only, these
  *     cuda_tests --device N            another GPU
  *     cuda_tests --threads N           so many random compositions at once (one a processor, up to 16)
  *
- * Exit status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
-#include "suites.h"
+ * Prints which instances of the kernels ran; where every suite ran, one that was compiled and never launched is a failure. Exit
+ * status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
+#include "instances.h"
 
 #include "base/clock.h"
 
@@ -17,7 +19,8 @@
 #include <unistd.h>
 
 static int usage(const char *wrong) {
-    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--suite NAME | --seeds A..B] [--device N] [--threads N]\n", wrong);
+    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--short | --suite NAME | --seeds A..B] [--device N] [--threads N]\n",
+            wrong);
     return 2;
 }
 
@@ -34,19 +37,27 @@ static dr_backend *opened(const char *name, const dr_backend_options *options) {
     exit(77);
 }
 
-int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        bool (*run)(gpu *g, fault *what);
-    } suites[] = {{"refusals", suite_refusals}, {"graphs", suite_graphs}, {"busy", suite_busy},     {"chains", suite_chains},
-                  {"slots", suite_slots},       {"many", suite_many},     {"shapes", suite_shapes}, {"layers", suite_layers},
-                  {"early", suite_early},       {"decays", suite_decays}, {"plans", suite_plans},   {"large", suite_large},
-                  {"trials", suite_trials}};
+static const struct {
+    const char *name;
+    bool (*run)(gpu *g, fault *what);
+} suites[] = {{"refusals", suite_refusals}, {"graphs", suite_graphs}, {"busy", suite_busy},     {"chains", suite_chains},
+              {"slots", suite_slots},       {"many", suite_many},     {"shapes", suite_shapes}, {"layers", suite_layers},
+              {"early", suite_early},       {"decays", suite_decays}, {"plans", suite_plans},   {"large", suite_large},
+              {"trials", suite_trials}};
+enum { SUITES = sizeof suites / sizeof *suites };
+
+/* Fills g and what is run: a suite's name, or NULL for all. 0, or the exit status. */
+static int read_arguments(int argc, char **argv, gpu *g, const char **only) {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    gpu g = {.first = 1, .last = 240};
     uint64_t device = 0, threads = processors < 1 ? 1 : processors < 16 ? (uint64_t)processors : 16;
-    const char *only = NULL;
+    *g = (gpu){.first = 1, .last = 240};
     for (int i = 1; i < argc; i += 2) {
+        if (strcmp(argv[i], "--short") == 0) {
+            g->brief = true;
+            g->last = 96;
+            i--;
+            continue;
+        }
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         char *end;
         if (strcmp(argv[i], "--device") == 0) {
@@ -55,40 +66,59 @@ int main(int argc, char **argv) {
             if (!read_number(value, &end, &threads) || *end || threads < 1 || threads > MOST_WORKERS)
                 return usage("--threads takes a number from 1 to 64");
         } else if (strcmp(argv[i], "--seeds") == 0) {
-            if (!read_number(value, &end, &g.first) || strncmp(end, "..", 2) != 0 || !read_number(end + 2, &end, &g.last) ||
-                *end || g.last < g.first)
+            if (!read_number(value, &end, &g->first) || strncmp(end, "..", 2) != 0 || !read_number(end + 2, &end, &g->last) ||
+                *end || g->last < g->first)
                 return usage("--seeds takes two numbers A..B, A not above B");
-            only = "trials";
+            *only = "trials";
         } else if (strcmp(argv[i], "--suite") == 0) {
-            only = value;
+            *only = value;
         } else {
             return usage("unknown argument");
         }
     }
+    g->device = (int)device;
+    g->threads = (int)threads;
+    return 0;
+}
+
+/* Whether it holds; a line says so. */
+static bool run_suite(gpu *g, int i) {
+    fault what = {""};
+    const double start = dr_clock_now();
+    const long before = g->checks;
+    const bool holds = suites[i].run(g, &what) && dr_backend_wait(g->cuda[0]) == DR_OK;
+    printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g->checks - before, dr_clock_now() - start,
+           holds ? "all right" : "FAIL: ", holds ? "" : (what.text[0] ? what.text : dr_last_error()));
+    fflush(stdout);
+    return holds;
+}
+
+int main(int argc, char **argv) {
     static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
-    g.device = (int)device;
-    g.threads = (int)threads;
-    for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = (int)device});
+    const char *only = NULL;
+    fault what = {""};
+    bool ran = false, holds = true;
+    gpu g;
+    const int wrong = read_arguments(argc, argv, &g, &only);
+    if (wrong) return wrong;
+    for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = g.device});
     g.reference = opened("reference", NULL);
     g.cpu = opened("cpu", NULL);
-    int status = 0;
-    bool ran = false;
-    for (size_t i = 0; i < sizeof suites / sizeof *suites && !status; i++) {
-        if (only && strcmp(only, suites[i].name) != 0) continue;
+    for (int i = 0; i < SUITES && holds; i++) {
+        if (only ? strcmp(only, suites[i].name) != 0 : g.brief && suites[i].run == suite_large) continue;
         ran = true;
-        fault what = {""};
-        const double start = dr_clock_now();
-        const long before = g.checks;
-        status = !suites[i].run(&g, &what) || dr_backend_wait(g.cuda[0]) != DR_OK;
-        printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g.checks - before, dr_clock_now() - start,
-               status ? "FAIL: " : "all right", status ? (what.text[0] ? what.text : dr_last_error()) : "");
-        fflush(stdout);
+        holds = run_suite(&g, i);
     }
     if (!ran) return usage("there is no such suite");
     printf("largest error over what is allowed: float32 %.2f, bf16 %.2f, fp16 %.2f; %ld compositions refused\n", g.worst[0],
            g.worst[1], g.worst[2], g.refused);
+    for (int i = 0; i < 3; i++) instances_note(g.cuda[i]);
+    if (!instances_report(!only && !g.brief && holds, &what)) {
+        printf("FAIL: %s\n", what.text);
+        holds = false;
+    }
     for (int i = 0; i < 3; i++) dr_backend_close(g.cuda[i]);
     dr_backend_close(g.reference);
     dr_backend_close(g.cpu);
-    return status;
+    return !holds;
 }

@@ -3,7 +3,7 @@
  * Their memory is kept when it is freed, for the next tensor of the same size: a composition has hundreds of tensors of few
  * sizes, and allocating and freeing them, for which the driver lets one thread at a time pass and waits for all streams, takes
  * longer than everything else. A block has the size that was asked for, so that accesses beyond it are still found. */
-#include "suites.h"
+#include "instances.h"
 
 #include "ops/operations.h"
 
@@ -101,6 +101,10 @@ bool gpu_open(gpu *g, fault *what) {
 
 void gpu_close(gpu *g) {
     for (int i = 0; i < 3; i++)
-        if (g->cuda[i]) close_kept(g->cuda[i]);
+        if (g->cuda[i]) instances_note(g->cuda[i]), close_kept(g->cuda[i]);
     if (g->stream) cudaStreamDestroy(g->stream);
+}
+
+bool gpu_takes(const dr_rule *rule) {
+    return rule->scan == DR_SCAN_NONE || rule->scan == DR_SCAN_DIAGONAL;
 }

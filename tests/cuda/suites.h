@@ -14,6 +14,7 @@ typedef struct {
     int device;
     int threads;          /* that take random compositions, each one at a time */
     uint64_t first, last; /* seeds of random compositions */
+    bool brief;           /* the short form */
     long checks, refused; /* refused: compositions that no engine of the GPU takes */
     double worst[3];      /* error over what is allowed, by type */
 } gpu;
@@ -21,10 +22,12 @@ typedef struct {
 /* The backends of g->device, on a stream of their own. Closing takes what was opened, also where opening failed. */
 bool gpu_open(gpu *g, fault *what);
 void gpu_close(gpu *g);
+/* Whether an engine of the GPU takes the rule. */
+bool gpu_takes(const dr_rule *rule);
 
 /* Random compositions and shapes. float32, against the reference: token by token, chunkwise with its own chunk and another,
  * decoding; a second run gives the same bits, as does each sequence alone, and resuming from a state between chunks. 16 bits:
- * no gross error against the plain loop that rounds as much. */
+ * twice the error of the plain loop that rounds as much (rounding.h). */
 bool suite_trials(gpu *g, fault *what);
 /* Lengths around a chunk's and head sizes around the kernels', for rules of every kind. */
 bool suite_shapes(gpu *g, fault *what);

@@ -1,6 +1,5 @@
-#include "suites.h"
+#include "rounding.h"
 
-#include "base/half.h"
 #include "ops/operations.h"
 
 #include <math.h>
@@ -8,10 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool is_taken(const dr_rule *rule) {
-    return rule->scan == DR_SCAN_NONE || rule->scan == DR_SCAN_DIAGONAL;
-}
 
 static int64_t chunk_of(const trial *t) {
     const int64_t most = 64 / dr_rule_steps(&t->rule);
@@ -84,117 +79,6 @@ static bool resumed_is_whole(gpu *g, const trial *t, const problem *p, dr_path p
     return holds;
 }
 
-/* ---- 16 bits ---------------------------------------------------------------------------------------------------------- */
-
-static double rounded(double x, dr_dtype dtype) {
-    return dtype == DR_BF16 ? (double)dr_bf16_to_float(dr_bf16_from_float((float)x))
-                            : (double)dr_f16_to_float(dr_f16_from_float((float)x));
-}
-
-static void round_numbers(double *x, int64_t count, dr_dtype dtype) {
-    for (int64_t i = 0; x && i < count; i++) x[i] = rounded(x[i], dtype);
-}
-
-static bool is_rounded(const dr_backend *cuda, int input) {
-    return dr_recurrence_input_dtype(cuda, (dr_input)input) != DR_F32;
-}
-
-/* Vectors by up to a unit in the last place of the type. */
-static void move_vectors(const dr_backend *cuda, problem *p, double unit, dr_random *random) {
-    for (int i = 0; i < DR_INPUTS; i++)
-        for (int64_t j = 0; j < p->input_count[i] && is_rounded(cuda, i); j++)
-            p->input[i][j] = (float)(p->input[i][j] * (1 + uniform(random, -unit, unit)));
-}
-
-static void round_inputs(const dr_backend *cuda, problem *p) {
-    const dr_dtype dtype = dr_recurrence_output_dtype(cuda);
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (is_rounded(cuda, i)) round_numbers(p->input[i], p->input_count[i], dtype);
-    round_numbers(p->d_o, p->o_count, dtype);
-}
-
-static void round_results(const dr_backend *cuda, const problem *p, result *r) {
-    const dr_dtype dtype = dr_recurrence_output_dtype(cuda);
-    for (int i = 0; i < DR_INPUTS; i++)
-        if (is_rounded(cuda, i)) round_numbers(r->gradient[i], p->input_count[i], dtype);
-    round_numbers(r->o, p->o_count, dtype);
-}
-
-enum { TENSORS = 1 + 2 * DR_STATES + DR_INPUTS };
-
-/* Tensor n of a result: o, final and initial states, inputs. */
-static const double *tensor_of(const problem *p, const result *r, int n, int64_t *count, char name[64]) {
-    if (n == 0) {
-        *count = p->o_count;
-        snprintf(name, 64, "o");
-        return r->o;
-    }
-    if (n <= 2 * DR_STATES) {
-        const int i = (n - 1) / 2;
-        *count = p->state_count[i];
-        snprintf(name, 64, "%s %s", n % 2 ? "final" : "gradient of initial", dr_state_name((dr_state_kind)i));
-        return n % 2 ? r->final[i] : r->d_initial[i];
-    }
-    const int i = n - 1 - 2 * DR_STATES;
-    *count = p->input_count[i];
-    snprintf(name, 64, "gradient of %s", dr_input_name((dr_input)i));
-    return r->gradient[i];
-}
-
-/* The errors of the plain loop with rounded inputs and results, the worst of some neighbours of the problem. */
-static bool plain_errors(gpu *g, const dr_backend *cuda, const problem *p, dr_random *random, double errors[TENSORS],
-                         fault *what) {
-    const double unit = dr_recurrence_output_dtype(cuda) == DR_BF16 ? 0x1p-8 : 0x1p-11;
-    for (int n = 0; n < TENSORS; n++) errors[n] = unit / 2;
-    bool holds = true;
-    for (int i = 0; i < MOVES && holds; i++) {
-        problem *exact = problem_copy(p);
-        if (i > 0) move_vectors(cuda, exact, unit, random);
-        problem *coarse = problem_copy(exact);
-        round_inputs(cuda, coarse);
-        result want = {0}, got = {0};
-        holds = problem_run(g->reference, exact, DR_PATH_BEST, 0, true, &want, what) &&
-                problem_run(g->reference, coarse, DR_PATH_BEST, 0, true, &got, what);
-        if (holds) round_results(cuda, p, &got);
-        for (int n = 0; n < TENSORS && holds; n++) {
-            int64_t count;
-            char name[64];
-            const double *of_want = tensor_of(p, &want, n, &count, name), *of_got = tensor_of(p, &got, n, &count, name);
-            if (of_want && count > 0) errors[n] = fmax(errors[n], error_of(of_got, of_want, count, least_size_chunkwise));
-        }
-        result_free(&want), result_free(&got);
-        problem_free(exact), problem_free(coarse);
-    }
-    return holds;
-}
-
-/* Chunkwise sums round more often than the plain loop; these compositions are of every kind, not the rules that are held to
- * twice its error by verify. */
-static const double GROSS = 10;
-
-static bool short_type_is_near(gpu *g, int type, const problem *p, dr_path path, dr_random *random, fault *what) {
-    const char *names[3] = {"float32", "bf16", "fp16"};
-    double errors[TENSORS];
-    result want = {0}, got = {0};
-    bool holds = plain_errors(g, g->cuda[type], p, random, errors, what) &&
-                 problem_run(g->reference, p, DR_PATH_BEST, 0, true, &want, what) &&
-                 problem_run(g->cuda[type], p, path, 0, true, &got, what) && dead_decays(names[type], p, &got, what);
-    for (int n = 0; n < TENSORS && holds; n++) {
-        int64_t count;
-        char name[64];
-        const double *of_want = tensor_of(p, &want, n, &count, name), *of_got = tensor_of(p, &got, n, &count, name);
-        if (!of_want || count == 0) continue;
-        const double error = error_of(of_got, of_want, count, least_size_chunkwise), ratio = error / (GROSS * errors[n]);
-        g->worst[type] = fmax(g->worst[type], ratio);
-        if (!(ratio <= 1))
-            holds = fault_is(what, "%s %s: %s has error %.3g, the plain loop %.2g", names[type],
-                             path == DR_PATH_CHUNKWISE ? "chunkwise" : "recurrent", name, error, errors[n]);
-    }
-    result_free(&want), result_free(&got);
-    g->checks++;
-    return holds;
-}
-
 /* ---- all of it -------------------------------------------------------------------------------------------------------- */
 
 static bool trial_is_right(gpu *g, const trial *t, fault *what) {
@@ -207,7 +91,7 @@ static bool trial_is_right(gpu *g, const trial *t, fault *what) {
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, 0, what) &&
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, chunk_of(t), what) && decode_is_near(g, p, &s, what) &&
                  packed_is_separate(g, t, p, g->cuda[t->seed % 3], path, what) && resumed_is_whole(g, t, p, path, what);
-    if (holds && t->values == VALUES_MILD) holds = short_type_is_near(g, type, p, path, &random, what);
+    if (holds && t->values == VALUES_MILD) holds = rounds_as_plain(g, type, p, path, MOVES, &random, what);
     standard_free(&s);
     problem_free(p);
     return holds;
@@ -252,7 +136,7 @@ static void *take_seeds(void *context) {
         if (!is_wanted(w->queue, seed)) return NULL;
         const trial t = trial_draw(seed);
         fault what = {""};
-        if (!is_taken(&t.rule))
+        if (!gpu_takes(&t.rule))
             w->g.refused++;
         else if (!trial_is_right(&w->g, &t, &what))
             note_failure(w->queue, seed, &what);

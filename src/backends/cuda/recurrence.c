@@ -38,7 +38,7 @@ static dr_status choose(const dr_plan *plan, dr_cuda_engine *engine) {
     dr_cuda_rows_plan(recurrence, storage, &engine->rows);
     engine->kind = DR_CUDA_RECURRENT;
     if (recurrence->path == DR_PATH_RECURRENT) return DR_OK;
-    const bool widens = dr_cuda_widens(storage, recurrence->rule);
+    const bool widens = dr_cuda_widens(storage, recurrence);
     dr_status status = DR_OK;
     if (plan->calls & DR_CALLS_EVEN)
         status = dr_cuda_chunkwise_make(gpu, widens ? DR_F32 : storage, recurrence, false, &engine->even);

@@ -180,29 +180,31 @@ static __device__ inline void take_rest(const worker &w, float (&u)[8][4], const
     }
 }
 
-/* U = A Y to the place of the values; u: Y, and then U. */
+/* U = A Y to the place of the values; u: Y, and then U; rest: what rounding takes from U. */
 template <typename T, int key_boxes, int value_boxes, int reading>
-static __device__ inline void make_updates(const worker &w, float (&u)[8][4]) {
+static __device__ inline void make_updates(const worker &w, float (&u)[8][4], unsigned (&rest)[4][4]) {
     typedef chunk_shape<key_boxes, value_boxes, reading> shape;
     const unsigned columns = (unsigned)w.group * BOX, values = w.base + tile_of(w, shape::value) + columns;
     unsigned y[4][4];
     if (shape::reads) {
-        const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, rest = w.base + WORK + columns;
-        unsigned left[4][4];
-        halves_of<T>(y, left, u);
+        const unsigned high = w.base + await_tile(w, shape::inverse), low = high + BOX, left = w.base + WORK + columns;
+        halves_of<T>(y, rest, u);
         put_box<T>(values, y);
-        put_box<T>(rest, left);
+        put_box<T>(left, rest);
         dr_shared_fence();
         meet_group(w);
         dr_group_begin();
         chain<T, false, false>(u, high, values, false);
         chain<T, false, false>(u, low, values, true);
-        chain<T, false, false>(u, high, rest, true);
+        chain<T, false, false>(u, high, left, true);
         dr_group_commit();
         dr_group_wait<0>();
         meet_group(w); /* Y is read */
     }
-    operands_of<T>(y, u);
+    if (shape::reads)
+        halves_of<T>(y, rest, u);
+    else
+        operands_of<T>(y, u);
     put_box<T>(values, y);
     dr_shared_fence();
     if (!leads_direct(w.call, reading, w.plain))
@@ -264,6 +266,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         chunk_sums &sums = ((chunk_sums *)(shared + SUMS))[side];
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, plain};
         float u[8][4], asked[8][4], q[8][4], r[8][4];
+        unsigned rest[4][4];
 #pragma unroll
         for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
         await_tile(w, shape::key);
@@ -277,9 +280,12 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
             take_rest<T, key_boxes, value_boxes, reading>(w, u, asked);
         }
         meet_all<shape::groups>(); /* the values are read, and G and M of the chunk before */
-        if (has_values) make_updates<T, key_boxes, value_boxes, reading>(w, u);
+        if (has_values) make_updates<T, key_boxes, value_boxes, reading>(w, u, rest);
         meet_all<shape::groups>();
-        if (shape::reads && has_keys) leave_tile(w, shape::inverse);
+        if (shape::reads && has_values) { /* in the place of A, which both groups have read */
+            put_box<T>(w.base + tile_of(w, shape::inverse) + (unsigned)w.group * BOX, rest);
+            dr_shared_fence();
+        }
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);

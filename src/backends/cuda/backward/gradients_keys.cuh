@@ -280,14 +280,17 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
                    key = tile_of(w, shape::key) + own, query = await_tile(w, shape::query) + own,
                    write_key = (shape::apart ? await_tile(w, shape::write) : tile_of(w, shape::key)) + own,
                    d_state = await_tile(w, shape::exit + w.group);
+    const unsigned rest = shape::reads ? w.base + tile_of(w, shape::inverse) : 0; /* of U */
     const chunk_decays &decay = w.rows.decay;
     const bool made = leads_made(w.call, reading, w.plain);
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
 #pragma unroll
-        for (int b = 0; b < value_boxes; b++)
+        for (int b = 0; b < value_boxes; b++) {
             chain<T, false, false>(k, update + b * BOX, w.base + d_state + b * BOX, add || b > 0);
+            if (shape::reads) chain<T, false, false>(k, rest + b * BOX, w.base + d_state + b * BOX, true);
+        }
         dr_group_commit();
     };
     dr_shared_fence();
@@ -327,6 +330,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
     leave_tile(w, shape::d_update);
     leave_tile(w, shape::value);
+    if (shape::reads) leave_tile(w, shape::inverse);
     {
         const float before = decay_between(decay, w.row, false), behind = decay_between(decay, w.row, true);
         scale_rows(q, rows.scale * before * decay.head[w.row], rows.scale * before * decay.head[w.row + 8]);

@@ -21,8 +21,13 @@ static bool steps_fully(const dr_row *row) {
     return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && same);
 }
 
-bool dr_cuda_widens(dr_dtype storage, const dr_rule *rule) {
+/* Channels of keys and values from which on rounding averages out over a head. */
+enum { LEAST_CHANNELS = 64 };
+
+bool dr_cuda_widens(dr_dtype storage, const dr_recurrence *recurrence) {
+    const dr_rule *rule = recurrence->rule;
     if (storage != DR_BF16) return storage == DR_F16;
+    if (recurrence->key_size < LEAST_CHANNELS || recurrence->value_size < LEAST_CHANNELS) return true;
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
     for (int i = 0; i < rule->rows; i++)
         if (steps_fully(&rule->row[i]) || depends_on_squash(rule, &rule->row[i])) return true;

@@ -5,6 +5,8 @@
  * - fp16, whose bits are worth something: it is taken for its precision;
  * - rows that take full steps, a gain 1 / r . w, or one where a key is read and written: what they leave of a state is a small
  *   difference;
+ * - heads of fewer than 64 key or value channels: a gain, a decay and the scan's centre get sums over a head's channels, and
+ *   over few of them rounding does not average out;
  * - squashed keys without decay or in gains made of them, and normalizers: the gradient of the scan is a sum over all tokens
  *   and channels whose parts cancel. */
 #ifndef DR_CUDA_WIDENED_H
@@ -16,8 +18,8 @@
 extern "C" {
 #endif
 
-/* Whether calls go this way. */
-bool dr_cuda_widens(dr_dtype storage, const dr_rule *rule);
+/* Whether calls go this way; the plan's paths then say F32 (dr_plan_path). */
+bool dr_cuda_widens(dr_dtype storage, const dr_recurrence *recurrence);
 
 /* Adds what lies before the engine's workspaces to their bytes. */
 void dr_cuda_widened_plan(const dr_recurrence *recurrence, dr_recurrence_memory *memory);
