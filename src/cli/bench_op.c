@@ -111,11 +111,16 @@ static void print_op(const dr_recurrence *recurrence, const dr_bench_op_result *
     putchar('\n');
 }
 
+/* Of each sequence: all have as many. */
+static int64_t tokens_of(const dr_layout *layout) {
+    return layout->sequences > 0 ? layout->rows / layout->sequences : 0;
+}
+
 static void print_json_op(const dr_recurrence *recurrence, const cli_bench_unit *unit, const dr_bench_op_result *result,
                           bool forward_only) {
     print_json_shape(recurrence, result->kernel, result->threads);
     dr_print(stdout, ", \"tokens\": %" PRId64 ", \"chunk\": %" PRId64 ", \"first_seconds\": %.6g, \"workspace_forward\": %.0f",
-             recurrence->layout.rows / recurrence->layout.sequences, result->chunk, result->first, result->workspace_forward);
+             tokens_of(&recurrence->layout), result->chunk, result->first, result->workspace_forward);
     if (!forward_only)
         dr_print(stdout, ", \"workspace_forward_backward\": %.0f, \"saved\": %.0f", result->workspace_forward_backward,
                  result->saved);

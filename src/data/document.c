@@ -200,6 +200,7 @@ dr_status dr_document_check(const dr_document *document) {
 void dr_document_forget(const dr_document *document, int64_t from, int64_t count) {
     if (!document->mapping || count < 1) return;
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE); /* the mapping begins at one and ends with one */
-    uintptr_t begin = (uintptr_t)(document->text + from) / page * page, end = (uintptr_t)(document->text + from + count);
-    madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: it is no harm if it is not taken */
+    const uint8_t *begin = document->text + from, *end = begin + count;
+    begin -= (uintptr_t)begin % page;
+    madvise((void *)begin, (size_t)(end - begin), MADV_DONTNEED); /* advice: it is no harm if it is not taken */
 }

@@ -60,11 +60,12 @@ static int take_fresh(dr_file *file) {
 
 /* The name without links, if there is something behind it. */
 static dr_status find_target(dr_file *file, bool exists) {
-    if (strlen(file->name) >= sizeof file->target) {
+    const size_t length = strlen(file->name);
+    if (length >= sizeof file->target) {
         file->status = dr_fail(DR_ERROR_ARGUMENT, "the name of the file is longer than %zu bytes", sizeof file->target - 1);
         return file->status;
     }
-    strcpy(file->target, file->name);
+    memcpy(file->target, file->name, length + 1);
     return exists && !realpath(file->name, file->target) ? fail_writing(file, "create the file") : DR_OK;
 }
 

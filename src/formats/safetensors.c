@@ -261,10 +261,11 @@ const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *k
 }
 
 void dr_safetensors_forget(const dr_tensor *tensor) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)tensor->data;
-    const uintptr_t end = begin + (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
-    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-    if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const size_t bytes = (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
+    const uintptr_t before = (page - (uintptr_t)tensor->data % page) % page; /* bytes before the first whole page */
+    if (bytes < before + page) return;
+    madvise((char *)tensor->data + before, (bytes - before) / page * page, MADV_DONTNEED);
 }
 
 double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
