@@ -91,7 +91,7 @@ static dr_state_kind matrix_state(const dr_recurrence *recurrence) {
 
 /* The matrix scan of a value head, if the rule has one: at is the number of the state. */
 static void matrix_forward(const dr_reference_head *head, const dr_states *initial, int64_t at) {
-    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    if (!head->matrix) return;
     int64_t K = head->recurrence->key_size;
     load_state(initial->at[matrix_state(head->recurrence)], at, K * K, head->matrix);
     dr_reference_matrix_start(head);
@@ -99,14 +99,14 @@ static void matrix_forward(const dr_reference_head *head, const dr_states *initi
 }
 
 static void store_matrix(const dr_reference_head *head, int64_t at, const dr_mutable_states *final) {
-    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    if (!head->matrix) return;
     int64_t K = head->recurrence->key_size;
     store_state(head->matrix + head->tokens * head->matrix_stride, at, K * K, final->at[matrix_state(head->recurrence)]);
 }
 
 /* Before the rows run back: nothing has come from them yet. */
 static void start_matrix_gradient(const dr_reference_head *head, const dr_states *d_final, int64_t at) {
-    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    if (!head->matrix) return;
     int64_t K = head->recurrence->key_size;
     load_state(NULL, 0, head->tokens * K, head->d_solved);
     load_state(d_final->at[matrix_state(head->recurrence)], at, K * K, head->d_matrix);
@@ -114,7 +114,7 @@ static void start_matrix_gradient(const dr_reference_head *head, const dr_states
 
 static void matrix_backward(const dr_reference_head *head, const dr_states *initial, int64_t at,
                             const dr_mutable_states *d_initial) {
-    if (!dr_reference_has_matrix(head->recurrence->rule)) return;
+    if (!head->matrix) return;
     dr_state_kind kind = matrix_state(head->recurrence);
     int64_t count = head->recurrence->key_size * head->recurrence->key_size;
     const double *given = initial->at[kind];
