@@ -75,6 +75,12 @@ static bool report(void *context, int64_t done, int64_t total) {
     return !cli_interrupted();
 }
 
+static bool is_same_folder(const char *one, const char *other) {
+    struct stat first, second;
+    return stat(one, &first) == 0 && stat(other, &second) == 0 && S_ISDIR(first.st_mode) && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
 static int train(training *t, const cli_flag *flags) {
     dr_tokenizer_training options = dr_tokenizer_training_defaults();
     int64_t size = 0;
@@ -83,6 +89,8 @@ static int train(training *t, const cli_flag *flags) {
     options.end_of_text = flags[END_OF_TEXT].value;
     options.progress = report;
     options.context = t;
+    if (is_same_folder(flags[CORPUS].value, flags[OUT].value))
+        return cli_usage(&cli_tokenizer, "--out is the corpus, whose text the tokenizer would become: choose another folder");
     dr_status status = dr_tokenizer_trainer_create(&t->trainer);
     if (status != DR_OK) return cli_failure(&cli_tokenizer, status);
     int exit_status = add_path(t, flags[CORPUS].value, 0);

@@ -55,6 +55,9 @@ if [ -r /proc/self/status ]; then
     expect 2 'has a size of 0 and yet text' "$deltarule" train --corpus /proc/self/status --out out
 fi
 expect 2 'held_out: cannot read the corpus "no-such-text"' "$deltarule" train --corpus corpus --held-out no-such-text --out out
+ln -s corpus same
+expect 2 '--out is the corpus' "$deltarule" tokenizer train --corpus corpus --out same
+[ ! -e corpus/tokenizer.json ] || fail 'a tokenizer was written into its corpus'
 expect 2 'held_out is 2: in task lm it must be a share' "$deltarule" train --corpus corpus --held-out 2 --out out
 # shellcheck disable=SC2086
 expect 0 'held out: 12492 bytes' "$deltarule" train --corpus corpus --held-out corpus/a.txt --out apart $tiny
