@@ -44,7 +44,7 @@ bool suite_refusals(gpu *g, fault *what) {
            refuses(g, "an inverse Gram scan", plan_of(g, "pdn_exact", 16, 16, DR_PATH_BEST, 0), DR_ERROR_UNSUPPORTED,
                    "inverse_gram", what) &&
            refuses(g, "many channels", plan_of(g, "gdn", 257, 16, DR_PATH_BEST, 0), DR_ERROR_UNSUPPORTED, "257", what) &&
-           refuses(g, "many columns", plan_of(g, "gdn", 16, 300, DR_PATH_RECURRENT, 0), DR_ERROR_UNSUPPORTED, "300", what) &&
+           refuses(g, "many columns", plan_of(g, "gdn", 16, 513, DR_PATH_RECURRENT, 0), DR_ERROR_UNSUPPORTED, "513", what) &&
            refuses(g, "a long chunk", plan_of(g, "gdn", 16, 16, DR_PATH_CHUNKWISE, 65), DR_ERROR_UNSUPPORTED, "65", what) &&
            refuses(g, "many gains", plan_of_tokens(g, "gdn", (int64_t)1 << 31, 16, 16, DR_PATH_CHUNKWISE, 0),
                    DR_ERROR_UNSUPPORTED, "2147483648 tokens", what) &&

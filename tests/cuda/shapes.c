@@ -9,7 +9,7 @@
 
 static const char *const rules[] = {"linear_attention", "mamba2", "gla",    "delta_net",     "gdn",  "kda",  "comba", "eda",
                                     "delta_product",    "rwkv7",  "qdelta", "pgdn_unstable", "pkda", "pgla", "gdn2",  "pgdn"};
-enum { RULES = sizeof rules / sizeof *rules, SIZES = 6 };
+enum { RULES = sizeof rules / sizeof *rules, SIZES = 8 };
 /* Of these rules' sequences the longest are cut: few heads, and three times the least part. With the decays that problems have
  * some chunks of a part do for the first passes; of a head with weak ones none do. */
 static const char *const cut_rules[] = {"linear_attention", "mamba2", "gla", "gdn", "kda", "eda", "qdelta"};
@@ -22,7 +22,7 @@ enum { HEAD_RULES = sizeof head_rules / sizeof *head_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
 static const int64_t equal_seqlens[MOST_SEQUENCES + 1] = {0, 129, 258, 387, 516}; /* given as equally long */
 static const int64_t cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
-static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}};
+static const int64_t sizes[SIZES][2] = {{64, 64}, {128, 128}, {256, 256}, {1, 1}, {100, 36}, {33, 200}, {256, 512}, {65, 300}};
 
 static bool is_near(gpu *g, int type, const char *name, const char *of, const double *got, const double *want, int64_t count,
                     double allowed, fault *what) {
@@ -76,14 +76,14 @@ static void steepen(problem *p) {
 /* What is done to the log decays that a problem has. */
 typedef enum { AS_DRAWN, WEAK, STEEP } decays;
 
-/* bare: without states, and a key head to each value head, as layers call it: kernels have instances for that. */
-static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, bool bare, decays how,
-                          uint64_t seed, fault *what) {
+/* bare: without states, as layers call it: kernels have instances for that. group: value heads of the key head. */
+static bool rule_is_right(gpu *g, const dr_rule *rule, const int64_t *cu_seqlens, int64_t K, int64_t V, bool bare,
+                          int64_t group, decays how, uint64_t seed, fault *what) {
     const dr_recurrence shape = {
         .rule = rule,
         .layout = {.sequences = MOST_SEQUENCES, .rows = cu_seqlens[MOST_SEQUENCES], .cu_seqlens = cu_seqlens},
         .key_heads = 1,
-        .value_heads = bare || rule->tied_scan ? 1 : 2,
+        .value_heads = rule->tied_scan ? 1 : group,
         .key_size = K,
         .value_size = V,
     };
@@ -112,19 +112,19 @@ bool suite_shapes(gpu *g, fault *what) {
             const bool repeats = rule.repeat > 1;
             if (repeats) rule.repeat = 3;
             const uint64_t seed = (uint64_t)(r * SIZES + s);
-            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, AS_DRAWN, seed, what)) return false;
+            if (!rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, 2, AS_DRAWN, seed, what)) return false;
             rule.row[0].undecayed = true;
-            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, AS_DRAWN, seed, what))
+            if (repeats && !rule_is_right(g, &rule, short_seqlens, sizes[s][0], sizes[s][1], false, 2, AS_DRAWN, seed, what))
                 return false;
         }
     for (int r = 0; r < CUT_RULES; r++)
         for (decays how = AS_DRAWN; how <= WEAK; how++)
-            if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, how, (uint64_t)(1000 + r), what))
+            if (!rule_is_right(g, dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, false, 2, how, (uint64_t)(1000 + r), what))
                 return false;
     for (int r = 0; r < CHANNEL_RULES; r++)
         for (int bare = 0; bare < 2; bare++)
-            if (!rule_is_right(g, dr_rule_find(channel_rules[r]), equal_seqlens, 128, 128, bare, STEEP, (uint64_t)(1100 + r),
-                               what))
+            if (!rule_is_right(g, dr_rule_find(channel_rules[r]), equal_seqlens, 128, 128, bare, bare ? 1 : 2, STEEP,
+                               (uint64_t)(1100 + r), what))
                 return false;
     return true;
 }
@@ -185,9 +185,11 @@ bool suite_layers(gpu *g, fault *what) {
     for (int r = 0; r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
         const uint64_t seed = (uint64_t)(500 + r);
-        if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, AS_DRAWN, seed, what)) return false;
+        if (!rule_is_right(g, rule, short_seqlens, 128, 128, true, 1, AS_DRAWN, seed, what)) return false;
         for (int s = 0; s < 3; s++)
-            if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, AS_DRAWN, seed, what)) return false;
+            for (int64_t group = 1; group <= 4; group *= 2)
+                if (!rule_is_right(g, rule, equal_seqlens, sizes[s][0], sizes[s][1], true, group, AS_DRAWN, seed, what))
+                    return false;
     }
     for (int r = 0; r < HEAD_RULES; r++) {
         const dr_rule *rule = dr_rule_find(head_rules[r]);

@@ -29,10 +29,12 @@ bool gpu_takes(const dr_rule *rule);
  * decoding; a second run gives the same bits, as does each sequence alone, and resuming from a state between chunks. 16 bits:
  * twice the error of the plain loop that rounds as much (rounding.h). */
 bool suite_trials(gpu *g, fault *what);
+/* The same bound for heads of 64 to 256 channels over several chunks, every rule of the table among them. */
+bool suite_rounding(gpu *g, fault *what);
 /* Lengths around a chunk's and head sizes around the kernels', for rules of every kind. */
 bool suite_shapes(gpu *g, fault *what);
-/* The same rules as layers call them: no states, a key head to each value head; and of some as many heads as multiprocessors.
- */
+/* The same rules as layers call them: no states, a key head to one, two or four value heads; and of some as many heads as
+ * multiprocessors. */
 bool suite_layers(gpu *g, fault *what);
 /* Parts of long sequences that begin early, where decays let them. */
 bool suite_early(gpu *g, fault *what);

@@ -25,7 +25,7 @@ extern "C" {
 #include "ops/shapes.h"
 
 /* Sizes that kernels take: beyond them a recurrence is refused. */
-enum { DR_CUDA_MOST_KEY = 256, DR_CUDA_MOST_VALUE = 256 };
+enum { DR_CUDA_MOST_KEY = 256, DR_CUDA_MOST_VALUE = 512 };
 
 /* Kernels that were launched, by their addresses: a table that threads share, to which entries are added only. The driver's
  * launch takes half of the host's time of the runtime's, which looks up kernel, device and context each time. */

@@ -6,6 +6,7 @@
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/engines.h"
+#include "backends/cuda/rows/leads.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
@@ -162,15 +163,6 @@ dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *given,
 
 /* ---- what runs ------------------------------------------------------------------------------------------------------- */
 
-int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
-    const char *isa = plan->backend->isa, *storage = dr_dtype_name(plan->backend->storage);
-    if (decode) return snprintf(text, size, "cuda decode %s %s", isa, storage);
-    if (engine_of(plan)->kind == DR_CUDA_RECURRENT) return snprintf(text, size, "cuda recurrent %s %s", isa, storage);
-    const dr_cuda_chunk_plan *chunks = chunk_plan_of(plan);
-    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld", isa, dr_dtype_name(chunks->storage),
-                    (long long)chunks->chunk);
-}
-
 /* Who takes the state from chunk to chunk. */
 static const char *state_pass_of(const dr_cuda_chunk_plan *plan) {
     if (plan->one_pass) return "one_pass";
@@ -183,22 +175,51 @@ static const char *prepare_of(const dr_cuda_chunk_plan *plan) {
     return plan->beside.processors ? "prepare_beside" : plan->rows.channel_decay ? "prepare_channel" : "prepare";
 }
 
-static const char *backward_of(const dr_cuda_chunk_plan *plan) {
-    if (plan->linear_back) return "gradients_linear";
-    return dr_cuda_backward_fuses(plan) ? "reverse, gradients" : "reverse, updates, keys";
+/* Of inputs of key heads, what brings the gradients of several value heads together, if anything does. */
+static const char *heads_of(const dr_cuda_chunk_plan *plan) {
+    if (dr_rows_direct(&plan->rows)) return plan->rows.group > 1 ? ", sum_heads" : "";
+    return dr_rows_made(&plan->rows) ? "" : ", row_gradients";
+}
+
+static int backward_of(const dr_cuda_chunk_plan *plan, char *text, size_t size) {
+    const char *gradients = plan->linear_back              ? "gradients_linear"
+                            : dr_cuda_backward_fuses(plan) ? "gradients"
+                            : plan->rows.channel_decay     ? "updates, keys_channel"
+                                                           : "updates, keys";
+    return snprintf(text, size, "%s, %s%s", plan->linear_back ? "carry_linear" : "reverse", gradients, heads_of(plan));
+}
+
+/* Parts of the longest sequence, of either kind. */
+static int32_t parts_of(const dr_cuda_chunk_plan *plan) {
+    return plan->early.parts > plan->parts ? plan->early.parts : plan->parts;
+}
+
+int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
+    const char *isa = plan->backend->isa, *storage = dr_dtype_name(plan->backend->storage);
+    if (decode) return snprintf(text, size, "cuda decode %s %s", isa, storage);
+    if (engine_of(plan)->kind == DR_CUDA_RECURRENT) return snprintf(text, size, "cuda recurrent %s %s", isa, storage);
+    const dr_cuda_chunk_plan *chunks = chunk_plan_of(plan);
+    const char *prepare = prepare_of(chunks), *pass = state_pass_of(chunks);
+    char cut[32] = "", backward[56];
+    if (parts_of(chunks) > 1) snprintf(cut, sizeof cut, ", %d parts", parts_of(chunks));
+    backward_of(chunks, backward, sizeof backward);
+    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld%s: %s%s%s; %s", isa, dr_dtype_name(chunks->storage),
+                    (long long)chunks->chunk, cut, prepare, prepare == pass ? "" : ", ", prepare == pass ? "" : pass, backward);
 }
 
 void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
     const dr_cuda_engine *engine = engine_of(plan);
     const char *isa = plan->backend->isa, *instance = stage == DR_STAGE_DECODE ? "decode" : "tokens";
+    char backward[56];
     *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = 1, .parts = 1};
     if (stage != DR_STAGE_DECODE && engine->kind != DR_CUDA_RECURRENT) {
         const dr_cuda_chunk_plan *chunks = packed ? &engine->packed : &engine->even;
         path->storage = chunks->storage;
         path->chunk = chunks->chunk;
-        path->parts = chunks->early.parts > chunks->parts ? chunks->early.parts : chunks->parts;
+        path->parts = parts_of(chunks);
+        backward_of(chunks, backward, sizeof backward);
         instance = stage == DR_STAGE_PREPARE    ? prepare_of(chunks)
-                   : stage == DR_STAGE_BACKWARD ? backward_of(chunks)
+                   : stage == DR_STAGE_BACKWARD ? backward
                                                 : state_pass_of(chunks);
     }
     snprintf(path->instance, sizeof path->instance, "%s %s", instance, isa);

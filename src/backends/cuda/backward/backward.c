@@ -12,6 +12,44 @@ static bool runs_beside(const dr_cuda_chunk_plan *plan) {
     return plan->beside.processors > 0 && plan->query_rows == DR_CUDA_CHUNK_ROWS && dr_cuda_backward_fuses(plan);
 }
 
+/* Rows of an input, of all tokens and steps, and bytes of its gradient's parts of value heads. */
+static int64_t input_rows(const dr_cuda_chunk_plan *plan, dr_input i) {
+    return plan->tokens * (plan->rows.step_axis && i == DR_INPUT_KEY ? plan->rows.steps : 1);
+}
+
+static size_t part_bytes(const dr_cuda_chunk_plan *plan, dr_input i) {
+    const size_t bytes = (size_t)input_rows(plan, i) * (size_t)plan->value_heads * (size_t)plan->rows.input[i].bytes;
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Of all that may be wanted. */
+static size_t spread_bytes(const dr_cuda_chunk_plan *plan) {
+    size_t bytes = 0;
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (plan->rows.input[i].vector && !plan->rows.input[i].per_value) bytes += part_bytes(plan, (dr_input)i);
+    return bytes;
+}
+
+/* The call with these parts in the place of gradients, and then their sums. */
+static dr_cuda_backward_call spread(const dr_cuda_backward_call *call) {
+    dr_cuda_backward_call parts = *call;
+    char *at = call->back.heads_part;
+    for (int i = 0; i < DR_INPUTS && at; i++) {
+        if (!dr_rows_spread(&call->plan.rows, (dr_input)i)) continue;
+        parts.plan.rows.input[i].gradient = at;
+        at += part_bytes(&call->plan, (dr_input)i);
+    }
+    return parts;
+}
+
+static dr_status sum_parts(const dr_cuda_backward_call *call, const dr_cuda_backward_call *parts, dr_cuda_stream stream) {
+    for (int i = 0; i < DR_INPUTS && call->back.heads_part; i++)
+        if (dr_rows_spread(&call->plan.rows, (dr_input)i))
+            DR_TRY(dr_cuda_backward_sum_heads(&call->plan, parts->plan.rows.input[i].gradient,
+                                              input_rows(&call->plan, (dr_input)i), call->plan.rows.input[i].gradient, stream));
+    return DR_OK;
+}
+
 void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_backward_tensors *tensors) {
     const int64_t K = plan->key_width, V = plan->value_width, N = DR_CUDA_CHUNK_ROWS;
     const size_t element = dr_dtype_size(plan->storage), tokens = (size_t)plan->tokens;
@@ -33,6 +71,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_write = take(arena, plan, N, K, sizeof(float));
         if (plan->reads) tensors->d_read = take(arena, plan, N, K, sizeof(float));
     }
+    if (direct && plan->rows.group > 1) tensors->heads_part = dr_arena_take(arena, spread_bytes(plan));
     if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
     if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
@@ -64,13 +103,15 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, dr_cuda_stream
     if (dr_cuda_diagonal_inside_back(&call->plan) || rows_back)
         DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));
     DR_TRY(dr_cuda_backward_reverse(call, stream));
+    const dr_cuda_backward_call parts = spread(call);
     if (dr_cuda_backward_fuses(&call->plan)) {
-        DR_TRY(dr_cuda_backward_gradients(call, stream));
+        DR_TRY(dr_cuda_backward_gradients(&parts, stream));
     } else {
         DR_TRY(dr_cuda_backward_updates(call, stream));
-        DR_TRY(dr_cuda_backward_keys(call, stream));
+        DR_TRY(dr_cuda_backward_keys(&parts, stream));
         DR_TRY(dr_cuda_backward_decay(call, stream));
     }
+    DR_TRY(sum_parts(call, &parts, stream));
     DR_TRY(dr_cuda_backward_rows(call, stream));
     return rows_back ? dr_cuda_backward_key_scan(call, stream) : DR_OK;
 }

@@ -8,6 +8,8 @@
  *     decay      every chunk at once              d log decay
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
+ *     sum_heads  every token at once              of inputs that keys has led to, the same sum, of what it left of each
+ *                                                 value head
  *
  * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits; where reverse leaves multiprocessors, it
  * runs beside it. Where rows read nothing and the forward took all from the inputs (plan.linear_back), so does the backward:
@@ -34,11 +36,13 @@ typedef struct {
     float *value_dot; /* [64] sum over V of (gate) value dz */
     float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* by 64 channels */
-    float *decay_part;                       /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
-    float *gain_part;                        /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
-    float *lambda_part;                      /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
-    float *write_part;                       /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
-    float *square_part;                      /* [Kp/64][64] w . w */
+    void *heads_part;   /* T, input after input [tokens][..][HV][K]: gradients of vectors of key heads, of each value head
+                         * (dr_rows_spread); NULL: heads have key heads of their own, or the gradients go through floats */
+    float *decay_part;  /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
+    float *gain_part;   /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
+    float *lambda_part; /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */
+    float *write_part;  /* [Kp/64][64] w . d_write, where keys.cu writes it for the scan's backward; */
+    float *square_part; /* [Kp/64][64] w . w */
     float *scan_gain_part, *scan_decay_part; /* [Kp/64][64] of the diagonal scan's gain and alpha, where keys makes its backward
                                               * with a decay of each channel */
     /* of the parts of a cut sequence, as local and entry of the forward: the gradient before a part that ended with zero, and
@@ -84,6 +88,9 @@ dr_status dr_cuda_backward_gradients_linear(const dr_cuda_backward_call *call, d
 dr_status dr_cuda_backward_key_scan(const dr_cuda_backward_call *call, dr_cuda_stream stream);
 dr_status dr_cuda_backward_decay(const dr_cuda_backward_call *call, dr_cuda_stream stream);
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_stream stream);
+/* Adds an input's parts of value heads up, in their order; rows: of all tokens and steps. */
+dr_status dr_cuda_backward_sum_heads(const dr_cuda_chunk_plan *plan, const void *parts, int64_t rows, void *gradient,
+                                     dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

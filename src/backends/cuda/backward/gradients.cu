@@ -207,7 +207,7 @@ static __device__ inline void make_updates(const worker &w, float (&u)[8][4], un
         operands_of<T>(y, u);
     put_box<T>(values, y);
     dr_shared_fence();
-    if (!leads_direct(w.call, reading, w.plain))
+    if (shape::reads || !leads_direct(w.call, reading, w.plain))
         put_rows(w, w.sums.write_dot[w.group], dots_with<T>(u, w.base + tile_of(w, shape::d_update) + columns));
 }
 

@@ -215,7 +215,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     }
 }
 
-/* Of the gains, and of lambda, where rows lead to their inputs: likewise. */
+/* Of the gains, and of lambda, where rows lead to their inputs: likewise. c dc = u . dz less what z has of it is nearer than
+ * r . dr, which has been through rounded scores (settle_gain in row_gradients.cu). */
 template <bool reads>
 static __device__ inline void put_gains(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
@@ -226,9 +227,16 @@ static __device__ inline void put_gains(const gradients_call &call, const chunk_
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
         const int64_t token = told.x.place.first + row;
-        float sum = 0, of_lambda = 0;
-        for (int g = 0; g < value_groups && spec.value == DR_VALUE_GAIN; g++) sum += sums.value_dot[g][row];
-        for (int g = 0; g < key_groups && reads; g++) sum -= sums.read[g][row], of_lambda += sums.lambda[g][row];
+        const float gain = told.gain[row];
+        float values = 0, writes = 0, read = 0, of_lambda = 0;
+        for (int g = 0; g < value_groups; g++) {
+            values += sums.value_dot[g][row];
+            if (reads) writes += sums.write_dot[g][row];
+        }
+        for (int g = 0; g < key_groups && reads; g++) read += sums.read[g][row], of_lambda += sums.lambda[g][row];
+        const bool valued = spec.value == DR_VALUE_GAIN; /* z is c times the value */
+        float sum = (valued ? values : 0) - read;
+        if (reads && fabsf(gain) >= 0x1p-10f) sum = (valued ? writes : writes - told.value[row] * values) / gain;
         if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
         if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
     }
@@ -239,7 +247,8 @@ template <int key_boxes, int value_boxes, int reading, bool plain>
 static __device__ inline void finish_chunk(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums) {
     const dr_cuda_rows &rows = call.plan.rows;
     if (threadIdx.x / 32 == 0 && rows.scalar_decay) put_decays<true>(call, told, sums, key_boxes, plain);
-    if (threadIdx.x / 32 == 1 && leads_direct(call, reading, plain)) put_gains<true>(call, told, sums, key_boxes, value_boxes);
+    if (threadIdx.x / 32 == 1 && leads_direct(call, reading, plain))
+        put_gains<reading != READS_NOTHING>(call, told, sums, key_boxes, value_boxes);
     __barrier_sync_count(1, 128); /* of the copying warps */
 }
 

@@ -197,17 +197,19 @@ template <typename T> static __device__ inline float2 dots_and_squares(const flo
     return sum_of_four(dots);
 }
 
-/* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, and the keys of one
- * value head, else what row_gradients takes. */
+/* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, else what row_gradients
+ * takes. */
 template <typename T, int reading = READS_NOTHING>
 static __device__ inline void put_input(const worker &w, unsigned box, dr_input i, const float (&c)[8][4]) {
-    const dr_cuda_input &input = w.call.plan.rows.input[i];
+    const dr_cuda_rows &rows = w.call.plan.rows;
+    const dr_cuda_input &input = rows.input[i];
     if (!input.gradient) return;
-    T *to = (T *)input.gradient + dr_input_index(input, w.rows.x.place.first, 0, w.rows.x.key_head) + w.group * 64;
+    T *to = (T *)input.gradient + dr_gradient_index(rows, input, w.rows.x.place.first, w.rows.x.head) + w.group * 64;
+    const int64_t stride = input.token * dr_gradient_spread(rows, input);
     if (reading == READS_OTHER && !w.plain)
-        put_straight<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
+        put_straight<T>(w, box, to, stride, rows.key_size, c);
     else
-        put_tokens<T>(w, box, to, input.token, w.call.plan.rows.key_size, c);
+        put_tokens<T>(w, box, to, stride, rows.key_size, c);
 }
 
 template <typename T, int reading = READS_NOTHING>

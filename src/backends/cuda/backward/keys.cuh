@@ -186,8 +186,8 @@ static __device__ inline void put_lead(const dr_cuda_rows &rows, const dr_row_bl
     lead to = {NULL, 0};
     if (i != DR_INPUTS && rows.input[i].gradient) {
         const dr_cuda_input &input = rows.input[i];
-        to.at = (T *)input.gradient + dr_input_index(input, x.place.first, 0, x.head) + first;
-        to.stride = rows.step_axis && i == DR_INPUT_KEY ? input.step : input.token;
+        to.at = (T *)input.gradient + dr_gradient_index(rows, input, x.place.first, x.head) + first;
+        to.stride = (rows.step_axis && i == DR_INPUT_KEY ? input.step : input.token) * dr_gradient_spread(rows, input);
     }
     *leads = to;
 }

@@ -93,13 +93,14 @@ static __device__ inline bool load_straight(const dr_cuda_rows &rows, const dr_r
     return true;
 }
 
-/* For a lean form, 64 channels of a vector of each token, zeros behind the chunk's tokens, to rows of a tile; of two rows a
- * token to the first or second (step). 128 threads. */
+/* For a lean form, 64 channels of a head's vector of each token, zeros behind the chunk's tokens, to rows of a tile; of two
+ * rows a token to the first or second (step). 128 threads. */
 template <typename T, int form>
-static __device__ inline void load_tokens(const dr_source &from, const dr_row_block &x, int first, char *tile, int step) {
+static __device__ inline void load_tokens(const dr_source &from, int head, const dr_row_block &x, int first, char *tile,
+                                          int step) {
     constexpr int unit = 16 / (int)sizeof(T), units = 64 / unit, tokens = DR_COPY_THREADS / units, steps = form & PAIRS ? 2 : 1;
     const int thread = dr_copy_thread(), token = thread / units, within = thread % units * unit, left = x.place.tokens - token;
-    const T *at = (const T *)from.at + (x.place.first + token) * from.token + x.head * from.head + first + within;
+    const T *at = (const T *)from.at + (x.place.first + token) * from.token + head * from.head + first + within;
     const unsigned to = dr_shared_address(tile) + unit_at<T, form>(token * steps + step, within);
 #pragma unroll
     for (int j = 0; j < 64 / steps; j += tokens, at += tokens * from.token)
@@ -112,12 +113,13 @@ static __device__ inline void load_keys(const dr_cuda_rows &rows, const dr_row_b
                                         int first) {
     constexpr int last = form & PAIRS ? 1 : 0;
     const auto load = [&](const dr_source &from, int tile, int step) {
-        load_tokens<T, form>(from, x, first, shared + tile, step);
+        load_tokens<T, form>(from, x.key_head, x, first, shared + tile, step);
     };
     load(dr_source_of(rows.input[DR_INPUT_QUERY]), room.query, last);
     load(dr_source_of(rows.input[DR_INPUT_KEY]), form & MADE ? room.read : room.write, last);
     if (form & PAIRS) load(dr_source_of(rows.input[DR_INPUT_ERASE_KEY]), room.write, 0);
-    if (form & GATED) load(dr_source_of(rows.input[DR_INPUT_ERASE_GATE]), room.read, 0);
+    if (form & GATED)
+        load_tokens<T, form>(dr_source_of(rows.input[DR_INPUT_ERASE_GATE]), x.head, x, first, shared + room.read, 0);
     if (form & MADE) load(dr_source_made(rows, rows.squashed), room.write, 0);
 }
 
@@ -130,7 +132,7 @@ static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row
     const dr_strided<float> from = {(const float *)decay.at + dr_input_index(decay, x.place.first, 0, x.head) + first,
                                     decay.token, x.place.tokens};
     if (form & LEAN) {
-        load_tokens<float, form>(dr_source_of(decay), x, first, alpha, 0);
+        load_tokens<float, form>(dr_source_of(decay), x.head, x, first, alpha, 0);
         return;
     }
     if (whole) {

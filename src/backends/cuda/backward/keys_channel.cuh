@@ -264,10 +264,11 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
         const dr_input led = lean_lead<form>(index, begin);
         if (led == DR_INPUTS || !rows.input[led].gradient) return;
         const dr_cuda_input &input = rows.input[led];
-        T *at = (T *)input.gradient + dr_input_index(input, x.place.first + begin / steps, 0, x.head) + first + within;
+        T *at = (T *)input.gradient + dr_gradient_index(rows, input, x.place.first + begin / steps, x.head) + first + within;
+        const int64_t stride = step / steps * input.token * dr_gradient_spread(rows, input);
         __builtin_assume(__isGlobal(at));
 #pragma unroll
-        for (int i = 0; i < HALF; i += step, at += step / steps * input.token)
+        for (int i = 0; i < HALF; i += step, at += stride)
             if (begin + i < x.rows) *(uint4 *)at = *(const uint4 *)(tile + unit_at<T, form>(begin + i, within));
         return;
     }

@@ -55,7 +55,8 @@ static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const flo
 
 /* w only ever stands beside c u, so scaling it is scaling c: w . dw = u . dz, and c dc is that less what z = factor v gets.
  * What rounded products bring to the two sides differs, and gradients through a gain that divides by r . w, or through the
- * scan, are differences of them: so dw's part along w and dc both come from u . dz. Where c is too small to divide by, dc
+ * scan, are differences of them: so dw's part along w and dc both come from u . dz. In 16 bits dc does in any case: u is at
+ * hand in float there, and r . dr has been through scores and updates that were rounded. Where c is too small to divide by, dc
  * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
  * 16 bits. */
 static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
@@ -110,10 +111,9 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
         else
             d_factor += value_dot;
     }
-    if (spec.read != DR_READ_NONE && (rows.diagonal_scan || dr_row_needs_dot(rows, step))) {
-        settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
-        settle_write<E>(w, write_dot, d_w);
-    }
+    const bool differs = reads && (rows.diagonal_scan || dr_row_needs_dot(rows, step));
+    if (differs || (reads && sizeof(T) == 2)) settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
+    if (differs) settle_write<E>(w, write_dot, d_w);
     dr_map_gain_inputs d = {};
     const dr_normalizer normalizer = dr_row_normalizer(rows, step);
     dr_map_base_gain_backward(spec.gain, &scalars, gains.base, d_gain * gains.factor, &d);
@@ -292,12 +292,13 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const parts_of scan_gains = ask_parts(back.scan_gain_part, part, parts),
                    scan_decays = ask_parts(back.scan_decay_part, part, parts);
     const float value_dot = back.value_dot[at], write_dot = back.write_dot[at];
-    const float gain = rows.diagonal_scan && reads ? call.chunk.factors[x.block].gain[i] : 0;
+    const bool settled = reads && (rows.diagonal_scan || plan.storage != DR_F32);
+    const float gain = settled ? call.chunk.factors[x.block].gain[i] : 0;
     const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, scanned, x.key_head) : 0;
     const float scan_gain = beside ? dr_diagonal_gain(rows, scanned, x.key_head) : 0;
 
     float sum = add_parts(spec.value == DR_VALUE_GAIN ? value_dot : 0, gained);
-    if (rows.diagonal_scan && reads) {
+    if (settled) {
         const dr_row_gains gains = {gain, gain, 1};
         settle_gain(plan.storage, spec, gains, value_dot, write_dot, &sum);
     }

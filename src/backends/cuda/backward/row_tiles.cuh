@@ -60,6 +60,18 @@ static inline bool dr_call_plain(const dr_cuda_backward_call &call) {
     return dr_vectors_whole(call.plan) && !call.initial && !call.d_final;
 }
 
+/* Where the gradient of an input's vector lies that rows lead to (dr_rows_direct): every value head has a part of its own.
+ * Where several share a key head, inputs of that have parts as well, which sum_heads adds up, and between tokens lie spread
+ * times as many elements as in the input. */
+static __device__ inline int dr_gradient_spread(const dr_cuda_rows &rows, const dr_cuda_input &input) {
+    return input.per_value ? 1 : rows.group;
+}
+
+static __device__ inline int64_t dr_gradient_index(const dr_cuda_rows &rows, const dr_cuda_input &input, int64_t token,
+                                                   int value_head) {
+    return dr_gradient_spread(rows, input) * (token * input.token) + value_head * input.head;
+}
+
 static __device__ inline float dr_state_element(const dr_cuda_rows &rows, const float *state, int channel, int column) {
     const bool there = channel < rows.key_size && column < rows.value_size;
     return there ? state[(int64_t)channel * rows.value_size + column] : 0;

@@ -14,8 +14,9 @@ static bool depends_on_squash(const dr_rule *rule, const dr_row *row) {
                                                      row->gain == DR_GAIN_NORMALIZED || row->gain == DR_GAIN_EXPONENTIAL);
 }
 
-/* Erases all that a unit key held. */
-static bool steps_fully(const dr_row *row) {
+/* Erases all that a unit key held; or, beside other rows, takes a read off in full whatever it writes. */
+static bool steps_fully(const dr_rule *rule, const dr_row *row) {
+    if (rule->rows > 1 && row->gain == DR_GAIN_ONE && row->read != DR_READ_NONE) return true;
     const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
                       (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
     return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && same);
@@ -30,7 +31,7 @@ bool dr_cuda_widens(dr_dtype storage, const dr_recurrence *recurrence) {
     if (recurrence->key_size < LEAST_CHANNELS || recurrence->value_size < LEAST_CHANNELS) return true;
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
     for (int i = 0; i < rule->rows; i++)
-        if (steps_fully(&rule->row[i]) || depends_on_squash(rule, &rule->row[i])) return true;
+        if (steps_fully(rule, &rule->row[i]) || depends_on_squash(rule, &rule->row[i])) return true;
     return false;
 }
 

@@ -3,8 +3,8 @@
  * does; this is for where that is too much:
  *
  * - fp16, whose bits are worth something: it is taken for its precision;
- * - rows that take full steps, a gain 1 / r . w, or one where a key is read and written: what they leave of a state is a small
- *   difference;
+ * - rows that take full steps, a gain 1 / r . w, or one where a key is read and written, or where there are other rows: what
+ *   they leave of a state is a small difference;
  * - heads of fewer than 64 key or value channels: a gain, a decay and the scan's centre get sums over a head's channels, and
  *   over few of them rounding does not average out;
  * - squashed keys without decay or in gains made of them, and normalizers: the gradient of the scan is a sum over all tokens

@@ -64,14 +64,14 @@ DR_LEADS int dr_rows_kinds(const dr_cuda_rows *rows) {
     return rows->step_axis ? 1 : rows->steps;
 }
 
-/* Rules whose gains are one, or inputs, whose queries are, and whose value heads have a key head each. */
+/* Rules whose gains are one, or inputs, and whose queries are. */
 DR_LEADS bool dr_rows_plain(const dr_cuda_rows *rows) {
     for (int i = 0; i < dr_rows_kinds(rows); i++)
         if (rows->row[i].gain != DR_GAIN_ONE && dr_row_gained(&rows->row[i]) == DR_INPUTS) return false;
-    return rows->group == 1 && rows->query == DR_QUERY_PLAIN;
+    return rows->query == DR_QUERY_PLAIN;
 }
 
-/* Rules of which keys.cu leads all gradients of vectors to the inputs. */
+/* Rules of which keys.cu leads all gradients of vectors to the inputs, or to a part of each value head (dr_rows_spread). */
 DR_LEADS bool dr_rows_direct(const dr_cuda_rows *rows) {
     if (!dr_rows_plain(rows) || rows->diagonal_scan) return false;
     unsigned seen = 0;
@@ -89,12 +89,18 @@ DR_LEADS bool dr_rows_direct(const dr_cuda_rows *rows) {
     return seen >> DR_INPUT_KEY & 1; /* a key that no row takes is an input all the same, and has a gradient of zeros */
 }
 
-/* Rules whose write key the diagonal scan makes, of the key that they read: keys.cu leads the gradients of both to the scan's
- * backward, that of the query to the input. */
+/* Of those, whether an input's gradient is the sum of the parts of its key head's value heads. */
+DR_LEADS bool dr_rows_spread(const dr_cuda_rows *rows, dr_input i) {
+    return rows->group > 1 && rows->input[i].vector && !rows->input[i].per_value && rows->input[i].gradient;
+}
+
+/* Rules whose write key the diagonal scan makes, of the key that they read, and whose value heads have a key head each: keys.cu
+ * leads the gradients of both to the scan's backward, that of the query to the input. */
 DR_LEADS bool dr_rows_made(const dr_cuda_rows *rows) {
     const dr_row *row = &rows->row[0];
-    return dr_rows_plain(rows) && rows->diagonal_scan && rows->steps == 1 && row->write == DR_WRITE_PRECONDITIONED &&
-           rows->normalizer == DR_NORMALIZER_NONE && (row->read == DR_READ_NONE || row->read == DR_READ_KEY);
+    return rows->group == 1 && dr_rows_plain(rows) && rows->diagonal_scan && rows->steps == 1 &&
+           row->write == DR_WRITE_PRECONDITIONED && rows->normalizer == DR_NORMALIZER_NONE &&
+           (row->read == DR_READ_NONE || row->read == DR_READ_KEY);
 }
 
 #endif

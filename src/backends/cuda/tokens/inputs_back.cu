@@ -1,5 +1,5 @@
 /* From what the columns of the states gave to the keys, gains and decays of the rows, to the gradients of the inputs: a block
- * takes one key head of a sequence back through its tokens, a thread one channel of K and one of V.
+ * takes one key head of a sequence back through its tokens, a thread one channel of K and two of V.
  *
  *     for each token, last first:    for each of its value heads, for each row, last first:
  *                                        sums over the slices of columns      value: dv, d gate, dc      gains      r and w to
@@ -11,7 +11,8 @@
 #include "backends/cuda/tokens/tokens.cuh"
 #include "backends/cuda/tokens/tokens_back.h"
 
-constexpr int WIDTH = 256, WIDTH_WARPS = WIDTH / 32; /* threads: at least K and V */
+constexpr int WIDTH = DR_CUDA_MOST_KEY, WIDTH_WARPS = WIDTH / 32; /* threads: at least K */
+constexpr int COLUMNS = (DR_CUDA_MOST_VALUE + WIDTH - 1) / WIDTH; /* of V, WIDTH apart, that a thread has */
 
 /* What the block shares: parts of sums, two in turn. */
 struct back_shared {
@@ -22,7 +23,7 @@ struct back_shared {
 struct back_place {
     int64_t sequence, token;
     int key_head, d, turn;
-    bool channel, column; /* d is a channel of K, of V */
+    bool channel;         /* d is one of K */
     float a, d_a;         /* A before the token; its gradient after the token, then before it */
     scan_channel made;    /* of the token's key; morrison: the sum over channels */
     float key_dot, slope; /* key . (B key); dB/dr */
@@ -32,7 +33,7 @@ struct back_place {
 
 /* Of a value head at a token, or at one of its steps. */
 struct head_gradients {
-    float beta, erase_gain, lambda, alpha, erase_gate, value, write_gate;
+    float beta, erase_gain, lambda, alpha, erase_gate, value[COLUMNS], write_gate[COLUMNS];
 };
 
 /* Over the block, the same in every thread. */
@@ -72,14 +73,17 @@ static __device__ inline void value_back(const dr_cuda_tokens_back &call, back_p
     const bool gained = row.value == DR_VALUE_GAIN, gated = row.value == DR_VALUE_GATED;
     const float factor = gained ? gains.gain : gains.factor;
     float part = 0;
-    if (at.column) {
-        const int64_t z = ((at.token * rows.steps + step) * rows.value_heads + value_head) * rows.value_size + at.d;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        const int column = at.d + c * WIDTH;
+        if (column >= rows.value_size) break;
+        const int64_t z = ((at.token * rows.steps + step) * rows.value_heads + value_head) * rows.value_size + column;
         const float d_z = call.d_value[z];
-        const float v = channel_at<T>(rows, DR_INPUT_VALUE, at.token, dr_step_index(rows, step), value_head, at.d);
-        const float gate = gated ? channel_at<T>(rows, DR_INPUT_WRITE_GATE, at.token, 0, value_head, at.d) : 1;
-        part = gate * v * d_z;
-        head.value += factor * gate * d_z;
-        if (gated) head.write_gate += factor * v * d_z;
+        const float v = channel_at<T>(rows, DR_INPUT_VALUE, at.token, dr_step_index(rows, step), value_head, column);
+        const float gate = gated ? channel_at<T>(rows, DR_INPUT_WRITE_GATE, at.token, 0, value_head, column) : 1;
+        part += gate * v * d_z;
+        head.value[c] += factor * gate * d_z;
+        if (gated) head.write_gate[c] += factor * v * d_z;
     }
     (gained ? d_gain : d_factor) += block_sum(part, shared, at);
 }
@@ -163,8 +167,13 @@ template <typename T>
 static __device__ inline void give_head(const dr_cuda_tokens_back &call, back_place &at, int step, int value_head,
                                         const head_gradients &head, back_shared &shared) {
     const dr_cuda_rows &rows = call.forward.rows;
-    if (at.column) give<T>(rows, DR_INPUT_VALUE, at.token, step, value_head, at.d, head.value);
-    if (at.column) give<T>(rows, DR_INPUT_WRITE_GATE, at.token, 0, value_head, at.d, head.write_gate);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        const int column = at.d + c * WIDTH;
+        if (column >= rows.value_size) break;
+        give<T>(rows, DR_INPUT_VALUE, at.token, step, value_head, column, head.value[c]);
+        give<T>(rows, DR_INPUT_WRITE_GATE, at.token, 0, value_head, column, head.write_gate[c]);
+    }
     if (at.channel) give<T>(rows, DR_INPUT_ERASE_GATE, at.token, 0, value_head, at.d, head.erase_gate);
     float log_decay = 0;
     if (step == 0) decay_back(call, at, value_head, head.alpha, shared, log_decay);
@@ -278,7 +287,7 @@ static __device__ inline void token_back(const dr_cuda_tokens_back &call, back_p
         for (int j = 0; j < inner; j++) {
             const int step = rows.step_axis ? rows.steps - 1 - i : rows.steps - 1 - j;
             const int value_head = at.key_head * rows.group + (rows.step_axis ? j : i);
-            if (rows.step_axis || j == 0) head = {0, 0, 0, 0, 0, 0, 0};
+            if (rows.step_axis || j == 0) head = {};
             row_inputs_back<T>(call, at, step, value_head, shared, head);
             /* a tied scan has one value head, and gives to its gain and decay too */
             if (rows.tied_scan && j == inner - 1) {
@@ -325,7 +334,6 @@ static __global__ void __launch_bounds__(WIDTH, 1) inputs_back(const __grid_cons
     at.key_head = (int)(blockIdx.x % H);
     at.d = (int)threadIdx.x;
     at.channel = at.d < K;
-    at.column = at.d < rows.value_size;
     const int64_t begin = sequence_begin(call.forward.layout, at.sequence);
     const int64_t end = sequence_begin(call.forward.layout, at.sequence + 1), of_scan = blockIdx.x * (int64_t)K + at.d;
     if (at.channel && call.d_final_scan) at.d_a = call.d_final_scan[of_scan];
