@@ -5,6 +5,7 @@
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "data/windows.h"
+#include "made_corpus.h"
 #include "scratch.h"
 
 #include <math.h>
@@ -186,6 +187,8 @@ static void test_large_files_are_mapped(void **state) {
     const char *path = scratch_write("large", text, LARGE);
     dr_corpus *corpus;
     dr_windows *windows;
+    dr_tokens *tokens;
+    uint8_t marks[64];
     assert_int_equal(dr_corpus_read(path, false, &corpus), DR_OK);
     const dr_document *document = &corpus->documents.at[0];
     assert_non_null(document->mapping);
@@ -197,32 +200,36 @@ static void test_large_files_are_mapped(void **state) {
 
     /* touched or grown it is the same text; written to or cut short it is refused where it is read */
     int32_t ids[64], labels[64];
-    assert_int_equal(dr_windows_create(&corpus->documents, 64, 1, &windows), DR_OK);
-    assert_int_equal(dr_windows_get(windows, 0, ids, labels), DR_OK);
+    assert_int_equal(dr_tokens_of_bytes(&corpus->documents, &tokens), DR_OK);
+    assert_int_equal(dr_windows_create(tokens, 64, 1, &windows), DR_OK);
+    assert_int_equal(dr_windows_get(windows, 0, ids, labels, marks), DR_OK);
     FILE *file = fopen(path, "ab");
     fputs("more", file);
     fclose(file);
-    assert_int_equal(dr_windows_get(windows, 1, ids, labels), DR_OK);
+    assert_int_equal(dr_windows_get(windows, 1, ids, labels, marks), DR_OK);
     file = fopen(path, "r+b");
     fputs("ab\n", file);
     fclose(file);
-    assert_int_equal(dr_windows_get(windows, 2, ids, labels), DR_ERROR_IO);
+    assert_int_equal(dr_windows_get(windows, 2, ids, labels, marks), DR_ERROR_IO);
     assert_non_null(strstr(dr_last_error(), "large was changed while it was in use"));
     assert_int_equal(truncate(path, 1000), 0);
-    assert_int_equal(dr_windows_get(windows, 3, ids, labels), DR_ERROR_IO);
+    assert_int_equal(dr_windows_get(windows, 3, ids, labels, marks), DR_ERROR_IO);
     assert_non_null(strstr(dr_last_error(), "large became shorter while it was in use: it had 9437184 bytes and has 1000"));
     assert_int_equal(unlink(path), 0);
     scratch_write("large", "x", 1); /* another file of its name does no harm */
     dr_windows_destroy(windows);
+    dr_tokens_destroy(tokens);
     dr_corpus_destroy(corpus);
 
     scratch_write("large", text, LARGE);
     assert_int_equal(dr_corpus_read(path, false, &corpus), DR_OK);
-    assert_int_equal(dr_windows_create(&corpus->documents, 64, 1, &windows), DR_OK);
+    assert_int_equal(dr_tokens_of_bytes(&corpus->documents, &tokens), DR_OK);
+    assert_int_equal(dr_windows_create(tokens, 64, 1, &windows), DR_OK);
     assert_int_equal(unlink(path), 0);
     scratch_write("large", "x", 1);
-    assert_int_equal(dr_windows_get(windows, 3, ids, labels), DR_OK);
+    assert_int_equal(dr_windows_get(windows, 3, ids, labels, marks), DR_OK);
     dr_windows_destroy(windows);
+    dr_tokens_destroy(tokens);
     dr_corpus_destroy(corpus);
     free(text);
 }
@@ -278,25 +285,6 @@ static void test_utf8(void **state) {
 }
 
 /* ---- held-out documents ---- */
-
-/* A corpus of documents of the given sizes: lines of 9 letters, so that a line starts at every tenth byte. */
-static dr_corpus made_corpus(const int64_t *sizes, int64_t count) {
-    dr_corpus corpus = {.documents = {.at = calloc((size_t)count, sizeof(dr_document)), .count = count}};
-    assert_non_null(corpus.documents.at);
-    for (int64_t i = 0; i < count; i++) {
-        uint8_t *text = malloc((size_t)sizes[i]);
-        assert_non_null(text);
-        for (int64_t byte = 0; byte < sizes[i]; byte++) text[byte] = byte % 10 == 9 ? '\n' : (uint8_t)('a' + (i + byte) % 26);
-        corpus.documents.at[i] = (dr_document){.name = "made", .text = text, .bytes = sizes[i]};
-        corpus.documents.bytes += sizes[i];
-    }
-    return corpus;
-}
-
-static void free_corpus(dr_corpus *corpus) {
-    for (int64_t i = 0; i < corpus->documents.count; i++) free((void *)corpus->documents.at[i].text);
-    free(corpus->documents.at);
-}
 
 /* Every byte of the corpus is in one part, once, and in the corpus's order. */
 static void assert_parts_make_whole(const dr_corpus *corpus, const dr_split *split) {
@@ -433,95 +421,13 @@ static void test_held_out_text_by_path(void **state) {
     dr_corpus_destroy(apart);
 }
 
-/* ---- windows ---- */
-
-/* What the stream of tokens is, from its definition. */
-static int32_t token_at(const dr_documents *documents, int64_t at) {
-    for (int64_t i = 0; i < documents->count; i++) {
-        if (at == 0) return DR_DOCUMENT_START;
-        if (at <= documents->at[i].bytes) return documents->at[i].text[at - 1];
-        at -= documents->at[i].bytes + 1;
-    }
-    fail_msg("no token there");
-    return -1;
-}
-
-static void test_windows_visit_all_text(void **state) {
-    (void)state;
-    enum { LENGTH = 16 };
-    const int64_t sizes[] = {333, 1, 420};
-    dr_corpus corpus = made_corpus(sizes, 3);
-    dr_windows *windows;
-    assert_int_equal(dr_windows_create(&corpus.documents, LENGTH, 5, &windows), DR_OK);
-    assert_int_equal(windows->tokens, 757);
-    assert_int_equal(windows->windows, 757 / LENGTH - 1);
-    int32_t ids[LENGTH], labels[LENGTH];
-    int64_t phases = 0, last_phase = -1;
-    for (int64_t epoch = 0; epoch < 8; epoch++) {
-        uint8_t seen[64] = {0};
-        for (int64_t i = 0; i < windows->windows; i++) {
-            assert_int_equal(dr_windows_get(windows, epoch * windows->windows + i, ids, labels), DR_OK);
-            int64_t number = windows->current.order[i], from = windows->current.phase + number * LENGTH;
-            assert_false(seen[number]++);
-            for (int64_t t = 0; t < LENGTH; t++) {
-                assert_int_equal(ids[t], token_at(&corpus.documents, from + t));
-                assert_int_equal(labels[t], token_at(&corpus.documents, from + t + 1));
-            }
-        }
-        phases += windows->current.phase != last_phase;
-        last_phase = windows->current.phase;
-    }
-    assert_true(phases >= 4);
-
-    /* Wherever a run goes on, the order is the same, and the next epoch's grows with each window. */
-    dr_windows *resumed;
-    int32_t again[LENGTH];
-    assert_int_equal(dr_windows_create(&corpus.documents, LENGTH, 5, &resumed), DR_OK);
-    int64_t middle = 3 * windows->windows + windows->windows / 2;
-    dr_windows_prepare(resumed, middle);
-    for (int64_t i = middle; i < middle + 2 * windows->windows; i++) {
-        assert_int_equal(dr_windows_get(windows, i, ids, labels), DR_OK);
-        assert_int_equal(dr_windows_get(resumed, i, again, labels), DR_OK);
-        assert_memory_equal(ids, again, sizeof ids);
-        assert_int_equal(resumed->next.done, i % windows->windows + 1);
-    }
-    dr_windows_destroy(resumed);
-
-    int32_t far[LENGTH], near[LENGTH]; /* the same window whatever was asked for before */
-    dr_windows_get(windows, 1000003, far, labels);
-    dr_windows_get(windows, 7, near, labels);
-    dr_windows_get(windows, 1000003, ids, labels);
-    assert_memory_equal(ids, far, sizeof far);
-    assert_memory_not_equal(near, far, sizeof far);
-    dr_windows_destroy(windows);
-    free_corpus(&corpus);
-}
-
-static void test_shortest_text_for_a_window(void **state) {
-    (void)state;
-    const int64_t size = 16;
-    dr_corpus corpus = made_corpus(&size, 1);
-    dr_windows *windows;
-    int32_t ids[16], labels[16];
-    assert_int_equal(dr_windows_create(&corpus.documents, 16, 5, &windows), DR_OK); /* 17 tokens: one window and a label */
-    for (int64_t i = 0; i < 3; i++) {
-        dr_windows_get(windows, i, ids, labels);
-        assert_int_equal(ids[0], DR_DOCUMENT_START);
-        assert_int_equal(labels[15], corpus.documents.at[0].text[15]);
-    }
-    dr_windows_destroy(windows);
-    assert_int_equal(dr_windows_create(&corpus.documents, 17, 5, &windows), DR_ERROR_ARGUMENT);
-    assert_null(windows);
-    assert_non_null(strstr(dr_last_error(), "17 tokens"));
-    free_corpus(&corpus);
-}
-
 /* ---- failed allocations ---- */
 
 static dr_status use_everything(void *context) {
     (void)context;
     dr_corpus *corpus = NULL, *other = NULL;
     dr_split split = {0}, from = {0};
+    dr_tokens *tokens = NULL;
     dr_windows *windows = NULL;
     dr_mqar *mqar = NULL;
     dr_status status;
@@ -529,11 +435,13 @@ static dr_status use_everything(void *context) {
     DR_GO(dr_split_create(corpus, 1, 0, &split));
     DR_GO(dr_corpus_read(scratch_path("mixed"), true, &other));
     DR_GO(dr_split_create_from(corpus, other, &from));
-    DR_GO(dr_windows_create(&split.training, 4, 1, &windows));
+    DR_GO(dr_tokens_of_bytes(&split.training, &tokens));
+    DR_GO(dr_windows_create(tokens, 4, 1, &windows));
     DR_GO(dr_mqar_create(&(dr_mqar_shape){8192, 64, 4, 0.01, true}, &mqar));
 done:
     dr_mqar_destroy(mqar);
     dr_windows_destroy(windows);
+    dr_tokens_destroy(tokens);
     dr_split_destroy(&split);
     dr_split_destroy(&from);
     dr_corpus_destroy(corpus);
@@ -562,8 +470,6 @@ int main(void) {
         cmocka_unit_test(test_whole_documents_are_held_out),
         cmocka_unit_test(test_one_file_gives_its_end),
         cmocka_unit_test(test_small_corpora_keep_four_fifths),
-        cmocka_unit_test(test_windows_visit_all_text),
-        cmocka_unit_test(test_shortest_text_for_a_window),
         cmocka_unit_test(test_failed_allocations_are_survived),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);

@@ -1,12 +1,13 @@
-/* Every pointer of train.h, NULL. */
+/* Every pointer of train.h and shards.h, NULL. */
 #include "null.h"
 
+#include <deltarule/shards.h>
 #include <deltarule/train.h>
 #include <ftw.h>
 
 static dr_backend *backend;
 static dr_train_options *options;
-static char folder[] = "/tmp/null_train_XXXXXX", run_folder[64], file[64];
+static char folder[] = "/tmp/null_train_XXXXXX", run_folder[64], shards_folder[64], file[64];
 
 static const char *const small[][2] = {{"task", "mqar"},  {"hidden", "16"},  {"layers", "1"},      {"heads", "1"},
                                        {"steps", "1"},    {"batch", "2"},    {"vocabulary", "64"}, {"seq_len", "32"},
@@ -88,7 +89,24 @@ static void test_run(void **unused) {
     null_all_right();
 }
 
+static void test_shards(void **unused) {
+    (void)unused;
+    const char *corpus = file;
+    dr_shards_options shards = dr_shards_defaults();
+    snprintf(shards_folder, sizeof shards_folder, "%s/shards", folder);
+    shards.tokenizer = "bytes";
+    shards.corpora = &corpus;
+    shards.corpus_count = 1;
+    REFUSED(dr_shards_write, "folder", NULL, &shards, NULL);
+    REFUSED(dr_shards_write, "options", shards_folder, NULL, NULL);
+    ALLOWED(dr_shards_write, "total", shards_folder, &shards, NULL);
+    shards.tokenizer = NULL;
+    assert_int_equal(dr_shards_write(shards_folder, &shards, NULL), DR_ERROR_ARGUMENT);
+    null_all_right();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_options), cmocka_unit_test(test_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_options), cmocka_unit_test(test_run),
+                                       cmocka_unit_test(test_shards)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -240,6 +240,35 @@ static void generate_samples(void) {
     GENERATE("--samples", "1");
 }
 
+/* A tokenizer of 257 ids, which fits a model of bytes. */
+static char *small_tokenizer(void) {
+    static char folder[PATH_MAX];
+    dr_tokenizer_training training = dr_tokenizer_training_defaults();
+    dr_tokenizer_trainer *trainer;
+    int64_t size;
+    training.ids = 257;
+    snprintf(folder, sizeof folder, "%s", scratch_path("tokenizer"));
+    assert_int_equal(dr_tokenizer_trainer_create(&trainer), DR_OK);
+    assert_int_equal(dr_tokenizer_trainer_add(trainer, "some text", 9), DR_OK);
+    assert_int_equal(dr_tokenizer_trainer_write(trainer, &training, folder, &size), DR_OK);
+    dr_tokenizer_trainer_destroy(trainer);
+    return folder;
+}
+
+static void generate_tokenizer(void) {
+    GENERATE("--tokenizer", "bytes");
+    assert_null(seen.generate.tokenizer);
+    GENERATE("--tokenizer", small_tokenizer());
+    assert_non_null(seen.generate.tokenizer);
+}
+
+static void generate_ignore_eos(void) {
+    GENERATE("--tokens", "3");
+    assert_false(seen.generate.ignore_eos);
+    GENERATE("--ignore-eos");
+    assert_true(seen.generate.ignore_eos);
+}
+
 /* The stored tensors that are passed over stand on standard error. */
 static void assert_ignored_are_named(const cli_command *command, bool verbose) {
     char *words[] = {(char *)command->name,        "--model", "m", command == &cli_score ? "--corpus" : "--prompt", "c",
@@ -354,6 +383,13 @@ static void score_window(void) {
     assert_int_equal(seen.score.window, 77);
 }
 
+static void score_tokenizer(void) {
+    SCORE("--tokenizer", "bytes");
+    assert_null(seen.score.tokenizer);
+    SCORE("--tokenizer", small_tokenizer());
+    assert_non_null(seen.score.tokenizer);
+}
+
 static void score_backend(void) {
     SCORE("--backend", "reference", "--isa", "portable");
     assert_string_equal(seen.backend, "reference");
@@ -415,6 +451,8 @@ static const struct {
     {&cli_generate, "top-k", generate_top_k},
     {&cli_generate, "top-p", generate_top_p},
     {&cli_generate, "seed", generate_seed},
+    {&cli_generate, "tokenizer", generate_tokenizer},
+    {&cli_generate, "ignore-eos", generate_ignore_eos},
     {&cli_generate, "backend", generate_backend},
     {&cli_generate, "prompt-file", generate_prompt_file},
     {&cli_generate, "no-echo", generate_no_echo},
@@ -437,6 +475,7 @@ static const struct {
     {&cli_score, "model", score_model},
     {&cli_score, "corpus", score_corpus},
     {&cli_score, "window", score_window},
+    {&cli_score, "tokenizer", score_tokenizer},
     {&cli_score, "backend", score_backend},
     {&cli_score, "threads", score_threads},
     {&cli_verify, "backend", verify_backend},

@@ -3,6 +3,9 @@
  * function for each row of train/settings_table.c; a row without one fails. */
 #include "run_spy.h"
 
+#include <deltarule/tokenizer.h>
+
+#include "data/corpus.h"
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "data/windows.h"
@@ -43,24 +46,35 @@ static void check_steps(void) {
     assert_true(fabs(spy.update[spy.updates - 1].learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
 }
 
+/* Windows, and the documents that begin within them. */
+static int64_t sequences_of(const spy_batch *step, int64_t length) {
+    int64_t sequences = 0;
+    for (int64_t i = 0; i < step->rows; i++) sequences += i % length == 0 || step->ids[i] == DR_DOCUMENT_START;
+    return sequences;
+}
+
 /* The batches of two steps are windows 0 .. 3 of the documents that this choice leaves, length and seed. */
 static void assert_windows_of(uint64_t held_out_seed, double share, uint64_t seed, int64_t batch, int64_t length) {
     dr_corpus *corpus;
     dr_split split;
     dr_windows *windows;
+    dr_tokens *tokens;
     int32_t ids[64], labels[64];
+    uint8_t marks[64];
     assert_true(length <= 64);
     must(dr_corpus_read(scratch_path("corpus"), false, &corpus));
     must(dr_split_create(corpus, held_out_seed, share, &split));
-    must(dr_windows_create(&split.training, length, seed, &windows));
+    must(dr_tokens_of_bytes(&split.training, &tokens));
+    must(dr_windows_create(tokens, length, seed, &windows));
     for (int64_t i = 0; i < 2 * batch; i++) {
         const spy_batch *step = &spy.trained[i / batch];
-        assert_true(step->sequences == batch && step->rows == batch * length);
-        must(dr_windows_get(windows, i, ids, labels));
+        assert_true(step->sequences == sequences_of(step, length) && step->rows == batch * length);
+        must(dr_windows_get(windows, i, ids, labels, marks));
         assert_memory_equal(step->ids + i % batch * length, ids, (size_t)length * sizeof *ids);
         assert_memory_equal(step->labels + i % batch * length, labels, (size_t)length * sizeof *labels);
     }
     dr_windows_destroy(windows);
+    dr_tokens_destroy(tokens);
     dr_split_destroy(&split);
     dr_corpus_destroy(corpus);
 }
@@ -163,6 +177,21 @@ static void check_seq_len(void) {
     for (int i = 0; i < spy.evaluations; i++) assert_true(spy.evaluated[i].rows <= 13);
     SPY_RUN("task", "mqar", "seq_len", "12");
     assert_int_equal(spy.trained[0].rows, 2 * 12);
+}
+
+static void check_reset_at_documents(void) {
+    scratch_write("pieces/a", "abcdefg", 7);
+    scratch_write("pieces/b", "hijklm", 6);
+    scratch_write("pieces/c", "nopqrstuvw", 10);
+    SPY_RUN("corpus", scratch_path("pieces"), "batch", "1", "held_out", "0.2", "reset_at_documents", "false");
+    for (int i = 0; i < spy.trainings; i++) assert_int_equal(spy.trained[i].sequences, 1);
+    SPY_RUN("corpus", scratch_path("pieces"), "batch", "1", "held_out", "0.2", "steps", "8");
+    int64_t most = 0;
+    for (int i = 0; i < spy.trainings; i++) {
+        assert_int_equal(spy.trained[i].sequences, sequences_of(&spy.trained[i], 8));
+        if (spy.trained[i].sequences > most) most = spy.trained[i].sequences;
+    }
+    assert_true(most > 1);
 }
 
 static void assert_rates(int count, const double *rates) {
@@ -418,6 +447,18 @@ static void check_random_fillers(void) {
     assert_recall(1, &(dr_mqar_shape){.vocabulary = 32, .length = 20, .pairs = 2, .power = 0.01}, 2);
 }
 
+/* The ids are those of the tokenizer, and the table of embeddings has a row for each. */
+static void check_tokenizer(void) {
+    static const char folder[] = DR_TESTS_FOLDER "/tokenizers/gpt2";
+    dr_tokenizer *tokenizer;
+    must(dr_tokenizer_load(folder, &tokenizer));
+    SPY_RUN("tokenizer", folder, "seq_len", "4");
+    spy_assert_shape("embeddings.weight", dr_tokenizer_size(tokenizer), 8);
+    for (int64_t i = 0; i < spy.trained[0].rows; i++)
+        assert_non_null(dr_tokenizer_token(tokenizer, spy.trained[0].ids[i], &(size_t){0}));
+    dr_tokenizer_destroy(tokenizer);
+}
+
 static void check_skip_unreadable(void) {
     spy_write_corpus();
     scratch_write("corpus/binary", "\xff\xfe", 2);
@@ -472,6 +513,7 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_TASK] = check_task,
     [DR_SET_RULE] = check_rule,
     [DR_SET_CORPUS] = check_corpus,
+    [DR_SET_TOKENIZER] = check_tokenizer,
     [DR_SET_SKIP_UNREADABLE] = check_skip_unreadable,
     [DR_SET_HELD_OUT] = check_held_out,
     [DR_SET_HELD_OUT_SEED] = check_held_out_seed,
@@ -483,6 +525,7 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_EVALUATE_TOKENS] = check_evaluate_tokens,
     [DR_SET_BATCH] = check_batch,
     [DR_SET_SEQ_LEN] = check_seq_len,
+    [DR_SET_RESET_AT_DOCUMENTS] = check_reset_at_documents,
     [DR_SET_LEARNING_RATE] = check_learning_rate,
     [DR_SET_MIN_LEARNING_RATE_RATIO] = check_min_learning_rate_ratio,
     [DR_SET_WARMUP] = check_warmup,

@@ -6,6 +6,7 @@
 #define DELTARULE_EVALUATE_H
 
 #include <deltarule/model.h>
+#include <deltarule/tokenizer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,10 +31,11 @@ DR_API dr_status dr_score_corpus(dr_model *model, const char *path, int64_t wind
 typedef struct {
     int64_t window;       /* tokens a call, >= 1; 1024 */
     bool skip_unreadable; /* leave out the files of a folder that cannot be read or are no text; false: refuse them */
-    bool (*progress)(void *context, int64_t done, int64_t total);         /* tokens; false to stop */
+    bool (*progress)(void *context, int64_t done, int64_t total);         /* bytes; false to stop */
     void (*file)(void *context, const char *name, const dr_score *score); /* each file, when it has been scored */
     void (*left_out)(void *context, const char *sentence);                /* each file that is left out, before the first */
     void *context;
+    const dr_tokenizer *tokenizer; /* that of the model; NULL: its ids are bytes */
 } dr_score_options;
 
 DR_API dr_score_options dr_score_defaults(void);

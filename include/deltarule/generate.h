@@ -7,6 +7,7 @@
 #define DELTARULE_GENERATE_H
 
 #include <deltarule/model.h>
+#include <deltarule/tokenizer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,19 +22,22 @@ typedef struct {
     int64_t sample;          /* >= 0: which of the texts that the seed gives */
     const char *const *stop; /* [stop_count] texts that end it, none empty; NULL if stop_count is 0 */
     int64_t stop_count;
+    const dr_tokenizer *tokenizer; /* that of the model; NULL: its ids are bytes */
+    bool ignore_eos;               /* with a tokenizer: go on after the token that ends a text */
 } dr_generate_options;
 
 DR_API dr_generate_options dr_generate_defaults(void);
 
 /* Whether dr_generate would take these options for this model: DR_ERROR_ARGUMENT names an option that cannot be,
- * DR_ERROR_UNSUPPORTED a model that does not read bytes. */
+ * DR_ERROR_UNSUPPORTED a model whose vocabulary is not that of the tokenizer, or of bytes without one. */
 DR_API dr_status dr_generate_check(const dr_model *model, const dr_generate_options *options);
 
-/* Reads the prompt (bytes; may be empty) chunkwise, then makes tokens. emit is called for each with the bytes that are certain:
- * none where the model ends one document and begins the next, and none while they may be the beginning of a stop text, which is
- * never emitted and ends the generation with DR_OK; the prompt is not searched for it. A character of several bytes may come in
- * several calls. emit returns false to stop, which gives DR_ERROR_INTERRUPTED. A seed repeats a text. Errors as
- * dr_generate_check. */
+/* Reads the prompt (may be empty) chunkwise, then makes tokens. emit is called for each with the text that is certain: none
+ * where the model ends one document and begins the next, and none while it may be the beginning of a stop text, which is never
+ * emitted and ends the generation with DR_OK; the prompt is not searched for it. With a tokenizer the text comes in whole
+ * characters, U+FFFD for what is none, special tokens left out, and the token that ends or begins a text ends the generation.
+ * Without one a character of several bytes may come in several calls. emit returns false to stop, which gives
+ * DR_ERROR_INTERRUPTED. A seed repeats a text. Errors as dr_generate_check. */
 DR_API dr_status dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
                              bool (*emit)(void *context, const char *bytes, size_t count), void *context);
 

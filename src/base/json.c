@@ -51,6 +51,25 @@ dr_status dr_json_parse(const char *text, size_t length, const char *source, jso
     return DR_OK;
 }
 
+dr_status dr_json_parse_line(const char *line, size_t length, json_t **object) {
+    char found[64];
+    json_error_t error;
+    *object = NULL;
+    json_t *value = load(line, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    if (!value && json_error_code(&error) == json_error_numeric_overflow)
+        value = load(line, length, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &error);
+    if (!value && json_error_code(&error) == json_error_out_of_memory)
+        return dr_fail(DR_ERROR_MEMORY, "there is no memory for a line of JSON");
+    if (!value) return dr_fail(DR_ERROR_FORMAT, "is no JSON: byte %d: %s", error.position, error.text);
+    if (json_is_object(value)) {
+        *object = value;
+        return DR_OK;
+    }
+    dr_json_describe(value, found, sizeof found);
+    json_decref(value);
+    return dr_fail(DR_ERROR_FORMAT, "must be a JSON object, and is %s", found);
+}
+
 /* ---- what Python's json module and some editors write, and JSON does not have ---------------------------------------- */
 
 enum { MARK_BYTES = 3, LONGEST_INTEGER = 20 };

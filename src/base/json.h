@@ -20,6 +20,11 @@ DR_FOR_CHECK dr_status dr_json_parse(const char *text, size_t length, const char
  * a range decides whether they will do. Numbers that no int64 or double holds become strings too, which no key takes. */
 dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
 
+/* A line of a data set, which must be one object: strings may have zero bytes in them, and whole numbers that are too large are
+ * taken as real ones, since nobody reads what stands beside the text. DR_ERROR_FORMAT, "is no JSON: ..", for the caller to say
+ * of which line. */
+dr_status dr_json_parse_line(const char *line, size_t length, json_t **object);
+
 /* The value that a text holds, of any type; NULL if it holds none or there is no memory. Free with json_decref. */
 DR_FOR_CHECK json_t *dr_json_value(const char *text);
 

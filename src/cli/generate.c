@@ -25,6 +25,8 @@ enum {
     TOP_K,
     TOP_P,
     SEED,
+    TOKENIZER,
+    IGNORE_EOS,
     VERBOSE,
     BACKEND,
     THREADS,
@@ -61,6 +63,9 @@ static const cli_flag table[FLAGS] = {
     [SEED] = {.setting = {"seed", DR_SETTING_INTEGER, "0", 0, 9007199254740992.0, NULL, NULL,
                           "the same seed gives the same text"},
               .placeholder = "N"},
+    [TOKENIZER] = CLI_FLAG_TOKENIZER,
+    [IGNORE_EOS] = {.setting = {"ignore_eos", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                                "with a tokenizer: go on after the token that ends a text"}},
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
@@ -81,6 +86,7 @@ static dr_generate_options read_options(const cli_flag *flags) {
     options.seed = (uint64_t)cli_flag_integer(&flags[SEED]);
     options.stop = flags[STOP].values;
     options.stop_count = flags[STOP].value_count;
+    options.ignore_eos = cli_flag_boolean(&flags[IGNORE_EOS]);
     return options;
 }
 
@@ -105,8 +111,11 @@ static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
     int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA],
                                      cli_flag_boolean(&flags[VERBOSE]), &backend, &model);
     if (exit_status) return exit_status;
+    dr_tokenizer *tokenizer;
+    exit_status = cli_tokenizer_open(&cli_generate, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
+    options.tokenizer = tokenizer;
     cli_interrupt_catch("");
-    dr_status status = dr_generate_check(model, &options);
+    dr_status status = exit_status == 0 ? dr_generate_check(model, &options) : DR_ERROR_INTERRUPTED;
     for (int64_t i = 0; i < cli_flag_integer(&flags[SAMPLES]) && status == DR_OK && !cli_interrupted() && !ferror(stdout);
          i++) {
         options.sample = i;
@@ -114,8 +123,9 @@ static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
     }
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
-    else if (status != DR_OK && !ferror(stdout))
+    else if (exit_status == 0 && status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_generate, status); /* else main tells of stdout */
+    dr_tokenizer_destroy(tokenizer);
     dr_model_destroy(model);
     dr_backend_close(backend);
     return exit_status;

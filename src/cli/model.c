@@ -3,6 +3,9 @@
 
 #include "cli/text.h"
 
+#include <string.h>
+#include <unistd.h>
+
 int cli_model_open(const cli_command *command, const char *folder, const cli_flag *backend_flag, const cli_flag *threads,
                    const cli_flag *isa, bool verbose, dr_backend **backend, dr_model **model) {
     dr_backend_options options = {.threads = (int)cli_flag_integer(threads), .isa = isa->value};
@@ -19,4 +22,14 @@ int cli_model_open(const cli_command *command, const char *folder, const cli_fla
         fputc('\n', stderr);
     }
     return 0;
+}
+
+int cli_tokenizer_open(const cli_command *command, const char *folder, const char *given, dr_tokenizer **tokenizer) {
+    char path[4096];
+    *tokenizer = NULL;
+    if (given && strcmp(given, "bytes") == 0) return 0;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    if (!given && access(path, F_OK) != 0) return 0;
+    dr_status status = dr_tokenizer_load(given ? given : folder, tokenizer);
+    return status == DR_OK ? 0 : cli_failure(command, status);
 }

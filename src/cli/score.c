@@ -20,6 +20,7 @@ enum {
     TASK,
     CORPUS,
     WINDOW,
+    TOKENIZER,
     SKIP_UNREADABLE,
     PER_FILE,
     JSON,
@@ -128,10 +129,12 @@ static void print_recall(const output *self, const dr_recall_options *options, c
 /* ---- what is scored ---- */
 
 /* text: standard input, or NULL for the files of the corpus. */
-static dr_status score_text(dr_model *model, const cli_flag *flags, const char *text, size_t bytes, output *self) {
+static dr_status score_text(dr_model *model, const dr_tokenizer *tokenizer, const cli_flag *flags, const char *text,
+                            size_t bytes, output *self) {
     dr_score_options options = dr_score_defaults();
     dr_score score;
     options.window = cli_flag_integer(&flags[WINDOW]);
+    options.tokenizer = tokenizer;
     options.skip_unreadable = cli_flag_boolean(&flags[SKIP_UNREADABLE]);
     options.progress = report;
     options.file = report_file;
@@ -230,6 +233,7 @@ static const cli_flag table[FLAGS] = {
                        "what is scored: text, or associative recall; lm, unless the folder holds a run of task mqar"),
     [CORPUS] = TEXT_FLAG("corpus", NULL, NULL, "PATH", "a UTF-8 text file, a folder of them, or - for standard input"),
     [WINDOW] = INTEGER_FLAG("window", "1024", 1, 1 << 20, "tokens a call; the state is carried from window to window"),
+    [TOKENIZER] = CLI_FLAG_TOKENIZER,
     [SKIP_UNREADABLE] =
         SWITCH("skip_unreadable", "leave out and name the files of a folder that cannot be read or are no text"),
     [PER_FILE] = SWITCH("per_file", "a line for each file before those of all"),
@@ -264,11 +268,16 @@ static int score(const cli_flag *flags, const dr_recall_options *recall, const c
     output self = {.progress = cli_progress_begin(stderr),
                    .json = cli_flag_boolean(&flags[JSON]),
                    .per_file = cli_flag_boolean(&flags[PER_FILE])};
-    dr_status status = recall ? score_recall(model, recall, &self) : score_text(model, flags, text, bytes, &self);
+    dr_tokenizer *tokenizer = NULL;
+    if (!recall) exit_status = cli_tokenizer_open(&cli_score, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
+    dr_status status = DR_OK;
+    if (exit_status == 0)
+        status = recall ? score_recall(model, recall, &self) : score_text(model, tokenizer, flags, text, bytes, &self);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_score, status); /* else main tells of stdout */
+    dr_tokenizer_destroy(tokenizer);
     dr_model_destroy(model);
     dr_backend_close(backend);
     return exit_status;

@@ -3,6 +3,7 @@
 #include "cli/input.h"
 #include "cli/json_line.h"
 #include "cli/text.h"
+#include "cli/tokenize_shards.h"
 
 #include <deltarule/tokenizer.h>
 
@@ -104,18 +105,10 @@ static int encode_whole(const encoding *e) {
     return exit_status;
 }
 
-static int run_tokenize(int argc, char **argv) {
-    cli_flag flags[FLAGS] = {
-        [TOKENIZER] = FLAG_TOKENIZER,
-        [NO_SPECIAL] = {.setting = {"no_special", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
-                                    "without the tokens that the template puts around a text"}},
-        [JSON] = FLAG_JSON("a JSON string a line in, a JSON list of ids a line out"),
-    };
-    int operands, exit_status;
+static int tokenize_input(const cli_flag *flags) {
     dr_tokenizer *tokenizer = NULL;
-    encoding e = {0};
-    if (!cli_flags_parse(&cli_tokenize, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    e.special = !cli_flag_boolean(&flags[NO_SPECIAL]);
+    encoding e = {.special = !cli_flag_boolean(&flags[NO_SPECIAL])};
+    int exit_status;
     dr_status status = open_tokenizer(flags[TOKENIZER].value, &tokenizer);
     if (status == DR_OK) status = dr_encoder_create(tokenizer, &e.encoder);
     if (status != DR_OK)
@@ -127,13 +120,52 @@ static int run_tokenize(int argc, char **argv) {
     return exit_status;
 }
 
+/* Flags and operands of the other use would be passed over in silence. */
+static int check_use(const cli_flag *flags, int operands, char **argv) {
+    const bool shards = flags[FLAGS + CLI_SHARDS_FOLDER].given;
+    if (shards && (flags[NO_SPECIAL].given || flags[JSON].given))
+        return cli_usage(&cli_tokenize, "--%s is for text from standard input: leave it out with --shards",
+                         flags[JSON].given ? "json" : "no-special");
+    if (shards && operands == 0 && !flags[FLAGS + CLI_SHARDS_VALIDATION].given)
+        return cli_usage(&cli_tokenize, "--shards needs a corpus: a text file, JSON lines, or a folder of them");
+    for (int i = FLAGS; i < FLAGS + CLI_SHARDS_FLAGS && !shards; i++)
+        if (flags[i].given)
+            return cli_usage(&cli_tokenize, "%s is a setting of shards: add --shards DIR", flags[i].setting.name);
+    if (!shards && operands > 0)
+        return cli_usage(&cli_tokenize, "without --shards DIR text comes from standard input: <%s", argv[1]);
+    return 0;
+}
+
+static int run_tokenize(int argc, char **argv) {
+    cli_flag flags[FLAGS + CLI_SHARDS_FLAGS] = {
+        [TOKENIZER] = FLAG_TOKENIZER,
+        [NO_SPECIAL] = {.setting = {"no_special", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                                    "without the tokens that the template puts around a text"}},
+        [JSON] = FLAG_JSON("a JSON string a line in, a JSON list of ids a line out"),
+    };
+    const char *validations[CLI_MOST_VALIDATIONS];
+    int operands, exit_status;
+    memcpy(flags + FLAGS, cli_shards_flags, sizeof cli_shards_flags);
+    flags[FLAGS + CLI_SHARDS_VALIDATION].values = validations;
+    flags[FLAGS + CLI_SHARDS_VALIDATION].most_values = CLI_MOST_VALIDATIONS;
+    if (!cli_flags_parse(&cli_tokenize, flags, FLAGS + CLI_SHARDS_FLAGS, argc, argv, &operands, &exit_status))
+        return exit_status;
+    exit_status = check_use(flags, operands, argv);
+    if (exit_status != 0) return exit_status;
+    if (!flags[FLAGS + CLI_SHARDS_FOLDER].given) return tokenize_input(flags);
+    return cli_write_shards(&cli_tokenize, flags[TOKENIZER].value, flags + FLAGS, argv + 1, operands);
+}
+
 const cli_command cli_tokenize = {
     .name = "tokenize",
-    .arguments = "--tokenizer DIR [--no-special] [--json] <TEXT",
+    .arguments = "--tokenizer DIR [--no-special] [--json] <TEXT | --tokenizer DIR --shards DIR CORPUS...",
     .summary = "text to the token ids of a published model's tokenizer",
     .details =
-        "Reads standard input: one text as a whole, whose ids are printed with blanks between; with --json a text a line.",
+        "Reads standard input: one text as a whole, whose ids are printed with blanks between; with --json a text a line.\n"
+        "With --shards it turns corpora into files of ids to train from: text files, JSON lines (.jsonl, .ndjson), both also\n"
+        "as .gz and .zst, and folders of them. After a kill the same command goes on where it was.",
     .run = run_tokenize,
+    .most_operands = 100000,
 };
 
 /* ---- detokenize ------------------------------------------------------------------------------------------------------ */

@@ -9,14 +9,6 @@
 
 enum { FINGERPRINT_BLOCK = 1 << 22 };
 
-dr_status dr_byte_vocabulary_check(int64_t vocabulary) {
-    if (vocabulary == DR_BYTE_VOCABULARY) return DR_OK;
-    return dr_fail(
-        DR_ERROR_UNSUPPORTED,
-        "the model has a vocabulary of %lld ids: only byte tokens (%d ids) can be read from text and written to it so far",
-        (long long)vocabulary, DR_BYTE_VOCABULARY);
-}
-
 /* Opens every file against which nothing is known yet. */
 static dr_status open_documents(dr_found_files *files, dr_documents *documents) {
     int64_t mapped = 0;

@@ -9,9 +9,6 @@
 /* Token ids: a byte is itself; the last id stands before each document. */
 enum { DR_DOCUMENT_START = 256, DR_BYTE_VOCABULARY = 257 };
 
-/* DR_ERROR_UNSUPPORTED unless a vocabulary of so many ids is that of byte tokens. */
-dr_status dr_byte_vocabulary_check(int64_t vocabulary);
-
 /* Documents, and the files that were left out since they cannot be read or are no text. */
 typedef struct {
     dr_documents documents;  /* in order of paths */

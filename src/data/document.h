@@ -3,16 +3,14 @@
 #define DR_DATA_DOCUMENT_H
 
 #include "data/files.h"
-
-/* A file that is mapped: what it was when it was opened. Pieces of a document share it. */
-typedef struct dr_mapping dr_mapping;
+#include "data/mapping.h"
 
 typedef struct {
     const char *name;    /* the path it was read from */
     const uint8_t *text; /* [bytes] valid UTF-8 without NUL */
     int64_t bytes;       /* >= 1 */
     uint64_t device, inode;
-    dr_mapping *mapping; /* NULL: the text is a copy */
+    dr_mapping *mapping; /* of the whole file, shared by pieces of a document; NULL: the text is a copy */
 } dr_document;
 
 typedef struct {
@@ -28,11 +26,8 @@ dr_status dr_documents_append(dr_documents *documents, const dr_document *docume
 dr_status dr_document_open(dr_found_file *file, int64_t mapped, dr_document *document);
 void dr_document_close(dr_document *document);
 
-/* Before bytes of it are read: a mapped file that was cut short since then would end the program with SIGBUS, and one that was
- * written to would be another text. DR_ERROR_IO if its file is shorter or other than it was. (A file that was replaced by
- * another of its name is whole in memory still, and so is one that has only grown.) */
+/* dr_mapping_check and dr_mapping_forget, where the document's file is mapped; from: a byte of the text. */
 dr_status dr_document_check(const dr_document *document);
-/* After bytes of it were read: their pages need not stay resident. */
 void dr_document_forget(const dr_document *document, int64_t from, int64_t count);
 
 #endif

@@ -126,7 +126,7 @@ dr_status dr_split_create_from(const dr_corpus *corpus, const dr_corpus *held_ou
     *split = (dr_split){0};
     DR_TRY(dr_allocate((size_t)other->count * sizeof(dr_document), "the held-out documents by identity", &memory));
     sorted.at = memory;
-    memcpy(sorted.at, other->at, (size_t)other->count * sizeof(dr_document));
+    if (other->count > 0) memcpy(sorted.at, other->at, (size_t)other->count * sizeof(dr_document));
     qsort(sorted.at, (size_t)sorted.count, sizeof(dr_document), by_identity);
     DR_GO(dr_allocate((size_t)all->count * sizeof(dr_document), "the training documents", &memory));
     split->training.at = memory;

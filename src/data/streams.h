@@ -12,6 +12,8 @@ typedef enum {
     DR_STREAM_MQAR_TRAINING, /* by example */
     DR_STREAM_MQAR_HELD_OUT, /* by example */
     DR_STREAM_SAMPLING,      /* of generated tokens */
+    DR_STREAM_MIXTURE,       /* order of the members of a mixture, by block of windows */
+    DR_STREAM_VALIDATION,    /* choice of the documents of a validation set, by document */
 } dr_stream_purpose;
 
 static inline dr_random dr_stream(uint64_t seed, dr_stream_purpose purpose, int64_t index) {

@@ -18,39 +18,35 @@ static dr_status allocate_order(dr_windows *windows, dr_window_order *order) {
 }
 
 static dr_status fill(dr_windows *windows) {
-    const dr_documents *documents = &windows->documents;
+    const int64_t tokens = windows->tokens->count;
     void *memory;
-    windows->tokens = documents->bytes + documents->count;
-    if (windows->tokens <= windows->length)
+    if (tokens <= windows->length)
         return dr_fail(
             DR_ERROR_ARGUMENT,
             "the training text has %lld tokens, too few for one window of %lld and the token after it: give more text or "
             "a smaller seq_len",
-            (long long)windows->tokens, (long long)windows->length);
-    windows->windows = windows->tokens / windows->length - 1; /* any phase below length leaves room for so many */
+            (long long)tokens, (long long)windows->length);
+    windows->windows = tokens / windows->length - 1; /* any phase below length leaves room for so many */
     if (windows->windows < 1) windows->windows = 1;
     if (windows->windows > UINT32_MAX)
         return dr_fail(DR_ERROR_ARGUMENT,
                        "the training text has %lld windows of %lld tokens, and at most 2^32 can be: give a "
                        "larger seq_len",
                        (long long)windows->windows, (long long)windows->length);
-    DR_TRY(dr_allocate((size_t)documents->count * sizeof(int64_t), "the places of documents", &memory));
-    windows->starts = memory;
-    int64_t at = 0;
-    for (int64_t i = 0; i < documents->count; i++) {
-        windows->starts[i] = at;
-        at += 1 + documents->at[i].bytes;
-    }
+    DR_TRY(dr_allocate((size_t)(windows->length + 1) * sizeof(int32_t), "a window of tokens", &memory));
+    windows->ids = memory;
+    DR_TRY(dr_allocate((size_t)windows->length + 1, "the marks of a window", &memory));
+    windows->marks = memory;
     DR_TRY(allocate_order(windows, &windows->current));
     return allocate_order(windows, &windows->next);
 }
 
-dr_status dr_windows_create(const dr_documents *documents, int64_t length, uint64_t seed, dr_windows **windows) {
+dr_status dr_windows_create(dr_tokens *tokens, int64_t length, uint64_t seed, dr_windows **windows) {
     void *memory;
     *windows = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_windows), "training windows", &memory));
     dr_windows *made = memory;
-    made->documents = *documents;
+    made->tokens = tokens;
     made->length = length, made->seed = seed;
     dr_status status = fill(made);
     if (status != DR_OK)
@@ -62,7 +58,8 @@ dr_status dr_windows_create(const dr_documents *documents, int64_t length, uint6
 
 void dr_windows_destroy(dr_windows *windows) {
     if (!windows) return;
-    dr_release(windows->starts);
+    dr_release(windows->ids);
+    dr_release(windows->marks);
     dr_release(windows->current.order);
     dr_release(windows->next.order);
     dr_release(windows);
@@ -72,7 +69,7 @@ void dr_windows_destroy(dr_windows *windows) {
 
 static void begin_order(const dr_windows *windows, int64_t epoch, dr_window_order *order) {
     order->random = dr_stream(windows->seed, DR_STREAM_WINDOWS, epoch);
-    int64_t room = windows->tokens - windows->windows * windows->length; /* >= 1: a label follows the last window */
+    int64_t room = windows->tokens->count - windows->windows * windows->length; /* >= 1: a label follows the last window */
     order->phase = (int64_t)dr_random_below(&order->random, (uint64_t)(room < windows->length ? room : windows->length));
     order->done = 0;
     order->epoch = epoch;
@@ -102,43 +99,16 @@ void dr_windows_prepare(dr_windows *windows, int64_t index) {
     extend_order(&windows->next, place + 1);
 }
 
-/* ---- tokens ---- */
-
-/* The document that token number at lies in. */
-static int64_t document_of(const dr_windows *windows, int64_t at) {
-    int64_t low = 0, high = windows->documents.count;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (windows->starts[middle] <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Tokens from, from + 1, .. as ids; the same from the second on, and one more, as labels. */
-static dr_status copy_tokens(const dr_windows *windows, int64_t from, int32_t *ids, int32_t *labels) {
-    const int64_t end = from + windows->length + 1;
-    int64_t i = document_of(windows, from);
-    for (int64_t at = from; at < end; i++) {
-        const dr_document *document = &windows->documents.at[i];
-        int64_t first = windows->starts[i], last = first + 1 + document->bytes;
-        if (last > end) last = end;
-        DR_TRY(dr_document_check(document));
-        int64_t text_from = at > first ? at - first - 1 : 0;
-        for (; at < last; at++) {
-            int32_t id = at == first ? DR_DOCUMENT_START : document->text[at - first - 1];
-            if (at < end - 1) ids[at - from] = id;
-            if (at > from) labels[at - from - 1] = id;
-        }
-        dr_document_forget(document, text_from, last - first - 1 - text_from);
+dr_status dr_windows_get(dr_windows *windows, int64_t index, int32_t *ids, int32_t *labels, uint8_t *marks) {
+    const int64_t length = windows->length;
+    dr_tokens *tokens = windows->tokens;
+    dr_windows_prepare(windows, index);
+    int64_t from = windows->current.phase + windows->current.order[index % windows->windows] * length;
+    DR_TRY(tokens->read(tokens, from, length + 1, windows->ids, windows->marks));
+    for (int64_t i = 0; i < length; i++) {
+        ids[i] = windows->ids[i];
+        labels[i] = windows->ids[i + 1];
+        marks[i] = (windows->marks[i] & DR_TOKEN_BEGINS) | (windows->marks[i + 1] & DR_TOKEN_GIVEN);
     }
     return DR_OK;
-}
-
-dr_status dr_windows_get(dr_windows *windows, int64_t index, int32_t *ids, int32_t *labels) {
-    dr_windows_prepare(windows, index);
-    int64_t number = windows->current.order[index % windows->windows];
-    return copy_tokens(windows, windows->current.phase + number * windows->length, ids, labels);
 }

@@ -1,12 +1,13 @@
 /* Each document from its separator on, window after window, with the model's state carried along: a token is predicted from all
- * that stands before it in its document, and memory depends on the window alone. The separator is read, never scored: as many
- * tokens are predicted as the text has bytes. */
+ * that stands before it in its document. The separator is read, never scored: of bytes as many tokens are predicted as the text
+ * has, and memory depends on the window alone; with a tokenizer a document's ids are held too. */
 #include "evaluate/score.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "data/encode.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,27 +18,42 @@ struct scorer {
     dr_model *model;
     dr_model_state *state;
     const dr_score_options *options;
-    int64_t done, total;   /* tokens, of all documents */
-    int32_t *ids, *labels; /* [window] */
+    int64_t done, total;         /* bytes, of all documents */
+    int64_t tokens;              /* that were predicted */
+    int32_t *ids, *labels;       /* [window] */
+    dr_document_encoder encoder; /* where there is a tokenizer */
+    const int32_t *document_ids; /* of the document at hand */
 };
 
 dr_score_options dr_score_defaults(void) {
     return (dr_score_options){.window = WINDOW};
 }
 
-/* Adds the loss of bytes [from, from + count) of a document to *loss. */
-static dr_status score_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count, double *loss) {
+/* The ids and labels of a window whose first label is token `from` behind the separator. */
+static dr_status fill_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count) {
+    if (scorer->options->tokenizer) {
+        memcpy(scorer->ids, scorer->document_ids + from, (size_t)count * sizeof(int32_t));
+        memcpy(scorer->labels, scorer->document_ids + from + 1, (size_t)count * sizeof(int32_t));
+        return DR_OK;
+    }
     DR_TRY(dr_document_check(document));
     for (int64_t i = 0; i < count; i++) {
         scorer->ids[i] = from + i == 0 ? DR_DOCUMENT_START : document->text[from + i - 1];
         scorer->labels[i] = document->text[from + i];
     }
     dr_document_forget(document, from, count);
+    return DR_OK;
+}
+
+/* Adds the loss of tokens [from, from + count) of a document to *loss. */
+static dr_status score_window(struct scorer *scorer, const dr_document *document, int64_t from, int64_t count, double *loss) {
+    DR_TRY(fill_window(scorer, document, from, count));
     dr_batch batch = {
         .layout = {.sequences = 1, .rows = count}, .ids = scorer->ids, .targets = count, .labels = scorer->labels};
     double sum;
     DR_TRY(dr_model_loss(scorer->model, &batch, scorer->state, &sum, NULL, NULL, NULL));
     *loss += sum;
+    scorer->tokens += count;
     return DR_OK;
 }
 
@@ -48,41 +64,59 @@ static dr_status open_scorer(struct scorer *scorer) {
     scorer->ids = memory;
     DR_TRY(dr_allocate(bytes, "a window of labels", &memory));
     scorer->labels = memory;
+    if (scorer->options->tokenizer) DR_TRY(dr_document_encoder_create(scorer->options->tokenizer, &scorer->encoder));
     return dr_model_state_create(scorer->model, 1, &scorer->state);
 }
 
 static void close_scorer(struct scorer *scorer) {
     dr_release(scorer->ids);
     dr_release(scorer->labels);
+    dr_document_encoder_release(&scorer->encoder);
     dr_model_state_destroy(scorer->state);
 }
 
-static void fill_score(dr_score *score, int64_t files, int64_t tokens, double loss, double seconds) {
-    *score = (dr_score){.files = files, .bytes = tokens, .tokens = tokens, .seconds = seconds};
+static void fill_score(dr_score *score, int64_t files, int64_t bytes, int64_t tokens, double loss, double seconds) {
+    *score = (dr_score){.files = files, .bytes = bytes, .tokens = tokens, .seconds = seconds};
     score->loss = loss / (double)tokens;
     score->perplexity = exp(score->loss);
-    score->bits_per_byte = loss / (double)tokens / 0.693147180559945309417; /* ln 2 */
+    score->bits_per_byte = loss / (double)bytes / 0.693147180559945309417; /* ln 2 */
+}
+
+/* How many tokens stand for so many bytes from the beginning of a document. A tokenizer encodes all of it. */
+static dr_status count_tokens(struct scorer *scorer, const dr_document *document, int64_t bytes, int64_t *tokens) {
+    *tokens = bytes;
+    if (!scorer->options->tokenizer || bytes == 0) return DR_OK;
+    DR_TRY(dr_document_check(document));
+    dr_status status = dr_document_encode(&scorer->encoder, (const char *)document->text, bytes, &scorer->document_ids, tokens);
+    if (status != DR_OK) return dr_fail_in(status, "%s", document->name);
+    dr_document_forget(document, 0, bytes);
+    --*tokens;
+    return DR_OK;
 }
 
 /* The first `bytes` of a document; tells the file. */
 static dr_status score_document(struct scorer *scorer, const dr_document *document, int64_t bytes, double *loss) {
     const dr_score_options *options = scorer->options;
+    const int64_t before = scorer->done;
     double start = dr_clock_now(), own = 0;
+    int64_t tokens;
+    DR_TRY(count_tokens(scorer, document, bytes, &tokens));
     dr_model_state_reset(scorer->state);
-    for (int64_t from = 0; from < bytes; from += options->window) {
-        int64_t count = bytes - from < options->window ? bytes - from : options->window;
+    for (int64_t from = 0; from < tokens; from += options->window) {
+        int64_t count = tokens - from < options->window ? tokens - from : options->window;
         double window_loss = 0;
         DR_TRY(score_window(scorer, document, from, count, &window_loss));
         own += window_loss;
         *loss += window_loss; /* in the order of windows, whatever documents they are of */
-        scorer->done += count;
+        scorer->done = before + (int64_t)((__int128)bytes * (from + count) / tokens);
         if (options->progress && !options->progress(options->context, scorer->done, scorer->total))
-            return dr_fail(DR_ERROR_INTERRUPTED, "scoring was stopped after %lld of %lld tokens", (long long)scorer->done,
+            return dr_fail(DR_ERROR_INTERRUPTED, "scoring was stopped after %lld of %lld bytes", (long long)scorer->done,
                            (long long)scorer->total);
     }
+    scorer->done = before + bytes;
     if (bytes > 0 && options->file) {
         dr_score score;
-        fill_score(&score, 1, bytes, own, dr_clock_now() - start);
+        fill_score(&score, 1, bytes, tokens, own, dr_clock_now() - start);
         options->file(options->context, document->name, &score);
     }
     return DR_OK;
@@ -93,7 +127,7 @@ static dr_status score_all(dr_model *model, const dr_documents *documents, int64
                            bool finite, dr_score *score) {
     if (options->window < 1)
         return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)options->window);
-    DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
+    DR_TRY(dr_vocabulary_check(dr_model_get_config(model)->vocabulary, options->tokenizer));
     double start = dr_clock_now(), loss = 0;
     int64_t files = 0, seen = 0;
     struct scorer scorer = {.model = model, .options = options};
@@ -111,7 +145,11 @@ static dr_status score_all(dr_model *model, const dr_documents *documents, int64
                          document->name, isnan(loss) ? "not a number" : "infinite");
         goto done;
     }
-    fill_score(score, files, scorer.total, loss, dr_clock_now() - start);
+    if (scorer.tokens == 0) {
+        status = dr_fail(DR_ERROR_ARGUMENT, "the text has no tokens to predict: the tokenizer leaves nothing of it");
+        goto done;
+    }
+    fill_score(score, files, scorer.total, scorer.tokens, loss, dr_clock_now() - start);
 done:
     close_scorer(&scorer);
     return status;
@@ -129,7 +167,7 @@ dr_status dr_score_files(dr_model *model, const char *path, const dr_score_optio
     DR_NEED(path);
     DR_NEED(score);
     if (!options) options = &defaults;
-    DR_TRY(dr_byte_vocabulary_check(dr_model_get_config(model)->vocabulary));
+    DR_TRY(dr_vocabulary_check(dr_model_get_config(model)->vocabulary, options->tokenizer));
     DR_TRY(dr_corpus_read(path, options->skip_unreadable, &corpus));
     for (int64_t i = 0; i < corpus->left_out.count && options->left_out; i++)
         options->left_out(options->context, corpus->left_out.at[i].problem);

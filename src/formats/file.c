@@ -103,6 +103,18 @@ dr_status dr_file_write(dr_file *file, const void *data, size_t bytes) {
     return file->status;
 }
 
+dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes) {
+    const char *at = data;
+    while (bytes > 0 && file->status == DR_OK) {
+        ssize_t written = pwrite(file->descriptor, at, bytes, offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return fail_writing(file, "write");
+        at += written, offset += written;
+        bytes -= (size_t)written;
+    }
+    return file->status;
+}
+
 /* After the rename, so that the new name lasts. A folder that may be written but not read cannot be synced, some file systems
  * cannot sync any. */
 static dr_status sync_folder(dr_file *file) {

@@ -5,6 +5,7 @@
 #include <deltarule/status.h>
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* The first failure sticks: later calls do nothing and return it again, so that only the last one has to be looked at. */
 typedef struct {
@@ -18,6 +19,8 @@ typedef struct {
  * own, and the last to finish has its file there. A link is followed; a device is written as it is. */
 dr_status dr_file_create(const char *name, dr_file *file);
 dr_status dr_file_write(dr_file *file, const void *data, size_t bytes);
+/* Writes over bytes that were written before, from `offset` on; what is written next goes behind the last as before. */
+dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes);
 /* Syncs and puts the file in its place, unless something failed since dr_file_create: then what had this name stays as it was.
  * (Files right in a change of a folder are synced by dr_folder_commit.) DR_ERROR_IO with the reason. */
 dr_status dr_file_finish(dr_file *file);

@@ -26,10 +26,11 @@ static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) 
     bool skipped;
     DR_TRY(run->task->ops->batch(run->task, step, &batch, &bytes));
     zero_gradient(run->model);
-    DR_TRY(dr_model_gradient(run->model, &batch, 1.0 / (double)batch.targets, &sum, NULL));
+    double mean = batch.targets > 0 ? 1.0 / (double)batch.targets : 0; /* a mask may leave nothing to learn */
+    DR_TRY(dr_model_gradient(run->model, &batch, mean, &sum, NULL));
     progress->learning_rate = dr_schedule_rate(&run->schedule, step);
     DR_TRY(dr_optimizer_step(run->optimizer, progress->learning_rate, &progress->gradient_norm, &skipped));
-    progress->loss = sum / (double)batch.targets;
+    progress->loss = sum * mean;
     progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : (double)NAN; /* ln 2 */
     *tokens = batch.layout.rows;
     position->step = step;

@@ -17,13 +17,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_LINE = 8192 };
+enum { LONGEST_LINE = 8192, LONGEST_COLUMN = 120, OF_A_SET = 2 };
 
 static const char FILE_NAME[] = "metrics.csv";
 
 static const char *const names[DR_METRICS_COLUMNS] = {
     "step",    "loss",    "bits_per_byte", "learning_rate",          "gradient_norm", "tokens_per_second",
     "seconds", "skipped", "held_out_loss", "held_out_bits_per_byte", "accuracy"};
+
+/* How many columns a run of these sets writes: those of sets that fit. */
+static int columns_of(const dr_set_names *sets) {
+    const int room = (DR_MOST_METRICS_COLUMNS - DR_METRICS_COLUMNS) / OF_A_SET;
+    return DR_METRICS_COLUMNS + OF_A_SET * (sets->count < room ? sets->count : room);
+}
+
+static const char *column_name(const dr_set_names *sets, int index, char text[LONGEST_COLUMN]) {
+    if (index < DR_METRICS_COLUMNS) return names[index];
+    const int of_set = index - DR_METRICS_COLUMNS;
+    snprintf(text, LONGEST_COLUMN, "%s:%s", of_set % OF_A_SET == 0 ? "held_out_loss" : "held_out_bits_per_byte",
+             sets->names[of_set / OF_A_SET]);
+    return text;
+}
 
 static dr_status fail_io(const dr_metrics *metrics, const char *action) {
     return dr_fail(DR_ERROR_IO, "cannot %s %s: %s", action, metrics->path, dr_system_text(errno));
@@ -54,9 +68,12 @@ static const char *cell_at(const char *line, int index, int *length) {
     return line;
 }
 
-static int column_named(const char *name, int length) {
-    for (int i = 0; i < DR_METRICS_COLUMNS; i++)
-        if ((int)strlen(names[i]) == length && memcmp(names[i], name, (size_t)length) == 0) return i;
+static int column_named(const dr_set_names *sets, const char *name, int length) {
+    char text[LONGEST_COLUMN];
+    for (int i = 0; i < columns_of(sets); i++) {
+        const char *own = column_name(sets, i, text);
+        if ((int)strlen(own) == length && memcmp(own, name, (size_t)length) == 0) return i;
+    }
     return -1;
 }
 
@@ -67,13 +84,13 @@ static dr_status refuse(const dr_metrics *metrics, const char *why) {
 
 static dr_status read_header(dr_metrics *metrics, const char *line) {
     char why[128];
-    bool found[DR_METRICS_COLUMNS] = {false};
+    bool found[DR_MOST_METRICS_COLUMNS] = {false};
     metrics->columns = cells_of(line);
     if (metrics->columns > DR_MOST_METRICS_COLUMNS) return refuse(metrics, "has too many columns");
     for (int i = 0; i < metrics->columns; i++) {
         int length;
         const char *cell = cell_at(line, i, &length);
-        metrics->column[i] = column_named(cell, length);
+        metrics->column[i] = column_named(&metrics->sets, cell, length);
         if (metrics->column[i] < 0) continue;
         if (found[metrics->column[i]]) return refuse(metrics, "has a column twice");
         found[metrics->column[i]] = true;
@@ -179,26 +196,28 @@ static dr_status keep_lines(dr_metrics *metrics, FILE *file, int64_t step) {
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
-static dr_status write_header(const char *path) {
+static dr_status write_header(const char *path, const dr_set_names *sets) {
+    char text[LONGEST_COLUMN];
     dr_file file;
     dr_file_create(path, &file);
-    for (int i = 0; i < DR_METRICS_COLUMNS; i++) {
+    for (int i = 0; i < columns_of(sets); i++) {
+        const char *name = column_name(sets, i, text);
         if (i > 0) dr_file_write(&file, ",", 1);
-        dr_file_write(&file, names[i], strlen(names[i]));
+        dr_file_write(&file, name, strlen(name));
     }
     dr_file_write(&file, "\n", 1);
     return dr_file_finish(&file);
 }
 
-dr_status dr_metrics_begin(dr_folder *change) {
-    return write_header(dr_folder_path(change, FILE_NAME));
+dr_status dr_metrics_begin(dr_folder *change, const dr_set_names *sets) {
+    return write_header(dr_folder_path(change, FILE_NAME), sets);
 }
 
 static dr_status open_at(dr_metrics *metrics, int64_t step) {
     struct stat about;
     bool there = stat(metrics->path, &about) == 0;
     if (there && !S_ISREG(about.st_mode)) return refuse(metrics, "is not a regular file");
-    if (!there || about.st_size == 0) DR_TRY(write_header(metrics->path));
+    if (!there || about.st_size == 0) DR_TRY(write_header(metrics->path, &metrics->sets));
     FILE *file = fopen(metrics->path, "re");
     if (!file) return fail_io(metrics, "open");
     dr_status status = keep_lines(metrics, file, step);
@@ -208,9 +227,9 @@ static dr_status open_at(dr_metrics *metrics, int64_t step) {
     return metrics->file ? DR_OK : fail_io(metrics, "open");
 }
 
-dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics) {
+dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *sets, dr_metrics *metrics) {
     char path[PATH_MAX];
-    *metrics = (dr_metrics){0};
+    *metrics = (dr_metrics){.sets = *sets};
     if (snprintf(path, sizeof path, "%s/%s", folder, FILE_NAME) >= (int)sizeof path)
         return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", folder);
     DR_TRY(dr_copy_string(path, &metrics->path));
@@ -242,7 +261,7 @@ static dr_status find_again(dr_metrics *metrics, int64_t step) {
 }
 
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation) {
-    char cells[DR_METRICS_COLUMNS][LONGEST_CELL];
+    char cells[DR_MOST_METRICS_COLUMNS][LONGEST_CELL];
     DR_TRY(find_again(metrics, progress->step - 1));
     snprintf(cells[0], LONGEST_CELL, "%lld", (long long)progress->step);
     print_cell(cells[1], true, "%.17g", progress->loss);
@@ -255,6 +274,12 @@ dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, co
     print_cell(cells[8], evaluation != NULL, "%.17g", evaluation ? evaluation->loss : 0);
     print_cell(cells[9], evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
     print_cell(cells[10], evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);
+    for (int i = DR_METRICS_COLUMNS; i < columns_of(&metrics->sets); i++) {
+        const dr_set_evaluation *set = evaluation ? &evaluation->sets[(i - DR_METRICS_COLUMNS) / OF_A_SET] : NULL;
+        bool of_loss = (i - DR_METRICS_COLUMNS) % OF_A_SET == 0;
+        double number = !set ? (double)NAN : of_loss ? set->loss : set->bits_per_byte;
+        print_cell(cells[i], !isnan(number), of_loss ? "%.17g" : "%.6g", number);
+    }
     for (int i = 0; i < metrics->columns; i++)
         fprintf(metrics->file, "%s%s", i > 0 ? "," : "", metrics->column[i] < 0 ? "" : cells[metrics->column[i]]);
     fputc('\n', metrics->file);

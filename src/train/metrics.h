@@ -1,4 +1,5 @@
-/* metrics.csv of a run folder: a line a step, in order, none twice. */
+/* metrics.csv of a run folder: a line a step, in order, none twice. Where a run has several held-out sets, each has two columns
+ * of its own, held_out_loss:NAME and held_out_bits_per_byte:NAME, as far as there is room. */
 #ifndef DR_TRAIN_METRICS_H
 #define DR_TRAIN_METRICS_H
 
@@ -12,17 +13,18 @@ enum { DR_METRICS_COLUMNS = 11, DR_MOST_METRICS_COLUMNS = 64 };
 typedef struct {
     FILE *file;
     char *path;
+    dr_set_names sets;
     int columns;                         /* of the file */
     int column[DR_MOST_METRICS_COLUMNS]; /* which of ours stands in each; -1: somebody else's, left empty */
 } dr_metrics;
 
 /* Writes a file without steps among the first files of a run. */
-dr_status dr_metrics_begin(dr_folder *change);
+dr_status dr_metrics_begin(dr_folder *change, const dr_set_names *sets);
 /* Opens or makes FOLDER/metrics.csv to go on after `step`. Lines of later steps and a last line that a kill cut short go: the
  * run makes them again. Everything else stays; added columns stay empty from here on, Windows line ends become plain ones. A
  * file that cannot be gone on with (a column missing, a line that is no step, steps out of order) is refused,
  * DR_ERROR_FORMAT, and not touched. */
-dr_status dr_metrics_open(const char *folder, int64_t step, dr_metrics *metrics);
+dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *sets, dr_metrics *metrics);
 /* One line, flushed. evaluation: NULL if there was none at this step. */
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation);
 /* On the disk before a checkpoint says that its steps are done. */

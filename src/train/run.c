@@ -26,7 +26,9 @@ static dr_status make_path_absolute(dr_train_options *options, dr_setting_id id,
 
 static dr_status make_paths_absolute(dr_train_options *options) {
     DR_TRY(make_path_absolute(options, DR_SET_CORPUS, dr_setting_text(options, DR_SET_CORPUS)));
-    return make_path_absolute(options, DR_SET_HELD_OUT, dr_held_out_path(options));
+    DR_TRY(make_path_absolute(options, DR_SET_HELD_OUT, dr_held_out_path(options)));
+    const char *tokenizer = dr_setting_text(options, DR_SET_TOKENIZER);
+    return strcmp(tokenizer, "bytes") == 0 ? DR_OK : make_path_absolute(options, DR_SET_TOKENIZER, tokenizer);
 }
 
 static dr_status copy_options(const dr_train_options *options, dr_train_options *copy) {
@@ -94,7 +96,7 @@ done:
 /* What a new run's folder has beside its checkpoint. */
 static dr_status write_first_files(const void *context, dr_folder *change) {
     const dr_task *task = context;
-    DR_TRY(dr_metrics_begin(change));
+    DR_TRY(dr_metrics_begin(change, &task->sets));
     return task->ops->publish ? task->ops->publish(task, change) : DR_OK;
 }
 
@@ -104,7 +106,7 @@ static dr_status settle(dr_run *run, const char *folder) {
     DR_TRY(dr_run_folder_claim(run->folder, &run->lock));
     dr_status status =
         dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, write_first_files, run->task);
-    if (status == DR_OK) status = dr_metrics_open(run->folder, 0, &run->metrics);
+    if (status == DR_OK) status = dr_metrics_open(run->folder, 0, &run->task->sets, &run->metrics);
     if (status != DR_OK) dr_run_folder_give_back(&run->lock);
     return status;
 }
@@ -138,8 +140,8 @@ static bool same_number(dr_setting_id id, const char *one, const char *other) {
 static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
     for (int id = 0; id < DR_SETTINGS; id++) {
         bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_SAVE_EVERY ||
-                          id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE ||
-                          id == DR_SET_CORPUS || /* it may have moved: its content must be the same */
+                          id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE || id == DR_SET_CORPUS ||
+                          id == DR_SET_TOKENIZER || /* moved: their content must be the same */
                           (id == DR_SET_HELD_OUT && dr_held_out_path(options) && dr_held_out_path(changes));
         if (!dr_setting_is_set(changes, (dr_setting_id)id)) continue;
         const char *name = dr_setting_table[id].name, *value = dr_setting_text(changes, (dr_setting_id)id);
@@ -148,7 +150,7 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
         if (!may_change && !same)
             return dr_fail(DR_ERROR_ARGUMENT,
                            "%s cannot be changed from %s to %s when a run is resumed: steps, threads, save_every, "
-                           "evaluate_every, skip_unreadable and the places of the corpus and of held-out text can",
+                           "evaluate_every, skip_unreadable and the places of the corpus, the tokenizer and held-out text can",
                            name, old, value);
         if (may_change) DR_TRY(dr_train_options_set(options, name, value));
     }
@@ -199,6 +201,8 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     int64_t steps = dr_setting_integer(made->options, DR_SET_STEPS);
     if (!dr_setting_is_set(made->options, DR_SET_HELD_OUT_SEED)) /* earlier versions had one seed for all */
         DR_GO(dr_train_options_set(made->options, "held_out_seed", dr_setting_text(made->options, DR_SET_SEED)));
+    if (!dr_setting_is_set(made->options, DR_SET_RESET_AT_DOCUMENTS)) /* and carried the state on */
+        DR_GO(dr_train_options_set(made->options, "reset_at_documents", "false"));
     if (changes) DR_GO(apply_changes(changes, made->options));
     DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
@@ -207,7 +211,7 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     if (steps != made->schedule.steps) made->earlier_steps = steps;
     DR_GO(dr_checkpoint_read(folder, made->optimizer, &made->position));
     DR_GO(check_agreement(made));
-    DR_GO(dr_metrics_open(folder, made->position.step, &made->metrics));
+    DR_GO(dr_metrics_open(folder, made->position.step, &made->task->sets, &made->metrics));
     *run = made;
     return DR_OK;
 done:

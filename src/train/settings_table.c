@@ -18,15 +18,21 @@ static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", REC
 
 const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_TASK] =
-        TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next byte of a corpus; mqar: multi-query associative recall"),
+        TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next token of a corpus; mqar: multi-query associative recall"),
     [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN,
                          "the recurrence: a name that `deltarule rules` lists with a layer, or a JSON file that composes one"),
-    [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN, "of task lm: a UTF-8 text file or a folder of them, links followed"),
+    [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN,
+                           "of task lm: a UTF-8 text file or a folder of them, links followed; shards (`deltarule tokenize "
+                           "--shards`, or .bin files of token ids); or a JSON file that mixes several by weight"),
+    [DR_SET_TOKENIZER] = TEXT("tokenizer", "", NULL, RUN,
+                              "of task lm: folder of the tokenizer that encodes the text, or that made shards which come "
+                              "without one; none: bytes, or what the shards have"),
     [DR_SET_SKIP_UNREADABLE] = BOOLEAN("skip_unreadable", "false", RUN,
                                        "of task lm: go on without the files of a folder that cannot be read or are no text"),
     [DR_SET_HELD_OUT] = TEXT("held_out", "lm auto, mqar 1000", NULL, RUN,
                              "of task lm: which text is never trained on, a share of the corpus (0.1) or the path of other "
-                             "text; auto: 5%, at least 100 KB; of task mqar: how many examples an evaluation asks"),
+                             "text or shards; auto: the validation sets of shards, else 5%, at least 100 KB; of task mqar: "
+                             "how many examples an evaluation asks"),
     [DR_SET_HELD_OUT_SEED] = INTEGER("held_out_seed", "1", 0, 9007199254740992, RUN,
                                      "of the held-out choice, the same for every seed so that their losses compare"),
     [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
@@ -38,10 +44,14 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                                       "steps between evaluations on held-out data; 0: only at the end"),
     [DR_SET_EVALUATE_TOKENS] =
         INTEGER("evaluate_tokens", "32768", 0, 1e12, RUN,
-                "of task lm: held-out tokens an evaluation scores, from the beginning of each file; 0: all of them"),
+                "of task lm: held-out tokens an evaluation scores of each set: of text from the beginning of each file, of "
+                "token ids from documents all over it; 0: all of them"),
 
     [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64", 1, 1e6, TRAINING, "sequences a step"),
     [DR_SET_SEQ_LEN] = INTEGER("seq_len", "lm 256, mqar 64", 1, 1e7, TRAINING, "tokens a sequence"),
+    [DR_SET_RESET_AT_DOCUMENTS] =
+        BOOLEAN("reset_at_documents", "true", TRAINING,
+                "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),
     [DR_SET_LEARNING_RATE] = REAL("learning_rate", "lm 0.004, mqar 0.004", 0, 10, TRAINING, "at its peak, after the warm-up"),
     [DR_SET_MIN_LEARNING_RATE_RATIO] =
         REAL("min_learning_rate_ratio", "0.1", 0, 1, TRAINING, "the last step's learning rate, as a share of the peak"),
@@ -76,7 +86,8 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_CONV_INITIALIZER_RANGE] = REAL("conv_initializer_range", "0", 0, 10, MODEL,
                                            "short convolutions are uniform within it at first; 0: as linear weights"),
 
-    [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 16777216, RECALL, "token ids, more than seq_len"),
+    [DR_SET_VOCABULARY] = INTEGER("vocabulary", "8192", 5, 16777216, RECALL,
+                                  "token ids, more than seq_len; of task lm: of shards that come without a tokenizer"),
     [DR_SET_PAIRS] = INTEGER("pairs", "4", 1, 1e6, RECALL, "keys with their values; 4 tokens of seq_len each"),
     [DR_SET_LEAST_PAIRS] =
         INTEGER("least_pairs", "0", 0, 1e6, RECALL,

@@ -6,11 +6,23 @@
 #include "formats/folder.h"
 #include "train/settings.h"
 
+/* One of several held-out sets. */
 typedef struct {
-    double loss;          /* nats a target, mean */
-    double bits_per_byte; /* NaN if targets are not text */
-    double accuracy;      /* NaN if it is not measured */
+    double loss, bits_per_byte;
+} dr_set_evaluation;
+
+typedef struct {
+    double loss;                   /* nats a target, mean over all sets */
+    double bits_per_byte;          /* NaN if targets are not text */
+    double accuracy;               /* NaN if it is not measured */
+    const dr_set_evaluation *sets; /* [those that the task names], valid until the next evaluation */
 } dr_evaluation;
+
+/* Names of held-out sets that are told apart; they live as long as the task. */
+typedef struct {
+    const char *const *names; /* [count] */
+    int count;                /* 0: there is one, which needs no name */
+} dr_set_names;
 
 typedef struct dr_task dr_task;
 
@@ -32,7 +44,8 @@ struct dr_task {
     int64_t vocabulary;
     int64_t sequences, rows, targets; /* of the largest batch */
     bool selects;                     /* targets are at positions, not all rows */
-    uint64_t fingerprint;             /* of data that lies outside of the run folder: a resumed run must find the same */
+    dr_set_names sets;
+    uint64_t fingerprint; /* of data that lies outside of the run folder: a resumed run must find the same */
 };
 
 /* The task that the settings name. */

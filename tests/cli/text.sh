@@ -47,7 +47,7 @@ expect 0 "\"accuracy\": $told," "$deltarule" score --model recall --json
 expect 0 'queries        192' "$deltarule" score --model recall --task mqar --seq-len 96 --pairs 8 --examples 24
 expect 2 '8 pairs do not fit into seq_len 16' "$deltarule" score --model recall --seq-len 16 --pairs 8
 expect 2 'vocabulary is 200: recall needs more ids than seq_len' "$deltarule" score --model recall --seq-len 400
-expect 1 'only byte tokens' "$deltarule" score --model recall --corpus corpus
+expect 1 'and bytes have 257' "$deltarule" score --model recall --corpus corpus
 expect 2 'corpus is a setting of task lm' "$deltarule" score --model recall --task mqar --corpus corpus
 
 # ---- generate ----
@@ -78,5 +78,5 @@ for wrong in '--top-p=0' '--stop=' '--temperature=200' '--samples=0' '--prompt-f
 done
 expect 2 'leave one out' "$deltarule" generate --model run --prompt a --prompt-file prompt
 expect 1 'it is a folder' "$deltarule" generate --model run --prompt-file corpus
-expect 1 'only byte tokens' "$deltarule" generate --model recall --prompt a
+expect 1 'and bytes have 257' "$deltarule" generate --model recall --prompt a
 [ ! -s stdout ] || fail 'the prompt is printed before the model is refused'
