@@ -49,13 +49,13 @@ void dr_block_place_scratch(const dr_layer *layer, const dr_recurrence_memory *e
 }
 
 static dr_status norm(const dr_layer *layer, dr_role role, const void *x, void *y) {
-    dr_rms_norm operation = {layer->layout.rows, layer->mixer->hidden, layer->mixer->norm_eps, DR_ACTIVATION_NONE, false};
+    dr_rms_norm operation = {.rows = layer->layout.rows, .dim = layer->mixer->hidden, .eps = layer->mixer->norm_eps};
     return layer->backend->ops->rms_norm_forward(layer->backend, &operation, x, dr_layer_parameter(layer, role), NULL, y);
 }
 
 /* d += gradient of x */
 static dr_status norm_backward(const dr_layer *layer, dr_role role, const void *x, const void *d_y, void *d) {
-    dr_rms_norm operation = {layer->layout.rows, layer->mixer->hidden, layer->mixer->norm_eps, DR_ACTIVATION_NONE, false};
+    dr_rms_norm operation = {.rows = layer->layout.rows, .dim = layer->mixer->hidden, .eps = layer->mixer->norm_eps};
     return layer->backend->ops->rms_norm_backward(layer->backend, &operation, x, dr_layer_parameter(layer, role), NULL, d_y, d,
                                                   true, dr_layer_gradient(layer, role), NULL);
 }

@@ -139,7 +139,7 @@ dr_status dr_pass_backward(const dr_model *model, dr_pass *pass, const dr_layout
 /* ---- head ----------------------------------------------------------------------------------------------------------- */
 
 static dr_rms_norm final_norm(const dr_model *model, int64_t rows) {
-    return (dr_rms_norm){rows, model->config.hidden, model->config.norm_eps, DR_ACTIVATION_NONE, false};
+    return (dr_rms_norm){.rows = rows, .dim = model->config.hidden, .eps = model->config.norm_eps};
 }
 
 dr_status dr_pass_head(const dr_model *model, dr_pass *pass, const void *rows, int64_t begin, int64_t count) {

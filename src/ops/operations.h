@@ -13,6 +13,7 @@
 
 #include "ops/attention.h"
 #include "ops/experts.h"
+#include "ops/function.h"
 #include "ops/kind.h"
 #include "ops/plan.h"
 #include "ops/rotary.h"
@@ -29,13 +30,23 @@ typedef struct {
 typedef enum { DR_ACTIVATION_NONE, DR_ACTIVATION_SILU, DR_ACTIVATION_SIGMOID } dr_activation;
 
 /* y = x rsqrt(mean x^2 + eps) weight, times activation(gate) if there is one: after the norm, or (gate_first) x is multiplied
- * by it before. weight is [dim], shared by all rows. */
+ * by it before. weight is [dim], shared by all rows; or [groups, dim], and vector r has that of group r % groups, rows
+ * being a multiple of groups. It counts as weight + weight_offset: 1 where parameters are kept about zero. */
 typedef struct {
     int64_t rows, dim;
     double eps;
     dr_activation gate;
     bool gate_first;
+    int64_t groups; /* 0 is 1 */
+    double weight_offset;
 } dr_rms_norm;
+
+/* y = (x - mean x) / sqrt(mean (x - mean x)^2 + eps) weight + bias, x [rows, groups, dim], weight and bias [groups, dim]: of a
+ * whole row with one group, of each head with several */
+typedef struct {
+    int64_t rows, groups, dim;
+    double eps;
+} dr_layer_norm;
 
 /* y = x / sqrt(sum x^2 + eps) for each of rows vectors of length dim */
 typedef struct {
@@ -133,6 +144,16 @@ typedef struct dr_operations {
     dr_status (*l2_norm_forward)(dr_backend *, const dr_l2_norm *, const void *x, void *y);
     dr_status (*l2_norm_backward)(dr_backend *, const dr_l2_norm *, const void *x, const void *d_y, void *d_x);
 
+    /* x, y [rows, groups, dim]; bias may be NULL. accumulate: d_x is added to. weight and bias are numbers. */
+    dr_status (*layer_norm_forward)(dr_backend *, const dr_layer_norm *, const void *x, const void *weight, const void *bias,
+                                    void *y);
+    dr_status (*layer_norm_backward)(dr_backend *, const dr_layer_norm *, const void *x, const void *weight, const void *d_y,
+                                     void *d_x, bool accumulate, void *d_weight, void *d_bias);
+
+    /* y = x / sum x for each of rows vectors of length dim; y may be x, d_x may be d_y */
+    dr_status (*sum_norm_forward)(dr_backend *, int64_t rows, int64_t dim, const void *x, void *y);
+    dr_status (*sum_norm_backward)(dr_backend *, int64_t rows, int64_t dim, const void *x, const void *d_y, void *d_x);
+
     /* x, y [rows, channels], weight [channels, width], bias [channels] or NULL; state [sequences, width - 1, channels], the
      * last inputs, oldest first: initial NULL is zero, final NULL is not wanted; final may be initial. The backward takes x and
      * the initial state and gives no gradient to the state. weight, bias and state are numbers. */
@@ -161,6 +182,15 @@ typedef struct dr_operations {
                                     const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k, void *d_v);
     dr_status (*attention_append)(dr_backend *, const dr_attention *, const void *k, const void *v,
                                   const dr_attention_memory *memory);
+
+    /* y = f(x), count elements; y may be x, d_x may be d_y */
+    dr_status (*apply_forward)(dr_backend *, dr_function, int64_t count, const void *x, void *y);
+    dr_status (*apply_backward)(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y, void *d_x);
+
+    /* y = f(gate) x, count elements; y may be x, d_x may be d_y */
+    dr_status (*gated_forward)(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, void *y);
+    dr_status (*gated_backward)(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, const void *d_y,
+                                void *d_x, void *d_gate);
 
     /* y = silu(gate) * up, count elements */
     dr_status (*swiglu_forward)(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
@@ -247,12 +277,15 @@ typedef enum {
     DR_OPERATION_EMBEDDING,
     DR_OPERATION_RMS_NORM,
     DR_OPERATION_L2_NORM,
+    DR_OPERATION_LAYER_NORM,
+    DR_OPERATION_SUM_NORM,
     DR_OPERATION_CONV,
     DR_OPERATION_GATE,
     DR_OPERATION_ROTARY,
     DR_OPERATION_ATTENTION, /* and attention_append */
     DR_OPERATION_ROUTE,     /* and balance */
     DR_OPERATION_EXPERTS,   /* what goes by experts: sort, gather, linear, combine */
+    DR_OPERATION_APPLY,     /* and gated */
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,

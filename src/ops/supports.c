@@ -8,12 +8,15 @@ const char *dr_operation_name(dr_operation operation) {
         [DR_OPERATION_EMBEDDING] = "embedding",
         [DR_OPERATION_RMS_NORM] = "rms_norm",
         [DR_OPERATION_L2_NORM] = "l2_norm",
+        [DR_OPERATION_LAYER_NORM] = "layer_norm",
+        [DR_OPERATION_SUM_NORM] = "sum_norm",
         [DR_OPERATION_CONV] = "conv",
         [DR_OPERATION_GATE] = "gate",
         [DR_OPERATION_ROTARY] = "rotary",
         [DR_OPERATION_ATTENTION] = "attention",
         [DR_OPERATION_ROUTE] = "route",
         [DR_OPERATION_EXPERTS] = "experts",
+        [DR_OPERATION_APPLY] = "apply",
         [DR_OPERATION_SWIGLU] = "swiglu",
         [DR_OPERATION_ADD] = "add",
         [DR_OPERATION_SCALE_HEADS] = "scale_heads",
@@ -41,6 +44,10 @@ bool dr_supports(const dr_backend *backend, dr_operation operation) {
         return ops->rms_norm_forward && ops->rms_norm_backward;
     case DR_OPERATION_L2_NORM:
         return ops->l2_norm_forward && ops->l2_norm_backward;
+    case DR_OPERATION_LAYER_NORM:
+        return ops->layer_norm_forward && ops->layer_norm_backward;
+    case DR_OPERATION_SUM_NORM:
+        return ops->sum_norm_forward && ops->sum_norm_backward;
     case DR_OPERATION_CONV:
         return ops->conv_forward && ops->conv_backward;
     case DR_OPERATION_GATE:
@@ -55,6 +62,8 @@ bool dr_supports(const dr_backend *backend, dr_operation operation) {
         return ops->experts_sort && ops->experts_gather_forward && ops->experts_gather_backward &&
                ops->experts_linear_forward && ops->experts_linear_backward && ops->experts_combine_forward &&
                ops->experts_combine_backward;
+    case DR_OPERATION_APPLY:
+        return ops->apply_forward && ops->apply_backward && ops->gated_forward && ops->gated_backward;
     case DR_OPERATION_SWIGLU:
         return ops->swiglu_forward && ops->swiglu_backward;
     case DR_OPERATION_ADD:

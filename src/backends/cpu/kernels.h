@@ -105,6 +105,19 @@ typedef struct {
     void (*attention_mix)(const dr_cpu_scores *scores, const float *v, int64_t v_row, int64_t size, float *o);
     bool (*attention_finite)(int64_t rows, int64_t size, const float *v, int64_t v_row);
 
+    /* layer_norm.c: so many tokens. d_weight, d_bias [groups, dim] are added to; either, and d_x, may be NULL. */
+    void (*layer_norm_forward)(const dr_layer_norm *norm, int64_t tokens, const float *x, const float *weight,
+                               const float *bias, float *y);
+    void (*layer_norm_backward)(const dr_layer_norm *norm, int64_t tokens, const float *x, const float *weight,
+                                const float *d_y, float *d_x, bool accumulate, float *d_weight, float *d_bias);
+    void (*sum_norm_forward)(int64_t rows, int64_t dim, const float *x, float *y);
+    void (*sum_norm_backward)(int64_t rows, int64_t dim, const float *x, const float *d_y, float *d_x);
+
+    /* function.c: count elements; x NULL: 1 */
+    void (*gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);
+    void (*gated_backward)(dr_function function, int64_t count, const float *x, const float *gate, const float *d_y, float *d_x,
+                           float *d_gate);
+
     /* elementwise.c: count elements */
     void (*swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
     void (*swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate, float *d_up);

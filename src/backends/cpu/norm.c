@@ -8,9 +8,11 @@
 dr_status dr_cpu_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
                                   const void *gate, void *y) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    const int64_t groups = norm->groups > 0 ? norm->groups : 1;
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, norm->rows * norm->dim))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
-        int64_t begin = dr_cpu_part(norm->rows, part, DR_CPU_PARTS), end = dr_cpu_part(norm->rows, part + 1, DR_CPU_PARTS);
+        int64_t begin = dr_cpu_part(norm->rows / groups, part, DR_CPU_PARTS) * groups;
+        int64_t end = dr_cpu_part(norm->rows / groups, part + 1, DR_CPU_PARTS) * groups;
         int64_t at = begin * norm->dim;
         kernels->rms_norm_forward(norm, end - begin, (const float *)x + at, weight, gate ? (const float *)gate + at : NULL,
                                   (float *)y + at);
@@ -22,21 +24,23 @@ dr_status dr_cpu_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm,
                                    const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
                                    void *d_gate) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    const int64_t groups = norm->groups > 0 ? norm->groups : 1;
     dr_cpu_scratch *scratch = NULL;
-    size_t bytes = (size_t)norm->dim * sizeof(float);
+    size_t bytes = (size_t)(groups * norm->dim) * sizeof(float);
     if (d_weight) DR_TRY(dr_cpu_scratch_take(backend, DR_CPU_PARTS * bytes, &scratch));
-    float *sums = scratch ? (float *)scratch->memory : NULL; /* [DR_CPU_PARTS, dim] */
+    float *sums = scratch ? (float *)scratch->memory : NULL; /* [DR_CPU_PARTS, groups, dim] */
 #pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, DR_CPU_PARTS, norm->rows * norm->dim))
     for (int part = 0; part < DR_CPU_PARTS; part++) {
-        int64_t begin = dr_cpu_part(norm->rows, part, DR_CPU_PARTS), end = dr_cpu_part(norm->rows, part + 1, DR_CPU_PARTS);
+        int64_t begin = dr_cpu_part(norm->rows / groups, part, DR_CPU_PARTS) * groups;
+        int64_t end = dr_cpu_part(norm->rows / groups, part + 1, DR_CPU_PARTS) * groups;
         int64_t at = begin * norm->dim;
-        float *sum = sums ? sums + part * norm->dim : NULL;
+        float *sum = sums ? sums + part * groups * norm->dim : NULL;
         if (sum) memset(sum, 0, bytes);
         kernels->rms_norm_backward(norm, end - begin, (const float *)x + at, weight, gate ? (const float *)gate + at : NULL,
                                    (const float *)d_y + at, d_x ? (float *)d_x + at : NULL, accumulate, sum,
                                    d_gate ? (float *)d_gate + at : NULL);
     }
-    if (d_weight) dr_cpu_add_parts(sums, norm->dim, d_weight);
+    if (d_weight) dr_cpu_add_parts(sums, groups * norm->dim, d_weight);
     dr_cpu_scratch_give(backend, scratch);
     return DR_OK;
 }

@@ -55,6 +55,21 @@ dr_status dr_cpu_attention_backward(dr_backend *, const dr_attention *, const vo
 dr_status dr_cpu_attention_append(dr_backend *, const dr_attention *, const void *k, const void *v,
                                   const dr_attention_memory *memory);
 
+/* layer_norm.c */
+dr_status dr_cpu_layer_norm_forward(dr_backend *, const dr_layer_norm *, const void *x, const void *weight, const void *bias,
+                                    void *y);
+dr_status dr_cpu_layer_norm_backward(dr_backend *, const dr_layer_norm *, const void *x, const void *weight, const void *d_y,
+                                     void *d_x, bool accumulate, void *d_weight, void *d_bias);
+dr_status dr_cpu_sum_norm_forward(dr_backend *, int64_t rows, int64_t dim, const void *x, void *y);
+dr_status dr_cpu_sum_norm_backward(dr_backend *, int64_t rows, int64_t dim, const void *x, const void *d_y, void *d_x);
+
+/* function.c */
+dr_status dr_cpu_apply_forward(dr_backend *, dr_function, int64_t count, const void *x, void *y);
+dr_status dr_cpu_apply_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y, void *d_x);
+dr_status dr_cpu_gated_forward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, void *y);
+dr_status dr_cpu_gated_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, const void *d_y,
+                                void *d_x, void *d_gate);
+
 /* swiglu.c */
 dr_status dr_cpu_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
 dr_status dr_cpu_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,

@@ -19,6 +19,11 @@ static double normed_input(const dr_rms_norm *norm, const double *x, const doubl
     return norm->gate_first ? x[i] * gate_factor(norm, gate, i) : x[i];
 }
 
+/* which weights a vector has */
+static int64_t group_of(const dr_rms_norm *norm, int64_t row) {
+    return norm->groups > 0 ? row % norm->groups : 0;
+}
+
 static double inverse_rms(const dr_rms_norm *norm, const double *x, const double *gate) {
     double sum = 0;
     for (int64_t i = 0; i < norm->dim; i++) {
@@ -34,12 +39,12 @@ dr_status dr_reference_rms_norm_forward(dr_backend *backend, const dr_rms_norm *
     const double *weight = weight_;
     for (int64_t r = 0; r < norm->rows; r++) {
         const double *x = (const double *)x_ + r * norm->dim;
-        const double *gate = gate_ ? (const double *)gate_ + r * norm->dim : NULL;
+        const double *gate = gate_ ? (const double *)gate_ + r * norm->dim : NULL, *w = weight + group_of(norm, r) * norm->dim;
         double *y = (double *)y_ + r * norm->dim;
         double inverse = inverse_rms(norm, x, gate);
         for (int64_t i = 0; i < norm->dim; i++) {
             double n = normed_input(norm, x, gate, i) * inverse;
-            y[i] = n * weight[i] * (norm->gate_first ? 1 : gate_factor(norm, gate, i));
+            y[i] = n * (w[i] + norm->weight_offset) * (norm->gate_first ? 1 : gate_factor(norm, gate, i));
         }
     }
     return DR_OK;
@@ -52,13 +57,13 @@ static void rms_norm_row_backward(const dr_rms_norm *norm, const double *x, cons
     for (int64_t i = 0; i < norm->dim; i++) {
         double n = normed_input(norm, x, gate, i) * inverse;
         double after = norm->gate_first ? 1 : gate_factor(norm, gate, i);
-        mean += d_y[i] * weight[i] * after * n / (double)norm->dim;
+        mean += d_y[i] * (weight[i] + norm->weight_offset) * after * n / (double)norm->dim;
     }
     for (int64_t i = 0; i < norm->dim; i++) {
         double n = normed_input(norm, x, gate, i) * inverse, factor = gate_factor(norm, gate, i);
         double after = norm->gate_first ? 1 : factor;
-        double d_u = inverse * (d_y[i] * weight[i] * after - n * mean);
-        double d_factor = norm->gate_first ? d_u * x[i] : d_y[i] * n * weight[i];
+        double d_u = inverse * (d_y[i] * (weight[i] + norm->weight_offset) * after - n * mean);
+        double d_factor = norm->gate_first ? d_u * x[i] : d_y[i] * n * (weight[i] + norm->weight_offset);
         if (d_weight) d_weight[i] += d_y[i] * n * after;
         if (d_gate) d_gate[i] = d_factor * activation_derivative(norm->gate, gate[i]);
         if (d_x) d_x[i] = (accumulate ? d_x[i] : 0) + (norm->gate_first ? d_u * factor : d_u);
@@ -70,9 +75,10 @@ dr_status dr_reference_rms_norm_backward(dr_backend *backend, const dr_rms_norm 
                                          void *d_gate) {
     (void)backend;
     for (int64_t r = 0; r < norm->rows; r++) {
-        int64_t at = r * norm->dim;
-        rms_norm_row_backward(norm, (const double *)x + at, weight, gate ? (const double *)gate + at : NULL,
-                              (const double *)d_y + at, d_x ? (double *)d_x + at : NULL, accumulate, d_weight,
+        int64_t at = r * norm->dim, group = group_of(norm, r) * norm->dim;
+        rms_norm_row_backward(norm, (const double *)x + at, (const double *)weight + group,
+                              gate ? (const double *)gate + at : NULL, (const double *)d_y + at,
+                              d_x ? (double *)d_x + at : NULL, accumulate, d_weight ? (double *)d_weight + group : NULL,
                               d_gate && gate ? (double *)d_gate + at : NULL);
     }
     return DR_OK;

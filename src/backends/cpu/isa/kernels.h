@@ -34,6 +34,16 @@ void DR_ISA_NAME(dr_cpu_attention_gradient)(const dr_cpu_scores *s, const float 
 void DR_ISA_NAME(dr_cpu_attention_mix)(const dr_cpu_scores *s, const float *v, int64_t v_row, int64_t size, float *o);
 bool DR_ISA_NAME(dr_cpu_attention_finite)(int64_t rows, int64_t size, const float *v, int64_t v_row);
 
+void DR_ISA_NAME(dr_cpu_layer_norm_forward)(const dr_layer_norm *norm, int64_t tokens, const float *x, const float *weight,
+                                            const float *bias, float *y);
+void DR_ISA_NAME(dr_cpu_layer_norm_backward)(const dr_layer_norm *norm, int64_t tokens, const float *x, const float *weight,
+                                             const float *d_y, float *d_x, bool accumulate, float *d_weight, float *d_bias);
+void DR_ISA_NAME(dr_cpu_sum_norm_forward)(int64_t rows, int64_t dim, const float *x, float *y);
+void DR_ISA_NAME(dr_cpu_sum_norm_backward)(int64_t rows, int64_t dim, const float *x, const float *d_y, float *d_x);
+void DR_ISA_NAME(dr_cpu_gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);
+void DR_ISA_NAME(dr_cpu_gated_backward)(dr_function function, int64_t count, const float *x, const float *gate,
+                                        const float *d_y, float *d_x, float *d_gate);
+
 void DR_ISA_NAME(dr_cpu_swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
 void DR_ISA_NAME(dr_cpu_swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate,
                                          float *d_up);

@@ -21,6 +21,14 @@ INLINE lanes normed(dr_activation kind, bool first, const float *x, const float 
     return first ? u * activate(kind, lanes_load_n(gate, n)) : u;
 }
 
+/* the weight of n elements; of the vector with number `row` of a call */
+INLINE lanes weight_of(const dr_rms_norm *norm, const float *weight, int64_t n) {
+    return lanes_load_n(weight, n) + lanes_set((float)norm->weight_offset);
+}
+static const float *weights_of(const dr_rms_norm *norm, const float *weight, int64_t row) {
+    return norm->groups > 1 ? weight + row % norm->groups * norm->dim : weight;
+}
+
 enum { SUMS = 4 };
 
 INLINE float sum_of(const lanes sum[SUMS]) {
@@ -52,9 +60,10 @@ INLINE void forward(const dr_rms_norm *norm, dr_activation kind, bool first, int
     int64_t dim = norm->dim, gate_step = kind == DR_ACTIVATION_NONE ? 0 : dim;
     for (int64_t r = 0; r < rows; r++, x += dim, y += dim, gate += gate_step) {
         lanes inverse = lanes_set(inverse_root(norm, kind, first, x, gate));
+        const float *w = weights_of(norm, weight, r);
         for (int64_t i = 0; i < dim; i += LANES) {
             int64_t n = lanes_left(dim, i);
-            lanes value = normed(kind, first, x + i, gate + i, n) * inverse * lanes_load_n(weight + i, n);
+            lanes value = normed(kind, first, x + i, gate + i, n) * inverse * weight_of(norm, w + i, n);
             if (kind != DR_ACTIVATION_NONE && !first) value = value * activate(kind, lanes_load_n(gate + i, n));
             lanes_store_n(y + i, n, value);
         }
@@ -68,10 +77,10 @@ typedef struct {
 } backward_row;
 
 /* n vectors' part of sum u^2 and of sum d_n u. Keeps the tail of the gate's sigmoid for the second pass, in d_gate. */
-INLINE void add_sums(dr_activation kind, bool first, const backward_row *row, int64_t i, int64_t n, lanes *squares,
-                     lanes *along) {
+INLINE void add_sums(const dr_rms_norm *norm, dr_activation kind, bool first, const backward_row *row, int64_t i, int64_t n,
+                     lanes *squares, lanes *along) {
     const bool gated = kind != DR_ACTIVATION_NONE;
-    lanes u = lanes_load_n(row->x + i, n), d_n = lanes_load_n(row->d_y + i, n) * lanes_load_n(row->weight + i, n);
+    lanes u = lanes_load_n(row->x + i, n), d_n = lanes_load_n(row->d_y + i, n) * weight_of(norm, row->weight + i, n);
     if (gated) {
         lanes gate = lanes_load_n(row->gate + i, n), tail = lanes_sigmoid_tail(gate), s = lanes_sigmoid_of_tail(gate, tail);
         if (row->d_gate) lanes_store_n(row->d_gate + i, n, tail);
@@ -93,13 +102,13 @@ INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, ba
     lanes along[SUMS] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
     for (; j + SUMS * LANES <= dim; j += SUMS * LANES)
 #pragma GCC unroll 4
-        for (int k = 0; k < SUMS; k++) add_sums(kind, first, &row, j + k * LANES, LANES, &squares[k], &along[k]);
-    for (; j < dim; j += LANES) add_sums(kind, first, &row, j, lanes_left(dim, j), &squares[0], &along[0]);
+        for (int k = 0; k < SUMS; k++) add_sums(norm, kind, first, &row, j + k * LANES, LANES, &squares[k], &along[k]);
+    for (; j < dim; j += LANES) add_sums(norm, kind, first, &row, j, lanes_left(dim, j), &squares[0], &along[0]);
     const float root = inverse_of(norm, sum_of(squares));
     lanes inverse = lanes_set(root), mean = lanes_set(root * sum_of(along) / (float)dim);
     for (int64_t i = 0; i < dim; i += LANES) {
         int64_t n = lanes_left(dim, i);
-        lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = lanes_load_n(row.weight + i, n);
+        lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = weight_of(norm, row.weight + i, n);
         lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), tail = lanes_zero();
         if (gated) tail = row.d_gate ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
         lanes s = lanes_sigmoid_of_tail(gate, tail);
@@ -137,11 +146,11 @@ void DR_ISA_NAME(dr_cpu_rms_norm_backward)(const dr_rms_norm *norm, int64_t rows
     int64_t dim = norm->dim;
     for (int64_t r = 0; r < rows; r++) {
         backward_row row = {.x = x + r * dim,
-                            .weight = weight,
+                            .weight = weights_of(norm, weight, r),
                             .gate = norm->gate == DR_ACTIVATION_NONE ? x : gate + r * dim,
                             .d_y = d_y + r * dim,
                             .d_x = d_x ? d_x + r * dim : NULL,
-                            .d_weight = d_weight,
+                            .d_weight = d_weight ? d_weight + (weights_of(norm, weight, r) - weight) : NULL,
                             .d_gate = d_gate ? d_gate + r * dim : NULL,
                             .accumulate = accumulate};
         if (norm->gate == DR_ACTIVATION_NONE)
