@@ -206,6 +206,11 @@ static void test_refused(void **state) {
          "false},",
          DR_ERROR_FORMAT, ""},
         {"\"vocab\": {\"a\": 0}, \"merges\": []", "\"pre_tokenizer\": {\"type\": \"Nonsense\"},", DR_ERROR_FORMAT, "Nonsense"},
+        {"\"vocab\": {\"a\": 0}, \"merges\": []",
+         "\"normalizer\": {\"type\": \"Strip\", \"strip_left\": true, \"strip_right\": true}, \"added_tokens\": [{\"id\": 1, "
+         "\"content\": \" \", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": true, \"special\": "
+         "false}],",
+         DR_ERROR_UNSUPPORTED, "is empty once it is normalized"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dr_tokenizer *none;

@@ -283,6 +283,7 @@ dr_status dr_decoder_decode(dr_decoder *decoder, const int32_t *ids, size_t coun
     DR_NEED(text);
     DR_NEED(bytes);
     dr_decoder *d = decoder;
+    dr_searcher_begin(d->searcher, count * sizeof *ids);
     pieces_clear(&d->list);
     DR_TRY(dr_text_reserve(&d->list.text, 1));
     if (d->tokenizer->bytes)

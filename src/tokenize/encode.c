@@ -217,6 +217,7 @@ dr_status dr_encoder_encode(dr_encoder *encoder, const char *text, size_t bytes,
     dr_encoder *e = encoder;
     const dr_ids *around = &e->tokenizer->around, *result = &e->body;
     e->body.count = e->whole.count = 0;
+    dr_searcher_begin(e->split.searcher, bytes);
     if (e->tokenizer->bytes)
         DR_TRY(encode_bytes(e, text, bytes, special));
     else

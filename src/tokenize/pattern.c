@@ -9,6 +9,7 @@
 #include <pcre2.h>
 
 #include <string.h>
+#include <time.h>
 
 enum {
     LONGEST_EXPRESSION = 1 << 16,
@@ -18,8 +19,12 @@ enum {
     MOST_STEPS = 2000000000,
     HEAP_KILOBYTES = 1 << 18, /* of a search without the compiler */
     FIRST_STACK = 1 << 15,
-    LARGEST_STACK = 64 << 20 /* of a search with it: grows as needed */
+    LARGEST_STACK = 64 << 20, /* of a search with it: grows as needed */
+    SEARCHES_A_LOOK = 64      /* so many between two looks at the clock */
 };
+
+/* What all searches in one text may take: some fifty times what well-behaved expressions do. */
+static const double MOST_SECONDS = 2, SECONDS_A_BYTE = 4e-6;
 
 struct dr_pattern {
     pcre2_code *code;
@@ -30,6 +35,9 @@ struct dr_searcher {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    size_t bytes;      /* of the whole text */
+    uint64_t searches; /* in it so far */
+    double begun;      /* processor seconds of the thread at the first look at the clock */
 };
 
 static dr_status no_memory(void) {
@@ -106,11 +114,29 @@ void dr_searcher_destroy(dr_searcher *searcher) {
     dr_release(searcher);
 }
 
+void dr_searcher_begin(dr_searcher *searcher, size_t bytes) {
+    searcher->bytes = bytes;
+    searcher->searches = 0;
+}
+
+/* Each search may be short, and all together may take the square of the text. Processor time, so that a busy machine refuses
+ * nothing. */
+static dr_status check_time(dr_searcher *searcher) {
+    struct timespec now;
+    if (++searcher->searches % SEARCHES_A_LOOK != 0 || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) return DR_OK;
+    const double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (searcher->searches == SEARCHES_A_LOOK) searcher->begun = seconds;
+    if (seconds - searcher->begun <= MOST_SECONDS + SECONDS_A_BYTE * (double)searcher->bytes) return DR_OK;
+    return dr_fail(DR_ERROR_UNSUPPORTED, "the regular expressions of the tokenizer take too long on this text of %zu bytes",
+                   searcher->bytes);
+}
+
 dr_status dr_pattern_search(const dr_pattern *pattern, dr_searcher *searcher, const char *text, size_t bytes, size_t from,
                             bool *found, size_t *start, size_t *end) {
     size_t steps = LEAST_STEPS + (bytes < MOST_STEPS / STEPS_A_BYTE / 2 ? STEPS_A_BYTE * bytes : MOST_STEPS / 2);
     pcre2_set_match_limit(searcher->context, (uint32_t)steps);
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    DR_TRY(check_time(searcher));
     int result = pattern->compiled
                      ? pcre2_jit_match(pattern->code, subject, bytes, from, 0, searcher->match, searcher->context)
                      : pcre2_match(pattern->code, subject, bytes, from, PCRE2_NO_UTF_CHECK, searcher->match, searcher->context);

@@ -20,9 +20,12 @@ void dr_pattern_destroy(dr_pattern *pattern); /* NULL is allowed */
 typedef struct dr_searcher dr_searcher;
 dr_status dr_searcher_create(dr_searcher **searcher);
 void dr_searcher_destroy(dr_searcher *searcher);
+/* A text of so many bytes is begun: from here on its searches together have a bound on their time. */
+void dr_searcher_begin(dr_searcher *searcher, size_t bytes);
 
 /* The first match in text[from .. bytes - 1] of valid UTF-8; what stands before `from` is seen by lookbehind. *found false:
- * there is none. DR_ERROR_UNSUPPORTED if the expression takes more steps than a well-behaved one can. */
+ * there is none. DR_ERROR_UNSUPPORTED if the expression takes more steps than a well-behaved one can, or all of this text too
+ * much time. */
 dr_status dr_pattern_search(const dr_pattern *pattern, dr_searcher *searcher, const char *text, size_t bytes, size_t from,
                             bool *found, size_t *start, size_t *end);
 

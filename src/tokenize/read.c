@@ -228,6 +228,10 @@ static dr_status read_added_tokens(const json_t *object, dr_tokenizer *t) {
             added->id = -1; /* it is never found */
             continue;
         }
+        if (added->normalized_bytes == 0) /* it would be found between all characters; the original fails on most texts */
+            DR_GO(dr_fail(DR_ERROR_UNSUPPORTED,
+                          "added token %zu, \"%.40s\", is empty once it is normalized: make \"normalized\" false", i,
+                          added->content));
         DR_GO(give_id(t, &contents, added, &next));
         DR_GO(dr_words_add(&contents, added->content, added->content_bytes, (int32_t)i));
         DR_GO(dr_trie_add(added->is_normalized ? &t->normalized : &t->raw, added->normalized, added->normalized_bytes,

@@ -498,9 +498,19 @@ static dr_status parse_interval(parser *p, bool *is, bool *exact, char text[32])
     return DR_OK;
 }
 
+/* (?#...) at p->at. */
+static dr_status skip_comment(parser *p) {
+    const char *end = memchr(p->text + p->at, ')', p->bytes - p->at);
+    if (!end) return broken(p, "a comment is not closed");
+    p->at = (size_t)(end + 1 - p->text);
+    return DR_OK;
+}
+
 /* Quantifiers behind the atom that begins at `atom` in what was written. */
 static dr_status parse_quantifiers(parser *p, size_t atom, bool repeatable) {
     for (bool first = true; more(p); first = false) {
+        while (looking_at(p, "(?#")) DR_TRY(skip_comment(p));
+        if (!more(p)) break;
         char c = p->text[p->at], text[32];
         bool interval = false, exact = false;
         if (c == '{') DR_TRY(parse_interval(p, &interval, &exact, text));
@@ -615,12 +625,9 @@ static dr_status parse_group(parser *p, bool *repeatable) {
     if (++p->depth > DEEPEST) return refuse(p, "more groups in each other than 100");
     p->before = 0;
     if (looking_at(p, "(?#")) {
-        const char *end = memchr(p->text + p->at, ')', p->bytes - p->at);
-        if (!end) return broken(p, "a comment is not closed");
-        p->at = (size_t)(end + 1 - p->text);
         p->depth--;
         *repeatable = false;
-        return DR_OK;
+        return skip_comment(p);
     }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && !opened; i++)
         if (looking_at(p, kinds[i].opening)) {
