@@ -35,6 +35,11 @@ def random_inputs(rule, B=2, T=20, H=2, HV=4, K=8, V=6, seed=0, dtype="float64")
     return made
 
 
+def value_heads(rule):
+    """As many value heads as key heads where a scan is tied, else twice as many."""
+    return 2 if json.loads(rule.json).get("tied_scan") else 4
+
+
 AXES = {
     "decay": ["none", "constant", "scalar", "channel"],
     "read": ["none", "key", "gated_key", "key_plus_query", "erase_key", "feedback", "free"],
@@ -55,7 +60,8 @@ def random_compositions(count, seed):
                        "undecayed": draw.random() < 0.15}
         axes = {"decay": draw.choice(AXES["decay"]), "rows": [row() for _ in range(draw.choice((1, 1, 2)))],
                 "scan": draw.choice(AXES["scan"] + ["none", "none"]), "query": draw.choice(AXES["query"] + ["query", "query"]),
-                "normalizer": draw.choice(AXES["normalizer"] + ["none", "none"]), "gain_eps": 1e-3}
+                "normalizer": draw.choice(AXES["normalizer"] + ["none", "none"]),
+                "gain_eps": 1.5}  # 1 / (r . w + gain_eps) stays finite for any r, w of length 1
         if len(axes["rows"]) == 1 and draw.random() < 0.2:
             axes["repeat"] = draw.choice((2, 3))
         if draw.random() < 0.1:

@@ -1,0 +1,70 @@
+"""What ``deltarule.recurrence`` and ``deltarule.step`` do with torch tensors: states, autocast, and the choice of operator."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .operators import call
+from ..rule import Rule
+from ..state import State
+
+_ops = torch.ops.deltarule
+
+
+def autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """The dtype of autocast on that device; None where it is off."""
+    return torch.get_autocast_dtype(device) if device in ("cpu", "cuda") and torch.is_autocast_enabled(device) else None
+
+
+def _cast(rule: Rule, inputs: Sequence[Tensor]) -> List[Tensor]:
+    """Under autocast the vectors in its dtype; gates stay as they are, since the library computes with them in float32."""
+    dtype = autocast_dtype(inputs[0].device.type)
+    if dtype is None:
+        return list(inputs)
+    return [x.to(dtype) if is_vector and x.dtype != dtype and x.dtype != torch.float64 else x for x, is_vector in zip(inputs, rule.vectors)]
+
+
+def _tensors(rule: Rule, inputs: Sequence[Any]) -> None:
+    for name, one in zip(rule.inputs, inputs):
+        if not isinstance(one, Tensor):
+            raise TypeError(f"{name} is {type(one).__name__}, and query a torch tensor: all must be")
+
+
+def boundaries(cu_seqlens: Any, device: torch.device) -> Optional[Tensor]:
+    """cu_seqlens as a tensor; on the CPU for the CPU."""
+    if cu_seqlens is None:
+        return None
+    if not isinstance(cu_seqlens, Tensor):
+        cu_seqlens = torch.as_tensor(cu_seqlens)
+    return cu_seqlens.cpu() if device.type == "cpu" and cu_seqlens.device.type != "cpu" else cu_seqlens
+
+
+def recurrence(rule: Rule, inputs: Sequence[Any], initial: Optional[State], final: bool, cu_seqlens: Any, scale: float, chunk: int,
+               path: str) -> Tuple[Tensor, Optional[State]]:
+    _tensors(rule, inputs)
+    inputs = _cast(rule, inputs)
+    cu = boundaries(cu_seqlens, inputs[0].device)
+    S = scan = None
+    if initial is not None:
+        if initial.rule != rule:
+            raise ValueError(f"the state is of rule {initial.rule.text}, not of {rule.text}")
+        S = initial.S if initial.layout == "kv" else initial.S.transpose(-1, -2)
+        scan = initial.scan
+    o, S, scan = call(inputs, S, scan, cu, rule.text, scale, path, chunk, final)
+    if not final:
+        return o, None
+    if initial is not None and initial.layout == "vk":
+        return o, State(rule, S.transpose(-1, -2).contiguous(), scan if len(rule.states) > 1 else None, "vk")
+    return o, State(rule, S, scan if len(rule.states) > 1 else None)
+
+
+def step(rule: Rule, state: State, inputs: Sequence[Any], scale: float) -> Tensor:
+    _tensors(rule, inputs)
+    if state.rule != rule:
+        raise ValueError(f"the state is of rule {state.rule.text}, not of {rule.text}")
+    inputs = [x.unsqueeze(1) if axes[0] == "rows" else x for x, axes in zip(_cast(rule, inputs), rule.input_axes)]
+    S = state.S if state.layout == "kv" else state.S.transpose(-1, -2)
+    return _ops.decode(inputs, S, state.scan, rule.text, scale).squeeze(1)
