@@ -152,7 +152,7 @@ def test_compiles_whole():
 
     def run(**given):
         a, _ = ours.chunk_gated_delta_rule(**given, use_qk_l2norm_in_kernel=True)
-        b, _ = ours.fused_recurrent_precond_gated_delta_rule(**given, g_atk=given["g"], beta_atk=given["beta"], x=1.4)
+        b, _, _ = ours.fused_recurrent_precond_gated_delta_rule(**given, g_atk=given["g"], beta_atk=given["beta"], x=1.4)
         return a + b
     assert torch.allclose(torch.compile(run, backend="aot_eager", fullgraph=True)(**x, **gates), run(**x, **gates), atol=1e-6)
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import deltarule
 import deltarule.torch
 from conftest import random_compositions, random_inputs, value_heads
+from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GDN = deltarule.Rule("gdn")
@@ -233,21 +234,22 @@ def test_meta_and_fake():
 
 
 def test_opcheck():
+    opcheck = library.opcheck
     quick = ("test_schema", "test_autograd_registration", "test_faketensor")
     inputs = list(tensors("pgdn", grad=True).values())
     detached = [x.detach() for x in inputs]
     text = deltarule.Rule("pgdn").text
     S, A = torch.rand(2, 4, 8, 6), torch.rand(2, 2, 8)
     lean = (list(tensors("gdn", grad=True).values()), None, "gdn", 0.0, "best", 0, False)
-    torch.library.opcheck(ops.forward.default, lean)
-    torch.library.opcheck(ops.forward.default, ([x[:1] for x in lean[0]], torch.tensor([0, 5, 5, 20]), *lean[2:]), test_utils=quick)
+    opcheck(ops.forward.default, lean)
+    opcheck(ops.forward.default, ([x[:1] for x in lean[0]], torch.tensor([0, 5, 5, 20]), *lean[2:]), test_utils=quick)
     states = (inputs, S.clone().requires_grad_(), A.clone().requires_grad_(), None, text, 0.5, "best", 16, True, True)
-    torch.library.opcheck(ops.forward_states.default, states)
+    opcheck(ops.forward_states.default, states)
     o, last, scan, saved = ops.forward_states(*[detached, S, A, *states[3:]])
-    torch.library.opcheck(ops.backward.default, (detached, S, A, None, saved, torch.rand_like(o), torch.rand_like(last), None, text,
+    opcheck(ops.backward.default, (detached, S, A, None, saved, torch.rand_like(o), torch.rand_like(last), None, text,
                                                  0.5, "best", 16, [True] * (len(inputs) + 1) + [False]), test_utils=quick)
     step = [x[:, :1].contiguous() if x.dim() > 1 else x for x in detached]
-    torch.library.opcheck(ops.decode.default, (step, S, A, text, 0.0))
+    opcheck(ops.decode.default, (step, S, A, text, 0.0))
 
 
 # ---- compilation -----------------------------------------------------------------------------------------------------------

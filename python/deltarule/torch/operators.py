@@ -6,7 +6,7 @@ order of ``Rule(rule).inputs``; ``rule`` is its name or JSON, a constant of a gr
 backward, bytes that only the library reads.
 
 Each operator has kernels for CPU and CUDA, a fake one, and a kernel of its own for the dispatch key Autograd: it costs a third
-of what ``torch.library.register_autograd`` does, and lets ``backward`` refuse to be differentiated where it would give zeros.
+of what PyTorch's ``register_autograd`` does, and lets ``backward`` refuse to be differentiated where it would give zeros.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ctypes import addressof
 from typing import List, Optional, Sequence, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from .._library import DTYPES, Slots, backend, check, lib
 from .._plan import Plan, Sizes, check_options, find_plan, plan_of, saved_bytes, saved_size, sizes_of, state_shapes
 from ..rule import Rule
 
-_library = torch.library.Library("deltarule", "DEF")
+_library = library.Library("deltarule", "DEF")
 _library.define("forward(Tensor[] inputs, Tensor? cu_seqlens, str rule, float scale, str path, int chunk, bool save) "
                 "-> (Tensor o, Tensor saved)")
 _library.define("forward_states(Tensor[] inputs, Tensor? initial, Tensor? initial_scan, Tensor? cu_seqlens, str rule, float scale, "
@@ -571,4 +571,4 @@ for _name, _kernel, _fake, _autograd in (
     _library.impl(_name, _kernel, "CPU")
     _library.impl(_name, _kernel, "CUDA")
     _library.impl(_name, _autograd, "Autograd")
-    torch.library.register_fake(f"deltarule::{_name}", _fake, lib=_library)
+    library.register_fake(f"deltarule::{_name}", _fake, lib=_library)
