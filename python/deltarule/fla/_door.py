@@ -60,10 +60,10 @@ def check_old(head_first: Optional[bool]) -> None:
         raise DeprecationWarning("head_first has been removed. Inputs must be in `[B, T, H, ...]` format.")
 
 
-def check_chunk(function: str, chunk_size: Optional[int], allowed: Sequence[int]) -> None:
+def check_chunk(function: str, chunk_size: Optional[int], allowed: Sequence[int], told: str) -> None:
     """A chunk size is checked as flash-linear-attention does; results do not depend on it, the library plans its own."""
     if chunk_size is not None and chunk_size not in allowed:
-        raise ValueError(f"`chunk_size` must be {' or '.join(map(str, allowed))} for {function}, got {chunk_size}.")
+        raise ValueError(f"`chunk_size` must be {told}{function}, got {chunk_size}.")
 
 
 def l2norm(x: Tensor) -> Tensor:

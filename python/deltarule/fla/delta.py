@@ -29,7 +29,7 @@ def chunk_gated_delta_rule(
     """Gated DeltaNet over whole sequences."""
     name = "chunk_gated_delta_rule"
     check_old(head_first)
-    check_chunk("Gated Delta Rule", chunk_size, (16, 32, 64))
+    check_chunk(" for Gated Delta Rule", chunk_size, (16, 32, 64), "16, 32, or 64")
     refuse(name, cp_context=(cp_context is not None, _CP))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log,
@@ -87,7 +87,7 @@ def chunk_kda(
         dt_bias: Optional[Tensor] = None, chunk_size: int = 64, transpose_state_layout: Optional[bool] = None) -> Result:
     """Kimi Delta Attention over whole sequences."""
     name = "chunk_kda"
-    check_chunk("KDA", chunk_size, (32, 64))
+    check_chunk(" for KDA", chunk_size, (32, 64), "either 32 or 64")
     refuse(name, cp_context=(cp_context is not None, _CP), return_intermediate_states=(return_intermediate_states, _MIDDLE))
     v_first = values_first(state_v_first, transpose_state_layout)
     if use_gate_in_kernel:
@@ -128,7 +128,7 @@ def chunk_delta_rule(
         cu_seqlens_cpu: Optional[Tensor] = None, *, chunk_size: int = 64, head_first: Optional[bool] = None) -> Result:
     """DeltaNet over whole sequences; float32 too, which flash-linear-attention refuses."""
     check_old(head_first)
-    check_chunk("the delta rule", chunk_size, (16, 32, 64))
+    check_chunk("", chunk_size, (16, 32, 64), "16, 32, or 64")
     return _gdn("chunk_delta_rule", q, k, v, None, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, False, None,
                 None, False, False, False, cu_seqlens, cu_seqlens_cpu)
 
@@ -152,7 +152,7 @@ def chunk_gdn2(
         transpose_state_layout: Optional[bool] = None) -> Result:
     """GDN-2 over whole sequences: b [B, T, HV, K] erases, w [B, T, HV, V] writes."""
     name = "chunk_gdn2"
-    check_chunk("GDN-2", chunk_size, (64,))
+    check_chunk(" for GDN-2", chunk_size, (64,), "64")
     refuse(name, cp_context=(cp_context is not None, _CP), return_intermediate_states=(return_intermediate_states, _MIDDLE))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _gdn2(name, q, k, v, g, b, w, A_log, dt_bias, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
