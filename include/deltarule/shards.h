@@ -35,6 +35,8 @@ typedef struct {
     double validation_share;  /* of the corpora's documents, in [0, 0.5], drawn by the seed: the validation set val; 0.01 */
     uint64_t seed;            /* 1 */
     const char *field;        /* of JSON lines: the key of the text; "text" */
+    const char *messages;     /* of JSON lines: the key of a list of messages, rendered by the tokenizer's chat template; what
+                                 the assistant says is learned, all else given. NULL: the lines are texts */
     int64_t shard_tokens;     /* a shard ends with the document that takes it to so many, in [1, 1e9]; 1e7 */
     int64_t longest_document; /* bytes, in [1, 2^30]; 2^30 */
     bool skip_unreadable;     /* leave out files and lines that cannot be used; false: refuse them */

@@ -21,6 +21,10 @@ const cli_flag cli_shards_flags[CLI_SHARDS_FLAGS] = {
     [CLI_SHARDS_FIELD] = {.setting = {"field", DR_SETTING_TEXT, "text", 0, 0, NULL, GROUP,
                                       "of JSON lines: the key of the text"},
                           .placeholder = "KEY"},
+    [CLI_SHARDS_MESSAGES] = {.setting = {"messages", DR_SETTING_TEXT, NULL, 0, 0, NULL, GROUP,
+                                         "of JSON lines: the key of a list of messages, which the tokenizer's chat template "
+                                         "renders; what the assistant says is learned, all else given"},
+                             .placeholder = "KEY"},
     [CLI_SHARDS_VALIDATION] = {.setting = {"validation", DR_SETTING_TEXT, NULL, 0, 0, NULL, GROUP,
                                            "other text for a validation set of this name; may be given several times"},
                                .placeholder = "NAME=PATH"},
@@ -80,6 +84,7 @@ int cli_write_shards(const cli_command *command, const char *tokenizer, const cl
     options.validation_share = cli_flag_real(&flags[CLI_SHARDS_VALIDATION_SHARE]);
     options.seed = (uint64_t)cli_flag_integer(&flags[CLI_SHARDS_SEED]);
     options.field = flags[CLI_SHARDS_FIELD].value;
+    options.messages = flags[CLI_SHARDS_MESSAGES].value;
     options.shard_tokens = cli_flag_integer(&flags[CLI_SHARDS_TOKENS]);
     options.longest_document = cli_flag_integer(&flags[CLI_SHARDS_LONGEST_DOCUMENT]);
     options.skip_unreadable = cli_flag_boolean(&flags[CLI_SHARDS_SKIP_UNREADABLE]);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "formats/file.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 1, LONGEST_SET = 48, HASH_TEXT = 17 };
+enum { MOST_BYTES = 1 << 28, VERSION = 1, LONGEST_SET = 48, HASH_TEXT = 17 };
 
 static const char NAME[] = "shards.json", FORMAT[] = "deltarule shards";
 static const int64_t MOST = INT64_C(1) << 53; /* what other readers of JSON can hold */
@@ -125,15 +126,24 @@ static dr_status read_object(const json_t *object, dr_shard_manifest *manifest) 
     return DR_OK;
 }
 
-dr_status dr_shard_manifest_read(const char *folder, dr_shard_manifest *manifest) {
-    char path[PATH_MAX];
+dr_status dr_shard_manifest_parse(const char *text, size_t bytes, const char *source, dr_shard_manifest *manifest) {
     json_t *object;
     *manifest = (dr_shard_manifest){0};
-    DR_TRY(path_of(folder, path));
-    DR_TRY(dr_json_read(path, &object));
+    DR_TRY(dr_json_parse_lenient(text, bytes, source, &object));
     dr_status status = read_object(object, manifest);
     json_decref(object);
-    return status == DR_OK || status == DR_ERROR_MEMORY ? status : dr_fail_in(status, "%s", path);
+    return status == DR_OK || status == DR_ERROR_MEMORY ? status : dr_fail_in(status, "%s", source);
+}
+
+dr_status dr_shard_manifest_read(const char *folder, dr_shard_manifest *manifest) {
+    char path[PATH_MAX], *text;
+    size_t bytes;
+    *manifest = (dr_shard_manifest){0};
+    DR_TRY(path_of(folder, path));
+    DR_TRY(dr_file_read(path, MOST_BYTES, &text, &bytes));
+    dr_status status = dr_shard_manifest_parse(text, bytes, path, manifest);
+    dr_release(text);
+    return status;
 }
 
 /* ---- writing ---- */

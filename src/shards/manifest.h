@@ -4,6 +4,7 @@
 
 #include <deltarule/status.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { DR_SET_NAME = 64, DR_SHARD_NAME = 96 };
@@ -38,6 +39,8 @@ typedef struct {
 bool dr_shard_manifest_exists(const char *folder);
 /* DR_ERROR_FORMAT, DR_ERROR_IO. Release it also after a failure. */
 dr_status dr_shard_manifest_read(const char *folder, dr_shard_manifest *manifest);
+/* The same of its text; source names it in messages. */
+dr_status dr_shard_manifest_parse(const char *text, size_t bytes, const char *source, dr_shard_manifest *manifest);
 /* path: of the file to write. */
 dr_status dr_shard_manifest_write(const char *path, const dr_shard_manifest *manifest);
 dr_status dr_shard_manifest_append(dr_shard_manifest *manifest, const dr_shard_entry *entry);

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "data/document.h"
+#include "shards/chat_pieces.h"
 #include "shards/stream.h"
 
 #include <string.h>
@@ -29,6 +30,7 @@ struct dr_source {
     int64_t line;
     json_t *object; /* of the line at hand */
     dr_text_piece piece;
+    dr_chat_pieces chat; /* of the line at hand */
 };
 
 /* ---- opening ---- */
@@ -91,6 +93,7 @@ void dr_source_close(dr_source *source) {
     dr_release(source->file.problem);
     dr_release(source->buffer);
     json_decref(source->object);
+    dr_chat_pieces_release(&source->chat);
     dr_release(source);
 }
 
@@ -189,12 +192,28 @@ static dr_status text_of(const json_t *object, const char *key, const char **tex
     return dr_fail(DR_ERROR_FORMAT, "has %s as \"%s\": it must be a string", found, key);
 }
 
+static dr_status read_chat(dr_source *source, dr_source_document *document) {
+    const char *key = source->options->messages;
+    int64_t bytes = 0;
+    dr_chat_pieces_release(&source->chat);
+    dr_status status = dr_chat_pieces_make(source->options->chat, json_object_get(source->object, key),
+                                           json_object_get(source->object, "tools"), &source->chat);
+    if (status == DR_ERROR_FORMAT) dr_fail_in(status, "\"%s\"", key);
+    DR_TRY(status);
+    for (int64_t i = 0; i < source->chat.count; i++) bytes += source->chat.pieces[i].bytes;
+    DR_TRY(check_length(source, bytes));
+    *document =
+        (dr_source_document){.pieces = source->chat.pieces, .count = source->chat.count, .bytes = bytes, .template = true};
+    return DR_OK;
+}
+
 static dr_status read_line(dr_source *source, const char *line, size_t bytes, dr_source_document *document) {
     const char *text = NULL;
     size_t length = 0;
     json_decref(source->object);
     source->object = NULL;
     DR_TRY(dr_json_parse_line(line, bytes, &source->object));
+    if (source->options->messages) return read_chat(source, document);
     DR_TRY(text_of(source->object, source->options->field, &text, &length));
     return give(source, text, (int64_t)length, document);
 }

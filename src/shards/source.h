@@ -4,6 +4,7 @@
 
 #include "data/files.h"
 
+#include <deltarule/chat.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -22,6 +23,8 @@ typedef struct {
 
 typedef struct {
     const char *field;        /* of JSON lines: the key of the text */
+    const char *messages;     /* or the key of a list of messages; NULL: texts */
+    const dr_chat *chat;      /* renders them */
     int64_t longest_document; /* bytes */
 } dr_source_options;
 

@@ -1,6 +1,7 @@
 /* Making shards of corpora: each document is read, encoded and appended; after every round (writer.h) shards.json says where to
  * go on. What a document's set is depends on its number and the seed alone, so the same corpora give the same shards, however
  * often their writing was interrupted. */
+#include <deltarule/chat.h>
 #include <deltarule/shards.h>
 
 #include "base/clock.h"
@@ -28,6 +29,7 @@ typedef struct {
     dr_source_options source_options;
     dr_shard_corpora corpora;
     dr_tokenizer *tokenizer;
+    dr_chat *chat; /* NULL: lines are texts */
     dr_document_encoder encoder;
     dr_shard_manifest manifest;
     dr_shard_writer *writer;
@@ -83,6 +85,7 @@ static dr_status make_recipe(job *self, uint64_t *recipe) {
                  options->longest_document, options->seed,        options->validation_share};
     *recipe = dr_hash_bytes(0, &numbers, sizeof numbers);
     *recipe = dr_hash_bytes(*recipe, options->field, (int64_t)strlen(options->field));
+    if (options->messages) *recipe = dr_hash_bytes(*recipe, options->messages, (int64_t)strlen(options->messages));
     return dr_tokenizer_files_hash(options->tokenizer, recipe);
 }
 
@@ -176,16 +179,42 @@ static const char *set_of(const job *self, const dr_shard_corpus *corpus) {
     return dr_random_uniform(&random) < self->options->validation_share ? "val" : "train";
 }
 
-static dr_status add_document(job *self, const dr_shard_corpus *corpus, const dr_source_document *document) {
+/* The pieces of a chat: their special tokens stand in them. */
+static dr_status add_pieces(job *self, const dr_source_document *document) {
+    const int32_t *ids;
+    size_t count;
+    for (int64_t i = 0; i < document->count; i++) {
+        const dr_text_piece *piece = &document->pieces[i];
+        DR_TRY(dr_encoder_encode(self->encoder.encoder, piece->text, (size_t)piece->bytes, false, &ids, &count));
+        if (i == 0 && (count == 0 || ids[0] != self->encoder.start)) {
+            DR_TRY(dr_shard_writer_add(self->writer, &self->encoder.start, 1, true));
+            self->progress.tokens++;
+        }
+        DR_TRY(dr_shard_writer_add(self->writer, ids, (int64_t)count, piece->given));
+        self->progress.tokens += (int64_t)count;
+    }
+    return DR_OK;
+}
+
+static dr_status add_text(job *self, const dr_shard_corpus *corpus, const dr_source_document *document) {
     const int32_t *ids;
     int64_t count;
-    if (document->count == 0) return DR_OK;
     DR_TRY(dr_document_encode(&self->encoder, document->pieces[0].text, document->pieces[0].bytes, &ids, &count));
     DR_TRY(dr_shard_writer_begin(self->writer, set_of(self, corpus), document->bytes));
-    DR_TRY(dr_shard_writer_add(self->writer, ids, count, false));
+    self->progress.tokens += count;
+    return dr_shard_writer_add(self->writer, ids, count, false);
+}
+
+static dr_status add_document(job *self, const dr_shard_corpus *corpus, const dr_source_document *document) {
+    if (document->count == 0) return DR_OK;
+    if (document->template) {
+        DR_TRY(dr_shard_writer_begin(self->writer, set_of(self, corpus), document->bytes));
+        DR_TRY(add_pieces(self, document));
+    } else {
+        DR_TRY(add_text(self, corpus, document));
+    }
     self->progress.documents++;
     self->progress.bytes += document->bytes;
-    self->progress.tokens += count;
     return DR_OK;
 }
 
@@ -264,8 +293,14 @@ static dr_status prepare(job *self) {
     self->manifest.vocabulary = dr_tokenizer_size(self->tokenizer);
     self->manifest.start = self->encoder.start;
     self->manifest.contents = self->corpora.contents;
-    self->source_options =
-        (dr_source_options){.field = self->options->field, .longest_document = self->options->longest_document};
+    if (self->options->messages) {
+        dr_status status = dr_chat_load(self->options->tokenizer, &self->chat);
+        if (status != DR_OK) return dr_fail_in(status, "lists of messages need a chat template");
+    }
+    self->source_options = (dr_source_options){.field = self->options->field,
+                                               .messages = self->options->messages,
+                                               .chat = self->chat,
+                                               .longest_document = self->options->longest_document};
     self->progress.total = self->corpora.bytes;
     return make_recipe(self, &self->manifest.recipe);
 }
@@ -303,5 +338,6 @@ dr_status dr_shards_write(const char *folder, const dr_shards_options *options, 
     dr_shard_corpora_release(&self.corpora);
     dr_document_encoder_release(&self.encoder);
     dr_tokenizer_destroy(self.tokenizer);
+    dr_chat_destroy(self.chat);
     return status;
 }

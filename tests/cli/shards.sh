@@ -126,6 +126,22 @@ expect 1 'bad.json: unknown key "x"' "$deltarule" train --corpus bad.json --out 
 train --corpus plain --held-out sets --steps 1 --out apart
 train --corpus plain --held-out corpus/b.txt --steps 1 --out beside
 
+# ---- chats: what the assistant says is learned, all else given ----
+cp -r tok talks
+cat >talks/chat_template.jinja <<'TEMPLATE'
+{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}
+TEMPLATE
+chat() { printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "%s"}, {"role": "user", "content": "more"}]}\n' "$1" "$2"; }
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do chat "question $i" "answer $i is a matrix"; done >chats.jsonl
+expect 0 'documents      20' "$deltarule" tokenize --tokenizer talks --shards chats --messages messages --validation-share 0.2 chats.jsonl
+[ -s chats/train_000000.mask ] || fail 'chats have no mask'
+grep -q '"masked": true' chats/shards.json || fail 'shards.json does not tell of the mask'
+train --corpus chats --steps 2 --out talked
+cmp talks/chat_template.jinja talked/chat_template.jinja || fail 'the run folder has no chat template'
+expect 1 'chats.jsonl, line 1: "texts": has no list of messages' "$deltarule" tokenize --tokenizer talks --shards refused --messages texts chats.jsonl
+expect 1 'lists of messages need a chat template' tokenize --shards refused --messages messages chats.jsonl
+[ ! -e refused ] || fail 'refused chats left shards behind'
+
 # ---- files of other programs, and damaged ones ----
 mkdir foreign
 tail -c +1025 plain/train_000000.bin >foreign/train.bin # nanoGPT: ids without a header
