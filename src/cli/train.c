@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { CONFIG, OUT, RESUME, DRY_RUN, BACKEND, ISA, OWN_FLAGS };
-enum { FOLDER_SIZE = 4096, NAME_SIZE = 64, MOST_FOLDERS = 1000 };
+enum { FOLDER_SIZE = 256, NAME_SIZE = 64, MOST_FOLDERS = 1000 };
 
 /* The flags of the command itself, then one for each setting of the library. *count: how many. NULL without memory. */
 static cli_flag *make_flags(int *count) {
@@ -170,16 +170,19 @@ static int measure(dr_run *run) {
     return 0;
 }
 
-static dr_status open_run(const cli_flag *flags, dr_train_options *options, dr_backend *backend, char folder[FOLDER_SIZE],
-                          dr_run **run) {
-    snprintf(folder, FOLDER_SIZE, "%s", flags[RESUME].given ? flags[RESUME].value : flags[OUT].given ? flags[OUT].value : "");
-    if (flags[RESUME].given) return dr_run_resume(backend, folder, options, run);
+/* *folder: where the run is, in `chosen` if the user has not said it; NULL: nowhere. */
+static dr_status open_run(const cli_flag *flags, dr_train_options *options, dr_backend *backend, char chosen[FOLDER_SIZE],
+                          const char **folder, dr_run **run) {
+    *folder = NULL;
     if (cli_flag_boolean(&flags[DRY_RUN])) return dr_run_prepare(backend, options, run);
-    return flags[OUT].given ? dr_run_create(backend, options, folder, run) : create_somewhere(backend, options, folder, run);
+    *folder = flags[RESUME].given ? flags[RESUME].value : flags[OUT].given ? flags[OUT].value : chosen;
+    if (flags[RESUME].given) return dr_run_resume(backend, *folder, options, run);
+    return flags[OUT].given ? dr_run_create(backend, options, *folder, run) : create_somewhere(backend, options, chosen, run);
 }
 
 static int open_and_train(const cli_flag *flags, dr_train_options *options) {
-    char folder[FOLDER_SIZE];
+    char chosen[FOLDER_SIZE];
+    const char *folder;
     int64_t threads = 0;
     dr_integer_parse(dr_train_options_get(options, "threads"), &threads); /* it was checked when it was set */
     dr_backend_options backend_options = {.threads = (int)threads, .isa = flags[ISA].value};
@@ -188,11 +191,11 @@ static int open_and_train(const cli_flag *flags, dr_train_options *options) {
     if (status != DR_OK) return cli_failure(&cli_train, status);
     dr_run *run = NULL;
     int exit_status;
-    status = open_run(flags, options, backend, folder, &run);
+    status = open_run(flags, options, backend, chosen, &folder, &run);
     if (status != DR_OK)
         exit_status = cli_failure(&cli_train, status);
     else
-        exit_status = cli_flag_boolean(&flags[DRY_RUN]) ? measure(run) : train(run, folder);
+        exit_status = folder ? train(run, folder) : measure(run);
     dr_run_destroy(run);
     dr_backend_close(backend);
     return exit_status;

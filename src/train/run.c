@@ -159,6 +159,7 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
 
 /* The folder must hold a run; nothing is changed in one that does not. */
 static dr_status check_holds_run(const char *folder) {
+    DR_TRY(dr_run_folder_check_name(folder));
     if (access(folder, F_OK) != 0)
         return dr_fail(DR_ERROR_ARGUMENT, "%s holds no run to resume: %s", folder, dr_system_text(errno));
     DR_TRY(dr_folder_recover(folder));

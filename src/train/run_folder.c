@@ -128,10 +128,20 @@ static dr_status check_contents(const char *folder) {
                    found);
 }
 
+dr_status dr_run_folder_check_name(const char *folder) {
+    enum { LONGEST = PATH_MAX - 256 }; /* with the names of files in it */
+    if (!*folder) return dr_fail(DR_ERROR_ARGUMENT, "the name of the run folder is empty");
+    if (strlen(folder) <= LONGEST) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "the name of the run folder has %zu bytes, and may have %d: %.40s ..", strlen(folder),
+                   LONGEST, folder);
+}
+
 dr_status dr_run_folder_check(const char *folder) {
     struct stat about;
     char holder[2 * LONGEST_HOLDER], *path;
-    if (!*folder) return dr_fail(DR_ERROR_ARGUMENT, "the name of the run folder is empty");
+    DR_TRY(dr_run_folder_check_name(folder));
+    if (stat(folder, &about) != 0 && errno == ENOENT && lstat(folder, &about) == 0)
+        return dr_fail(DR_ERROR_IO, "%s: cannot make the run folder: it is a link that leads nowhere", folder);
     if (stat(folder, &about) != 0)
         return errno == ENOENT ? DR_OK
                                : dr_fail(DR_ERROR_IO, "%s: cannot make the run folder: %s", folder, dr_system_text(errno));

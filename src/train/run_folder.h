@@ -16,6 +16,8 @@ typedef struct {
 
 /* An empty lock, that may be released. */
 dr_run_lock dr_run_lock_none(void);
+/* DR_ERROR_ARGUMENT for a name that no folder can have. */
+dr_status dr_run_folder_check_name(const char *folder);
 /* Refuses, DR_ERROR_ARGUMENT or DR_ERROR_IO with the reason, a folder that a new run may not have: it holds a run, is another
  * process's, or has files in it. A folder that is not there will do. Changes nothing. */
 dr_status dr_run_folder_check(const char *folder);

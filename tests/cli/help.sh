@@ -45,3 +45,7 @@ grep -q 'cannot write to standard output' stderr || fail 'no word on lost output
 expect 0 'backend cpu' "$deltarule" info
 expect 0 '(F32, portable, 1 threads)' "$deltarule" info --isa portable --threads 1
 expect 0 ', 3 threads)' env OMP_NUM_THREADS=3 "$deltarule" info
+for wrong in abc 0 -1 1.5 1e1 99999 '' '2,0'; do
+    expect 2 "OMP_NUM_THREADS is \"$wrong\": set it to a number from 1 to 1024, or unset it" env OMP_NUM_THREADS="$wrong" "$deltarule" info
+    expect 0 ', 2 threads)' env OMP_NUM_THREADS="$wrong" "$deltarule" info --threads 2
+done

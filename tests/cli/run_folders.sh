@@ -30,6 +30,39 @@ for setting in hidden conv-size seq-len; do
     "$deltarule" train --help | tr '\n' ' ' | grep -Eq -- "--$setting N[^[]*\[[0-9]+ +to +[0-9e+]+\]" || fail "no limits of $setting in --help"
 done
 
+# Names that no folder can have.
+long=$(awk 'BEGIN {for (i = 0; i < 3000; i++) printf "x/"}')
+# shellcheck disable=SC2086
+expect 2 'the name of the run folder has 6000 bytes' "$deltarule" train $tiny --steps 2 --out "$long"
+[ ! -e x ] || fail 'a name too long was cut'
+expect 2 'the name of the run folder has 6000 bytes' "$deltarule" train --resume "$long"
+ln -s nowhere leads
+# shellcheck disable=SC2086
+expect 1 'it is a link that leads nowhere' "$deltarule" train $tiny --steps 2 --out leads
+# shellcheck disable=SC2086
+expect 2 'the name of the run folder is empty' "$deltarule" train $tiny --steps 2 --out ''
+
+# A folder that the user may only read, of a new run and of one that goes on. Permissions do not bind root, who becomes nobody.
+# shellcheck disable=SC2086
+expect 0 'model: kept' "$deltarule" train $tiny --steps 2 --out kept
+mkdir closed
+chmod a+rx . closed kept kept/held_out && chmod a-w closed kept
+nobody() { "$@"; }
+[ "$(id -u)" -ne 0 ] || nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+if nobody true 2>/dev/null && nobody "$deltarule" --version >/dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    expect 1 'closed/run: cannot make the folder: Permission denied' nobody "$deltarule" train $tiny --steps 2 --out closed/run
+    # shellcheck disable=SC2086
+    expect 1 'closed: cannot lock the run folder: Permission denied' nobody "$deltarule" train $tiny --steps 2 --out closed
+    find kept -printf '%p %s %m %T@\n' | sort >before.kept
+    expect 1 'kept: cannot lock the run folder: Permission denied' nobody "$deltarule" train --resume kept --steps 4
+    find kept -printf '%p %s %m %T@\n' | sort | cmp - before.kept || fail 'a refused run changed a folder that is read only'
+    chmod a-rx kept
+    expect 1 'Permission denied' nobody "$deltarule" train --resume kept --steps 4
+fi
+chmod u+rwx closed kept
+rm -rf closed kept leads
+
 # --dry-run writes nothing.
 mkdir dry && cp -r corpus dry/ && cd dry
 # shellcheck disable=SC2086
