@@ -180,6 +180,9 @@ static dr_status add_json(json_t *object, const char *key, const char *text, boo
     size_t length = strlen(text), room = length + strlen(key) + 16;
     void *memory;
     json_t *parsed = NULL;
+    if (strspn(text, " \t\r\n") == length)
+        return dr_fail(DR_ERROR_FORMAT, "%s is empty: it must be a JSON %s", key,
+                       is_object ? "object, { ... }" : "list, [ ... ]");
     DR_TRY(dr_allocate(room, "the JSON of a chat", &memory));
     int used = snprintf(memory, room, "{\"%s\":%s}", key, text);
     dr_status status = dr_json_parse(memory, (size_t)used, key, &parsed);

@@ -126,11 +126,12 @@ done:
 
 /* ---- texts ----------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_normalize_all(const dr_tokenizer *t, dr_searcher *searcher, const char *text, size_t bytes, dr_text buffers[2],
-                           const char **result, size_t *result_bytes, bool *begins) {
+dr_status dr_normalize_all(const dr_tokenizer *t, dr_searcher *searcher, const char *text, size_t bytes, bool prepends,
+                           dr_text buffers[2], const char **result, size_t *result_bytes, bool *begins) {
     int next = 0;
     for (int i = 0; i < t->normalizer_count; i++) {
         if (dr_normalizes_to_itself(&t->normalizers[i], text, bytes)) continue;
+        if (!prepends && t->normalizers[i].kind == DR_NORMALIZE_PREPEND) continue;
         DR_TRY(dr_normalize(&t->normalizers[i], searcher, text, bytes, &buffers[next], begins));
         text = buffers[next].bytes;
         bytes = buffers[next].count;
@@ -141,12 +142,17 @@ dr_status dr_normalize_all(const dr_tokenizer *t, dr_searcher *searcher, const c
     return DR_OK;
 }
 
+/* Where a piece of a text stands: at its beginning; behind bytes that are no UTF-8, which it goes on from; or behind an added
+ * token. */
+typedef enum { BEGINS, GOES_ON, STANDS_ALONE } position;
+
 /* What lies between added tokens. */
-static dr_status encode_between(dr_encoder *e, const char *text, size_t bytes, bool begins) {
+static dr_status encode_between(dr_encoder *e, const char *text, size_t bytes, position place) {
     const dr_tokenizer *t = e->tokenizer;
     dr_added_walk walk = {0};
     dr_part part;
-    DR_TRY(dr_normalize_all(t, e->split.searcher, text, bytes, e->normal, &text, &bytes, &begins));
+    bool begins = place == BEGINS;
+    DR_TRY(dr_normalize_all(t, e->split.searcher, text, bytes, place != GOES_ON, e->normal, &text, &bytes, &begins));
     while (dr_added_next(&t->normalized, t->added, text, bytes, &walk, &part)) {
         if (part.token >= 0)
             DR_TRY(dr_ids_append(&e->body, &t->added[part.token].id, 1));
@@ -157,7 +163,7 @@ static dr_status encode_between(dr_encoder *e, const char *text, size_t bytes, b
     return DR_OK;
 }
 
-static dr_status encode_valid(dr_encoder *e, const char *text, size_t bytes, bool begins) {
+static dr_status encode_valid(dr_encoder *e, const char *text, size_t bytes, position place) {
     const dr_tokenizer *t = e->tokenizer;
     dr_added_walk walk = {0};
     dr_part part;
@@ -165,7 +171,7 @@ static dr_status encode_valid(dr_encoder *e, const char *text, size_t bytes, boo
         if (part.token >= 0)
             DR_TRY(dr_ids_append(&e->body, &t->added[part.token].id, 1));
         else
-            DR_TRY(encode_between(e, text + part.start, part.end - part.start, begins && part.start == 0));
+            DR_TRY(encode_between(e, text + part.start, part.end - part.start, part.start == 0 ? place : STANDS_ALONE));
     }
     return DR_OK;
 }
@@ -188,7 +194,7 @@ static dr_status encode_broken(dr_encoder *e, const char *text, size_t bytes, si
 static dr_status encode_text(dr_encoder *e, const char *text, size_t bytes) {
     for (size_t at = 0; at < bytes;) {
         size_t valid = dr_utf8_valid_bytes(text + at, bytes - at);
-        if (valid > 0) DR_TRY(encode_valid(e, text + at, valid, at == 0));
+        if (valid > 0) DR_TRY(encode_valid(e, text + at, valid, at == 0 ? BEGINS : GOES_ON));
         at += valid;
         size_t broken = at;
         for (int step = -1; broken < bytes; broken += (size_t)-step) {

@@ -178,7 +178,7 @@ static dr_status normalize_content(const dr_tokenizer *t, dr_searcher *searcher,
     size_t bytes = added->content_bytes;
     bool begins = true;
     void *memory;
-    if (added->is_normalized) DR_TRY(dr_normalize_all(t, searcher, text, bytes, buffers, &text, &bytes, &begins));
+    if (added->is_normalized) DR_TRY(dr_normalize_all(t, searcher, text, bytes, true, buffers, &text, &bytes, &begins));
     DR_TRY(dr_allocate(bytes + 1, "an added token", &memory));
     added->normalized = memory;
     memcpy(added->normalized, text, bytes);

@@ -63,8 +63,9 @@ dr_status dr_read_stages(const json_t *tokenizer_json, dr_tokenizer *tokenizer);
 dr_status dr_read_template(const json_t *tokenizer_json, dr_tokenizer *tokenizer);
 dr_status dr_read_decoders(const json_t *tokenizer_json, dr_tokenizer *tokenizer);
 
-/* Normalizes by all normalizers in turn; *result is the text itself or one of the two buffers. begins: see dr_normalize. */
-dr_status dr_normalize_all(const dr_tokenizer *tokenizer, dr_searcher *searcher, const char *text, size_t bytes,
+/* Normalizes by all normalizers in turn, but Prepend only if `prepends`; *result is the text itself or one of the two buffers.
+ * begins: see dr_normalize. */
+dr_status dr_normalize_all(const dr_tokenizer *tokenizer, dr_searcher *searcher, const char *text, size_t bytes, bool prepends,
                            dr_text buffers[2], const char **result, size_t *result_bytes, bool *begins);
 
 #endif
