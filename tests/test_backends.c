@@ -116,7 +116,7 @@ static void test_kinds(void **state) {
     (void)state;
     const dr_operations single = {.name = "single", .dtype = DR_F32}, twice = {.name = "twice", .dtype = DR_F64};
     const dr_backend narrow = {.ops = &single, .storage = DR_BF16}, wide = {.ops = &single, .storage = DR_F32},
-                     reference = {.ops = &twice};
+                     reference = {.ops = &twice, .storage = DR_F64};
     const int64_t many = INT64_C(1) << 40;
     assert_int_equal(dr_kind_dtype(&narrow, DR_VECTOR), DR_BF16);
     assert_int_equal(dr_kind_dtype(&narrow, DR_NUMBER), DR_F32);

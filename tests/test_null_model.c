@@ -71,6 +71,7 @@ static void test_model(void **unused) {
     HARMLESS(dr_model_parameter_count, "model", == 0, NULL);
     HARMLESS(dr_model_block_count, "model", == 0, NULL);
     HARMLESS(dr_model_parameter_block, "model", == NULL, NULL);
+    REFUSED(dr_model_changed, "model", NULL);
     HARMLESS(dr_model_gradient_block, "model", == NULL, NULL);
     REFUSED(dr_model_state_create, "model", NULL, 1, &other_state);
     REFUSED(dr_model_state_create, "state", model, 1, NULL);

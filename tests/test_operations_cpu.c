@@ -137,7 +137,7 @@ static void test_rows(void **state) {
 }
 
 static dr_status add(const call *c, dr_backend *b, void *const at[]) {
-    return b->ops->add(b, *(const int64_t *)c->descriptor, 0.75, at[0], at[1]);
+    return b->ops->add(b, DR_VECTOR, *(const int64_t *)c->descriptor, 0.75, at[0], at[1]);
 }
 
 static void test_add(void **state) {

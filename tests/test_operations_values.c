@@ -236,7 +236,7 @@ static void test_elementwise_by_formula(void **state) {
     assert_int_equal(ops->swiglu_forward(backend, 50, gate, up, y), DR_OK);
     for (int i = 0; i < 50; i++) assert_close(y[i], gate[i] * sigmoidl(gate[i]) * up[i], 1e-14);
     double *sum = numbers_copied(y, 50);
-    assert_int_equal(ops->add(backend, 50, -0.5, up, sum), DR_OK);
+    assert_int_equal(ops->add(backend, DR_VECTOR, 50, -0.5, up, sum), DR_OK);
     for (int i = 0; i < 50; i++) assert_true(fabs(sum[i] - (y[i] - 0.5 * up[i])) < 1e-14);
 
     double factor[] = {2, 3, 5, 7}, x[] = {1, 2, 3, 4, 5, 6, 7, 8}, scaled[8], added[] = {1, 1, 1, 1, 1, 1, 1, 1};

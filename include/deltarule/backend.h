@@ -1,6 +1,6 @@
 /* Backends: where operations run, and in which precision.
  *
- *     reference   double precision, plain loops, the specification
+ *     reference   double precision, plain loops, the specification; vectors may be stored as bf16 or fp16
  *     cpu         float32, OpenMP, instruction set chosen at run time
  *     cuda        float32 on an NVIDIA GPU, recurrences only; their vectors may be stored as bf16 or fp16
  *
@@ -44,10 +44,13 @@ typedef struct {
     int threads;     /* 1 to DR_MOST_THREADS; 0: what OpenMP says (OMP_NUM_THREADS, else the cores). No result depends on it */
     const char *isa; /* NULL: the best that the machine has; else "portable", "avx2", "avx512" (cpu only) */
 
+    /* How vectors are stored (dr_recurrence_input_dtype): DR_F32, DR_BF16 or DR_F16 on cuda; on the reference DR_BF16, DR_F16,
+     * or zero for its own DR_F64; zero elsewhere. */
+    dr_dtype dtype;
+
     /* cuda only; zero elsewhere */
-    dr_dtype dtype; /* DR_F32, DR_BF16 or DR_F16: how the vectors of a recurrence are stored (dr_recurrence_input_dtype) */
-    int device;     /* as CUDA counts them, from 0 */
-    void *stream;   /* a cudaStream_t of that device, which must outlive the backend; NULL: the default stream */
+    int device;   /* as CUDA counts them, from 0 */
+    void *stream; /* a cudaStream_t of that device, which must outlive the backend; NULL: the default stream */
 } dr_backend_options;
 
 /* The names of the build's backends, in the order in which they are told; NULL beyond the last. */

@@ -74,6 +74,9 @@ DR_API int64_t dr_model_parameters(const dr_model *model, const dr_parameter **p
 DR_API int64_t dr_model_parameter_count(const dr_model *model);                             /* elements, gaps not counted */
 DR_API int64_t dr_model_block_count(const dr_model *model);                                 /* elements of the block */
 DR_API void *dr_model_parameter_block(dr_model *model);
+/* To be called after the block was written. A backend that stores vectors in a narrower type than its own computes with copies
+ * of the matrices, which this makes anew; on the others it does nothing. */
+DR_API dr_status dr_model_changed(dr_model *model);
 /* Same layout; allocated and zeroed at the first call. NULL if there is no memory, or no model. */
 DR_API void *dr_model_gradient_block(dr_model *model);
 

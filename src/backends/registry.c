@@ -45,8 +45,10 @@ dr_status dr_backend_open(const char *name, const dr_backend_options *options, d
     if (options && (options->threads < 0 || options->threads > DR_MOST_THREADS))
         return dr_fail(DR_ERROR_ARGUMENT, "%d threads: ask for 1 to %d, or 0 for what OpenMP says", options->threads,
                        DR_MOST_THREADS);
-    if (options && strcmp(name, "cuda") != 0 && (options->dtype || options->device || options->stream))
-        return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no dtype, device and stream to choose: only cuda has", name);
+    if (options && strcmp(name, "cuda") != 0 && (options->device || options->stream))
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no device and stream to choose: only cuda has", name);
+    if (options && strcmp(name, "cpu") == 0 && options->dtype)
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"cpu\" has no dtype to choose: only cuda and reference have");
     for (int i = 0; i < ENTRIES; i++)
         if (strcmp(entries[i].name, name) == 0) return entries[i].open(options, backend);
     return fail_unknown(name);

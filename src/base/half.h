@@ -44,4 +44,23 @@ static inline uint16_t dr_f16_from_float(float value) {
     return (uint16_t)(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
 }
 
+/* The float beside a double towards zero, with its last bit set where it is not the double itself: what 16 bits make of it is
+ * then what they would make of the double, rounded once. */
+static inline float dr_float_to_odd(double value) {
+    float nearest = (float)value;
+    if ((double)nearest == value || value != value) return nearest;
+    uint32_t bits = dr_float_bits(nearest);
+    double size = value < 0 ? -value : value;
+    if ((double)dr_float_of_bits(bits & 0x7fffffffu) > size) bits--;
+    return dr_float_of_bits(bits | 1u);
+}
+
+static inline uint16_t dr_bf16_from_double(double value) {
+    return dr_bf16_from_float(dr_float_to_odd(value));
+}
+
+static inline uint16_t dr_f16_from_double(double value) {
+    return dr_f16_from_float(dr_float_to_odd(value));
+}
+
 #endif

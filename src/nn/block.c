@@ -66,20 +66,20 @@ dr_status dr_block_forward(const dr_layer *layer, void *y, const dr_block_memory
     int64_t rows = layer->layout.rows, hidden = layer->mixer->hidden, inner = width(layer);
     DR_TRY(norm(layer, DR_ROLE_MIXER_NORM, memory->x, scratch->normed));
     DR_TRY(dr_mixer_forward(layer, scratch->normed, memory->middle, &memory->mixer, &scratch->mixer, state));
-    DR_TRY(ops->add(layer->backend, rows * hidden, 1, memory->x, memory->middle));
+    DR_TRY(ops->add(layer->backend, DR_VECTOR, rows * hidden, 1, memory->x, memory->middle));
     if (inner == 0) {
         ops->zero(layer->backend, y, bytes_of(layer, hidden));
     } else {
         dr_linear in = {rows, hidden, inner}, out = {rows, inner, hidden};
         DR_TRY(norm(layer, DR_ROLE_MLP_NORM, memory->middle, scratch->normed));
-        DR_TRY(ops->linear_forward(layer->backend, &in, scratch->normed, dr_layer_parameter(layer, DR_ROLE_MLP_GATE), NULL,
+        DR_TRY(ops->linear_forward(layer->backend, &in, scratch->normed, dr_layer_weight(layer, DR_ROLE_MLP_GATE), NULL,
                                    memory->gate));
-        DR_TRY(ops->linear_forward(layer->backend, &in, scratch->normed, dr_layer_parameter(layer, DR_ROLE_MLP_UP), NULL,
+        DR_TRY(ops->linear_forward(layer->backend, &in, scratch->normed, dr_layer_weight(layer, DR_ROLE_MLP_UP), NULL,
                                    memory->up));
         DR_TRY(ops->swiglu_forward(layer->backend, rows * inner, memory->gate, memory->up, scratch->act));
-        DR_TRY(ops->linear_forward(layer->backend, &out, scratch->act, dr_layer_parameter(layer, DR_ROLE_MLP_DOWN), NULL, y));
+        DR_TRY(ops->linear_forward(layer->backend, &out, scratch->act, dr_layer_weight(layer, DR_ROLE_MLP_DOWN), NULL, y));
     }
-    return ops->add(layer->backend, rows * hidden, 1, memory->middle, y);
+    return ops->add(layer->backend, DR_VECTOR, rows * hidden, 1, memory->middle, y);
 }
 
 static dr_status mlp_backward(const dr_layer *layer, void *d, const dr_block_memory *memory, const dr_block_scratch *scratch) {
@@ -88,13 +88,13 @@ static dr_status mlp_backward(const dr_layer *layer, void *d, const dr_block_mem
     dr_linear in = {rows, hidden, inner}, out = {rows, inner, hidden};
     DR_TRY(norm(layer, DR_ROLE_MLP_NORM, memory->middle, scratch->normed));
     DR_TRY(ops->swiglu_forward(layer->backend, rows * inner, memory->gate, memory->up, scratch->act));
-    DR_TRY(ops->linear_backward(layer->backend, &out, scratch->act, dr_layer_parameter(layer, DR_ROLE_MLP_DOWN), d,
-                                scratch->d_act, false, dr_layer_gradient(layer, DR_ROLE_MLP_DOWN), NULL));
+    DR_TRY(ops->linear_backward(layer->backend, &out, scratch->act, dr_layer_weight(layer, DR_ROLE_MLP_DOWN), d, scratch->d_act,
+                                false, dr_layer_gradient(layer, DR_ROLE_MLP_DOWN), NULL));
     DR_TRY(ops->swiglu_backward(layer->backend, rows * inner, memory->gate, memory->up, scratch->d_act, scratch->d_gate,
                                 scratch->d_up));
-    DR_TRY(ops->linear_backward(layer->backend, &in, scratch->normed, dr_layer_parameter(layer, DR_ROLE_MLP_GATE),
-                                scratch->d_gate, scratch->d_normed, false, dr_layer_gradient(layer, DR_ROLE_MLP_GATE), NULL));
-    DR_TRY(ops->linear_backward(layer->backend, &in, scratch->normed, dr_layer_parameter(layer, DR_ROLE_MLP_UP), scratch->d_up,
+    DR_TRY(ops->linear_backward(layer->backend, &in, scratch->normed, dr_layer_weight(layer, DR_ROLE_MLP_GATE), scratch->d_gate,
+                                scratch->d_normed, false, dr_layer_gradient(layer, DR_ROLE_MLP_GATE), NULL));
+    DR_TRY(ops->linear_backward(layer->backend, &in, scratch->normed, dr_layer_weight(layer, DR_ROLE_MLP_UP), scratch->d_up,
                                 scratch->d_normed, true, dr_layer_gradient(layer, DR_ROLE_MLP_UP), NULL));
     return norm_backward(layer, DR_ROLE_MLP_NORM, memory->middle, scratch->d_normed, d);
 }

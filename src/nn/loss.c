@@ -130,7 +130,6 @@ dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double facto
 dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits) {
     DR_NEED(model);
     DR_NEED(batch);
-    const dr_operations *ops = model->backend->ops;
     dr_pass *pass = model->pass;
     if (dtype != DR_F32 && dtype != DR_F64)
         return dr_fail(DR_ERROR_ARGUMENT, "logits are written as F32 or F64, not as %s", dr_dtype_name(dtype));
@@ -141,7 +140,7 @@ dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state
         int64_t count = rows_at(batch, begin), vocabulary = model->config.vocabulary;
         DR_TRY(dr_pass_head(model, pass, pass->selected, begin, count));
         char *to = (char *)logits + (size_t)(begin * vocabulary) * dr_dtype_size(dtype);
-        DR_TRY(ops->download(model->backend, to, dtype, pass->logits, count * vocabulary));
+        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, to, dtype, pass->logits, count * vocabulary));
     }
     return DR_OK;
 }

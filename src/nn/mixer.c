@@ -300,6 +300,11 @@ const void *dr_layer_parameter(const dr_layer *layer, dr_role role) {
     return layer->parameters + dr_kind_bytes(layer->backend, DR_NUMBER, layer->mixer->slot[role].offset);
 }
 
+const void *dr_layer_weight(const dr_layer *layer, dr_role role) {
+    if (role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
+    return layer->weights + dr_kind_bytes(layer->backend, DR_VECTOR, layer->mixer->slot[role].offset);
+}
+
 void *dr_layer_gradient(const dr_layer *layer, dr_role role) {
     if (!layer->gradients || role == DR_ROLES || layer->mixer->slot[role].count == 0) return NULL;
     return layer->gradients + dr_kind_bytes(layer->backend, DR_NUMBER, layer->mixer->slot[role].offset);
@@ -307,6 +312,7 @@ void *dr_layer_gradient(const dr_layer *layer, dr_role role) {
 
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream) {
     dr_gate gate = stream->gate;
+    gate.to = dr_stream_kind(stream);
     gate.rows = layer->layout.rows * (stream->heads / gate.heads);
     return gate;
 }

@@ -63,14 +63,16 @@ typedef struct {
     const dr_mixer *mixer;
     dr_backend *backend;
     const char *parameters; /* the layer's part of the block */
+    const char *weights;    /* the same part of the copies that products read */
     char *gradients;        /* likewise, or NULL */
     dr_layout layout;
     const int64_t *seen; /* [sequences] tokens before this call, or NULL: none */
     bool decode;         /* one token a sequence, by the decode engine; needs a state */
 } dr_layer;
 
-/* A role's parameter, gradient; NULL if there is none. */
+/* A role's parameter, as a number and as a vector; its gradient. NULL if there is none. */
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role);
+const void *dr_layer_weight(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
 dr_recurrence dr_layer_recurrence(const dr_layer *layer);
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream); /* with rows */

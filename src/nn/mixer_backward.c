@@ -1,11 +1,17 @@
 /* Backward of a mixer: the forward's stages in reverse (nn/mixer_forward.c). The gradient of each stream's output becomes that
- * of its projection in place, but for the convolution, whose gradient goes through one buffer that all streams share. What is
+ * of its projection in place, but for the convolution, and where the two are of different types: those go through one buffer
+ * that all streams share. What is
  * cheap is made again instead of kept: the normed output. */
 #include "base/error.h"
 #include "nn/mixer.h"
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
+}
+
+/* Whether a stream's output is of another type than its projection, so that their gradients cannot share memory. */
+static bool changes_type(const dr_layer *layer, const dr_stream *stream) {
+    return dr_kind_dtype(layer->backend, dr_stream_kind(stream)) != dr_kind_dtype(layer->backend, DR_VECTOR);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
@@ -19,7 +25,7 @@ static void place_backward(const dr_layer *layer, dr_arena *arena, dr_mixer_scra
         const dr_stream *stream = &mixer->stream[i];
         scratch->d_out[i] =
             dr_arena_take(arena, dr_kind_bytes(layer->backend, dr_stream_kind(stream), rows * stream->heads * stream->dim));
-        if (stream->map == DR_MAP_CONV) widest = larger(widest, stream->heads * stream->dim);
+        if (stream->map == DR_MAP_CONV || changes_type(layer, stream)) widest = larger(widest, stream->heads * stream->dim);
         if (stream->down != DR_ROLES) widest_hidden = larger(widest_hidden, stream->rank);
     }
     if (mixer->corrected) widest = larger(widest, mixer->heads * mixer->key_size);
@@ -65,8 +71,8 @@ static dr_status output_backward(const dr_layer *layer, const void *d_y, const d
     dr_linear linear = {rows, heads * dim, mixer->hidden};
     dr_rms_norm norm = dr_mixer_output_norm(layer);
     DR_TRY(dr_mixer_norm_output(layer, memory, scratch));
-    DR_TRY(ops->linear_backward(layer->backend, &linear, scratch->y, dr_layer_parameter(layer, DR_ROLE_OUTPUT), d_y,
-                                scratch->d_y, false, dr_layer_gradient(layer, DR_ROLE_OUTPUT), NULL));
+    DR_TRY(ops->linear_backward(layer->backend, &linear, scratch->y, dr_layer_weight(layer, DR_ROLE_OUTPUT), d_y, scratch->d_y,
+                                false, dr_layer_gradient(layer, DR_ROLE_OUTPUT), NULL));
     DR_TRY(ops->rms_norm_backward(layer->backend, &norm, memory->o, dr_layer_parameter(layer, DR_ROLE_OUTPUT_NORM),
                                   gate >= 0 ? memory->out[gate] : NULL, scratch->d_y, scratch->d_o, false,
                                   dr_layer_gradient(layer, DR_ROLE_OUTPUT_NORM), gate >= 0 ? scratch->d_out[gate] : NULL));
@@ -96,9 +102,11 @@ static dr_status parameters_backward(const dr_layer *layer, const dr_mixer_scrat
     const dr_mixer *mixer = layer->mixer;
     const dr_operations *ops = layer->backend->ops;
     if (scratch->d_centre)
-        DR_TRY(ops->add(layer->backend, mixer->heads, 1, scratch->d_centre, dr_layer_gradient(layer, DR_ROLE_SCAN_CENTRE)));
+        DR_TRY(ops->add(layer->backend, DR_NUMBER, mixer->heads, 1, scratch->d_centre,
+                        dr_layer_gradient(layer, DR_ROLE_SCAN_CENTRE)));
     if (!scratch->d_ridge) return DR_OK;
-    dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = 1, .heads = mixer->heads, .dim = mixer->key_size};
+    dr_gate gate = {
+        .kind = DR_GATE_SOFTPLUS, .rows = 1, .heads = mixer->heads, .dim = mixer->key_size, .from = DR_NUMBER, .to = DR_NUMBER};
     return ops->gate_backward(layer->backend, &gate, dr_layer_parameter(layer, DR_ROLE_RIDGE), NULL, NULL, scratch->d_ridge,
                               dr_layer_gradient(layer, DR_ROLE_RIDGE), true, NULL, NULL);
 }
@@ -138,7 +146,8 @@ static dr_status couple_backward(const dr_layer *layer, const dr_mixer_memory *m
     if (mixer->corrected) {
         void *d_correction = scratch->d_raw;
         ops->zero(layer->backend, d_correction, dr_kind_bytes(layer->backend, DR_VECTOR, rows * heads * dim));
-        DR_TRY(ops->add(layer->backend, rows * heads * dim, -1, scratch->d_out[mixer->of[DR_INPUT_QUERY]], d_correction));
+        DR_TRY(ops->add(layer->backend, DR_VECTOR, rows * heads * dim, -1, scratch->d_out[mixer->of[DR_INPUT_QUERY]],
+                        d_correction));
         DR_TRY(ops->scale_heads_backward(layer->backend, rows, heads, dim, true, dr_layer_parameter(layer, DR_ROLE_CORRECTION),
                                          mixer->feedback ? memory->feedback : memory->mapped[key], d_correction,
                                          dr_layer_gradient(layer, DR_ROLE_CORRECTION),
@@ -148,7 +157,8 @@ static dr_status couple_backward(const dr_layer *layer, const dr_mixer_memory *m
     ops->zero(layer->backend, scratch->d_factor, dr_kind_bytes(layer->backend, DR_NUMBER, heads));
     DR_TRY(ops->scale_heads_backward(layer->backend, rows, heads, dim, true, memory->feedback_factor, memory->mapped[key],
                                      scratch->d_erasing, scratch->d_factor, scratch->d_out[key], true));
-    dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = 1, .heads = heads, .dim = 1, .multiplier = 1};
+    dr_gate gate = {
+        .kind = DR_GATE_SIGMOID, .rows = 1, .heads = heads, .dim = 1, .multiplier = 1, .from = DR_NUMBER, .to = DR_NUMBER};
     return ops->gate_backward(layer->backend, &gate, dr_layer_parameter(layer, DR_ROLE_FEEDBACK), NULL, NULL, scratch->d_factor,
                               dr_layer_gradient(layer, DR_ROLE_FEEDBACK), true, NULL, NULL);
 }
@@ -169,8 +179,9 @@ static dr_status map_backward(const dr_layer *layer, int index, const dr_mixer_m
     }
     if (stream->map == DR_MAP_GATE) {
         dr_gate gate = dr_layer_gate(layer, stream);
-        return ops->gate_backward(layer->backend, &gate, memory->raw[index], weight, bias, *d_raw, *d_raw, false, d_weight,
-                                  d_bias);
+        if (changes_type(layer, stream)) *d_raw = scratch->d_raw;
+        return ops->gate_backward(layer->backend, &gate, memory->raw[index], weight, bias, scratch->d_out[index], *d_raw, false,
+                                  d_weight, d_bias);
     }
     return DR_OK;
 }
@@ -182,7 +193,7 @@ static dr_status project_backward(const dr_layer *layer, int index, const void *
     const dr_operations *ops = layer->backend->ops;
     int64_t rows = layer->layout.rows;
     bool low_rank = stream->down != DR_ROLES;
-    const void *weight = dr_layer_parameter(layer, stream->weight), *in = low_rank ? memory->hidden[index] : x;
+    const void *weight = dr_layer_weight(layer, stream->weight), *in = low_rank ? memory->hidden[index] : x;
     void *d_in = low_rank ? scratch->d_hidden : d_x, *d_weight = dr_layer_gradient(layer, stream->weight);
     if (stream->grouped) {
         dr_grouped_linear grouped = {rows, stream->heads, stream->rank / stream->heads, stream->dim};
@@ -194,7 +205,7 @@ static dr_status project_backward(const dr_layer *layer, int index, const void *
     }
     if (!low_rank) return DR_OK;
     dr_linear down = {rows, layer->mixer->hidden, stream->rank};
-    return ops->linear_backward(layer->backend, &down, x, dr_layer_parameter(layer, stream->down), d_in, d_x, index > 0,
+    return ops->linear_backward(layer->backend, &down, x, dr_layer_weight(layer, stream->down), d_in, d_x, index > 0,
                                 dr_layer_gradient(layer, stream->down), NULL);
 }
 
@@ -211,7 +222,8 @@ static dr_status step_backward(const dr_layer *layer, const dr_mixer_memory *mem
 static dr_status step_projection_backward(const dr_layer *layer, const dr_mixer_memory *memory, const dr_mixer_scratch *scratch,
                                           void *d_raw) {
     const dr_mixer *mixer = layer->mixer;
-    dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = layer->layout.rows, .heads = mixer->value_heads, .dim = 1};
+    dr_gate gate = {
+        .kind = DR_GATE_SOFTPLUS, .rows = layer->layout.rows, .heads = mixer->value_heads, .dim = 1, .to = DR_NUMBER};
     return layer->backend->ops->gate_backward(layer->backend, &gate, memory->raw[mixer->of[DR_INPUT_LOG_DECAY]], NULL,
                                               dr_layer_parameter(layer, DR_ROLE_DT_BIAS), scratch->d_step, d_raw, true, NULL,
                                               dr_layer_gradient(layer, DR_ROLE_DT_BIAS));

@@ -60,11 +60,11 @@ static dr_status project(const dr_layer *layer, int index, const void *x, const 
     const void *in = x;
     if (stream->down != DR_ROLES) {
         dr_linear down = {rows, layer->mixer->hidden, stream->rank};
-        DR_TRY(ops->linear_forward(layer->backend, &down, x, dr_layer_parameter(layer, stream->down), NULL,
-                                   memory->hidden[index]));
+        DR_TRY(
+            ops->linear_forward(layer->backend, &down, x, dr_layer_weight(layer, stream->down), NULL, memory->hidden[index]));
         in = memory->hidden[index];
     }
-    const void *weight = dr_layer_parameter(layer, stream->weight);
+    const void *weight = dr_layer_weight(layer, stream->weight);
     if (stream->grouped) {
         dr_grouped_linear grouped = {rows, stream->heads, stream->rank / stream->heads, stream->dim};
         return ops->grouped_linear_forward(layer->backend, &grouped, in, weight, memory->raw[index]);
@@ -98,7 +98,8 @@ static dr_status couple(const dr_layer *layer, const dr_mixer_memory *memory) {
     int64_t rows = layer->layout.rows, heads = mixer->heads, dim = mixer->key_size;
     const void *key = memory->mapped[mixer->of[DR_INPUT_KEY]];
     if (mixer->feedback) {
-        dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = 1, .heads = heads, .dim = 1, .multiplier = 1};
+        dr_gate gate = {
+            .kind = DR_GATE_SIGMOID, .rows = 1, .heads = heads, .dim = 1, .multiplier = 1, .from = DR_NUMBER, .to = DR_NUMBER};
         DR_TRY(ops->gate_forward(layer->backend, &gate, dr_layer_parameter(layer, DR_ROLE_FEEDBACK), NULL, NULL,
                                  memory->feedback_factor));
         DR_TRY(ops->scale_heads_forward(layer->backend, rows, heads, dim, true, memory->feedback_factor, key, memory->feedback,
@@ -107,7 +108,8 @@ static dr_status couple(const dr_layer *layer, const dr_mixer_memory *memory) {
     if (mixer->corrected) {
         DR_TRY(ops->scale_heads_forward(layer->backend, rows, heads, dim, true, dr_layer_parameter(layer, DR_ROLE_CORRECTION),
                                         mixer->feedback ? memory->feedback : key, memory->correction, false));
-        DR_TRY(ops->add(layer->backend, rows * heads * dim, -1, memory->correction, memory->mapped[mixer->of[DR_INPUT_QUERY]]));
+        DR_TRY(ops->add(layer->backend, DR_VECTOR, rows * heads * dim, -1, memory->correction,
+                        memory->mapped[mixer->of[DR_INPUT_QUERY]]));
     }
     if (mixer->feedback && memory->erasing != memory->feedback) {
         dr_l2_norm norm = {rows * heads, dim, 1e-6};
@@ -144,7 +146,7 @@ static dr_status step_values(const dr_layer *layer, const dr_mixer_memory *memor
     const dr_mixer *mixer = layer->mixer;
     const dr_operations *ops = layer->backend->ops;
     int64_t rows = layer->layout.rows, heads = mixer->value_heads;
-    dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = rows, .heads = heads, .dim = 1};
+    dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = rows, .heads = heads, .dim = 1, .to = DR_NUMBER};
     DR_TRY(ops->gate_forward(layer->backend, &gate, memory->raw[mixer->of[DR_INPUT_LOG_DECAY]], NULL,
                              dr_layer_parameter(layer, DR_ROLE_DT_BIAS), memory->step));
     return ops->scale_heads_forward(layer->backend, rows, heads, mixer->value_size, false, memory->step,
@@ -154,16 +156,23 @@ static dr_status step_values(const dr_layer *layer, const dr_mixer_memory *memor
 static dr_status make_ridge(const dr_layer *layer, const dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     const dr_operations *ops = layer->backend->ops;
-    dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = 1, .heads = mixer->heads, .dim = mixer->key_size};
+    dr_gate gate = {
+        .kind = DR_GATE_SOFTPLUS, .rows = 1, .heads = mixer->heads, .dim = mixer->key_size, .from = DR_NUMBER, .to = DR_NUMBER};
     DR_TRY(ops->gate_forward(layer->backend, &gate, dr_layer_parameter(layer, DR_ROLE_RIDGE), NULL, NULL, memory->ridge));
-    return ops->add(layer->backend, mixer->heads * mixer->key_size, 1, mixer->ridge_floor, memory->ridge);
+    return ops->add(layer->backend, DR_NUMBER, mixer->heads * mixer->key_size, 1, mixer->ridge_floor, memory->ridge);
 }
 
 /* The same lambda everywhere: twice its value times sigmoid(0). */
 static dr_status fix_lambda(const dr_layer *layer, const dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     int64_t count = layer->layout.rows * mixer->value_heads;
-    dr_gate gate = {.kind = DR_GATE_SIGMOID, .rows = count, .heads = 1, .dim = 1, .multiplier = 2 * mixer->fixed_lambda};
+    dr_gate gate = {.kind = DR_GATE_SIGMOID,
+                    .rows = count,
+                    .heads = 1,
+                    .dim = 1,
+                    .multiplier = 2 * mixer->fixed_lambda,
+                    .from = DR_NUMBER,
+                    .to = DR_NUMBER};
     layer->backend->ops->zero(layer->backend, memory->fixed_lambda, dr_kind_bytes(layer->backend, DR_NUMBER, count));
     return layer->backend->ops->gate_forward(layer->backend, &gate, memory->fixed_lambda, NULL, NULL, memory->fixed_lambda);
 }
@@ -235,5 +244,5 @@ dr_status dr_mixer_forward(const dr_layer *layer, const void *x, void *y, const 
                                         memory->out[mixer->of[DR_INPUT_VALUE]], memory->o, true));
     DR_TRY(dr_mixer_norm_output(layer, memory, scratch));
     dr_linear linear = {rows, heads * dim, mixer->hidden};
-    return ops->linear_forward(layer->backend, &linear, scratch->y, dr_layer_parameter(layer, DR_ROLE_OUTPUT), NULL, y);
+    return ops->linear_forward(layer->backend, &linear, scratch->y, dr_layer_weight(layer, DR_ROLE_OUTPUT), NULL, y);
 }

@@ -111,6 +111,9 @@ dr_status dr_model_allocate(dr_model *model) {
     DR_TRY(ops->allocate(model->backend, bytes, &memory));
     model->values = memory;
     ops->zero(model->backend, model->values, bytes);
+    if (!dr_has_copies(model->backend)) return DR_OK;
+    DR_TRY(ops->allocate(model->backend, dr_kind_bytes(model->backend, DR_VECTOR, model->block_count), &memory));
+    model->copies = memory;
     return DR_OK;
 }
 
@@ -130,7 +133,7 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
                              DR_F64, parameter->count);
     }
     dr_release(host);
-    return status;
+    return status == DR_OK ? dr_model_changed(model) : status;
 }
 
 dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, uint64_t seed, dr_model **model) {
@@ -154,6 +157,7 @@ void dr_model_destroy(dr_model *model) {
     const dr_operations *ops = model->backend->ops;
     dr_pass_destroy(model->backend, model->pass);
     if (model->values) ops->free(model->backend, model->values);
+    if (model->copies) ops->free(model->backend, model->copies);
     if (model->gradients) ops->free(model->backend, model->gradients);
     dr_mixer_destroy(model->backend, &model->mixer);
     dr_release(model->parameters);
@@ -196,6 +200,12 @@ int64_t dr_model_block_count(const dr_model *model) {
 
 void *dr_model_parameter_block(dr_model *model) {
     return model ? model->values : NULL;
+}
+
+dr_status dr_model_changed(dr_model *model) {
+    DR_NEED(model);
+    if (!model->copies) return DR_OK;
+    return model->backend->ops->store_vectors(model->backend, model->block_count, model->values, model->copies);
 }
 
 void *dr_model_gradient_block(dr_model *model) {

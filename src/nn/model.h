@@ -32,7 +32,8 @@ struct dr_model {
     dr_initial *initials; /* of each parameter */
     int64_t listed, count, block_count;
     int64_t first_layer, layer_stride, final_norm, head; /* offsets into the block; the embedding is at 0 */
-    char *values, *gradients;
+    char *values, *gradients;                            /* numbers */
+    char *copies; /* the same elements as vectors, for products; NULL where vectors are of the numbers' type */
     dr_pass *pass;
     char **ignored; /* [ignored_count] names of stored tensors that are not used */
     int64_t ignored_count;

@@ -194,7 +194,7 @@ static dr_status read_weights(dr_model *model, const dr_weights *weights) {
         DR_TRY(upload(model, &model->parameters[i], &tensor));
         dr_safetensors_forget(&tensor);
     }
-    return DR_OK;
+    return dr_model_changed(model);
 }
 
 /* A configuration that cannot be built is the file's fault here, not the caller's. */

@@ -15,6 +15,12 @@ static const void *value_at(const dr_model *model, int64_t offset) {
     return model->values + dr_kind_bytes(model->backend, DR_NUMBER, offset);
 }
 
+/* of a matrix that products read */
+static const void *weight_at(const dr_model *model, int64_t offset) {
+    if (!model->copies) return value_at(model, offset);
+    return model->copies + dr_kind_bytes(model->backend, DR_VECTOR, offset);
+}
+
 static void *gradient_at(const dr_model *model, int64_t offset) {
     return model->gradients + dr_kind_bytes(model->backend, DR_NUMBER, offset);
 }
@@ -25,6 +31,7 @@ static dr_layer layer_at(const dr_model *model, int64_t index, dr_pass_kind kind
     return (dr_layer){.mixer = &model->mixer,
                       .backend = model->backend,
                       .parameters = value_at(model, offset),
+                      .weights = weight_at(model, offset),
                       .gradients = kind == DR_PASS_GRADIENT ? gradient_at(model, offset) : NULL,
                       .layout = *layout,
                       .seen = seen,
@@ -115,7 +122,8 @@ dr_status dr_pass_forward(const dr_model *model, dr_pass *pass, dr_pass_kind kin
                           dr_model_state *state) {
     const dr_operations *ops = model->backend->ops;
     int64_t layers = model->config.layers;
-    DR_TRY(ops->embedding_forward(model->backend, layout->rows, model->config.hidden, ids, model->values, pass->blocks[0].x));
+    DR_TRY(ops->embedding_forward(model->backend, layout->rows, model->config.hidden, ids, weight_at(model, 0),
+                                  pass->blocks[0].x));
     for (int64_t i = 0; i < layers; i++) {
         dr_layer layer = layer_at(model, i, kind, layout, state ? state->seen : NULL);
         void *y = i + 1 < layers ? pass->blocks[i + 1].x : pass->x;
@@ -149,7 +157,7 @@ dr_status dr_pass_head(const dr_model *model, dr_pass *pass, const void *rows, i
     dr_linear linear = {count, hidden, model->config.vocabulary};
     DR_TRY(ops->rms_norm_forward(model->backend, &norm, (const char *)rows + bytes_of(model, begin, hidden),
                                  value_at(model, model->final_norm), NULL, pass->normed));
-    return ops->linear_forward(model->backend, &linear, pass->normed, value_at(model, model->head), NULL, pass->logits);
+    return ops->linear_forward(model->backend, &linear, pass->normed, weight_at(model, model->head), NULL, pass->logits);
 }
 
 dr_status dr_pass_head_backward(const dr_model *model, dr_pass *pass, const void *rows, void *d_rows, int64_t begin,
@@ -159,7 +167,7 @@ dr_status dr_pass_head_backward(const dr_model *model, dr_pass *pass, const void
     size_t skipped = bytes_of(model, begin, hidden);
     dr_rms_norm norm = final_norm(model, count);
     dr_linear linear = {count, hidden, model->config.vocabulary};
-    DR_TRY(ops->linear_backward(model->backend, &linear, pass->normed, value_at(model, model->head), pass->logits,
+    DR_TRY(ops->linear_backward(model->backend, &linear, pass->normed, weight_at(model, model->head), pass->logits,
                                 pass->d_normed, false, gradient_at(model, model->head), NULL));
     return ops->rms_norm_backward(model->backend, &norm, (const char *)rows + skipped, value_at(model, model->final_norm), NULL,
                                   pass->d_normed, (char *)d_rows + skipped, false, gradient_at(model, model->final_norm), NULL);

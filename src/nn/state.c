@@ -86,7 +86,6 @@ dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *sta
     DR_NEED(ids);
     DR_NEED(state);
     DR_NEED(logits);
-    const dr_operations *ops = model->backend->ops;
     int64_t vocabulary = model->config.vocabulary;
     if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
     for (int64_t i = 0; i < state->sequences; i++)
@@ -98,7 +97,8 @@ dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *sta
     for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
         int64_t left = state->sequences - begin, count = left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
         DR_TRY(dr_pass_head(model, state->step, state->step->x, begin, count));
-        DR_TRY(ops->download(model->backend, logits + begin * vocabulary, DR_F32, state->step->logits, count * vocabulary));
+        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, state->step->logits,
+                                count * vocabulary));
     }
     return DR_OK;
 }

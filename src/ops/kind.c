@@ -4,13 +4,22 @@
 #include "ops/operations.h"
 #include "ops/shapes.h"
 
-/* Only float32 backends store vectors in another type. */
 dr_dtype dr_kind_dtype(const dr_backend *backend, dr_kind kind) {
-    return kind == DR_VECTOR && backend->ops->dtype == DR_F32 ? backend->storage : backend->ops->dtype;
+    return kind == DR_VECTOR ? backend->storage : backend->ops->dtype;
 }
 
 size_t dr_kind_bytes(const dr_backend *backend, dr_kind kind, int64_t count) {
     return (size_t)count * dr_dtype_size(dr_kind_dtype(backend, kind));
+}
+
+bool dr_has_copies(const dr_backend *backend) {
+    return backend->storage != backend->ops->dtype;
+}
+
+dr_status dr_kind_download(dr_backend *backend, dr_kind kind, void *to, dr_dtype to_dtype, const void *from, int64_t count) {
+    dr_dtype dtype = dr_kind_dtype(backend, kind);
+    if (dtype == backend->ops->dtype) return backend->ops->download(backend, to, to_dtype, from, count);
+    return backend->ops->download_as(backend, to, to_dtype, from, dtype, count);
 }
 
 dr_kind dr_input_kind(dr_input input) {

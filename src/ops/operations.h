@@ -4,10 +4,12 @@
  * Conventions. Pointers are to dense row-major tensors in the backend's memory; the shape stands beside each. Each is a vector
  * or a number (ops/kind.h): activations, the weights of linear, grouped_linear and embedding are vectors, and what is a number
  * is said at the operation. A gradient is of the kind of what it is the gradient of, but that of a parameter, which is a number
- * always. rows counts tokens. A gradient "d_x" is overwritten unless its comment says "added to"; gradients of parameters are
- * always added to. NULL gradients are not computed. Descriptors were checked by whoever made them (ops/shapes.c for the
- * recurrence, the model for the rest). Results are the same bits for any number of threads; a token's result does not depend on
- * which other tokens are in the call (linear: up to the padding of its fixed row blocks), so packed equals separate. */
+ * always. An operation computes in the backend's own type, and rounds a vector that it writes once, to the nearest; where it
+ * adds to one, it rounds the sum. rows counts tokens. A gradient "d_x" is overwritten unless its comment says "added to";
+ * gradients of parameters are always added to. NULL gradients are not computed. Descriptors were checked by whoever made them
+ * (ops/shapes.c for the recurrence, the model for the rest). Results are the same bits for any number of threads; a token's
+ * result does not depend on which other tokens are in the call (linear: up to the padding of its fixed row blocks), so packed
+ * equals separate. */
 #ifndef DR_OPS_OPERATIONS_H
 #define DR_OPS_OPERATIONS_H
 
@@ -78,6 +80,7 @@ typedef struct {
     int64_t rows, heads, dim;
     double multiplier, shift, lower_bound;
     bool a_log_per_channel;
+    dr_kind from, to; /* of x and y: a projection is a vector and a parameter a number; y is of the kind of what reads it */
 } dr_gate;
 
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). The
@@ -103,16 +106,16 @@ typedef struct dr_operations {
     /* with another type on the backend's side than its own; NULL: there is no other */
     dr_status (*upload_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*download_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
-    dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
+    dr_status (*copy)(dr_backend *, void *to, const void *from, size_t bytes); /* within the backend's memory */
+    dr_status (*wait)(dr_backend *);                                           /* NULL: nothing is ever under way */
 
     /* Measuring; NULL where calls return when their work is done, so that the clock of the process tells its time.
      * time_runs: seconds of so many calls of run, one after another, as the device counts them. run puts work on the backend
-     * and neither waits nor allocates. replay: without what launching takes on the host. copy: within the backend's memory.
+     * and neither waits nor allocates. replay: without what launching takes on the host.
      * product: c = a b of square matrices of BF16, by the fastest library for it; DR_ERROR_UNSUPPORTED with a sentence where
      * this machine has none. */
     dr_status (*time_runs)(dr_backend *, dr_status (*run)(void *context), void *context, int64_t runs, bool replay,
                            double *seconds);
-    dr_status (*copy)(dr_backend *, void *to, const void *from, size_t bytes);
     dr_status (*product)(dr_backend *, int64_t size, const void *a, const void *b, void *c);
 
     void (*describe)(const dr_backend *, void (*line)(void *context, const char *text), void *context);
@@ -162,9 +165,8 @@ typedef struct dr_operations {
     dr_status (*conv_backward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
 
-    /* x, y [rows, heads, dim]; y may be x, d_x may be d_y. accumulate: d_x is added to. d_a_log, d_bias are added to.
-     * a_log and bias are numbers; y is of the kind of what reads it: a vector where that is an input of the recurrence that is
-     * one (dr_input_kind), else a number. Where x is a parameter, not a projection, it is a number. */
+    /* x, y [rows, heads, dim] of the descriptor's kinds; where they are of one type, y may be x and d_x may be d_y. accumulate:
+     * d_x is added to. d_a_log, d_bias are added to. a_log and bias are numbers. */
     dr_status (*gate_forward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
     dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);
@@ -228,8 +230,12 @@ typedef struct dr_operations {
     dr_status (*experts_combine_backward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
                                           const void *weights, const void *x, const void *d_y, void *d_weights, void *d_x);
 
-    /* y += factor * x, count elements, of one kind */
-    dr_status (*add)(dr_backend *, int64_t count, double factor, const void *x, void *y);
+    /* y += factor * x, count elements, both of this kind */
+    dr_status (*add)(dr_backend *, dr_kind kind, int64_t count, double factor, const void *x, void *y);
+
+    /* y [count] vectors = x [count] numbers: the copies of parameters that products read. NULL where both kinds are of one
+     * type, so that there are no copies. */
+    dr_status (*store_vectors)(dr_backend *, int64_t count, const void *x, void *y);
 
     /* y [rows, heads, dim] = factor [rows, heads] * x [rows, heads, dim]; accumulate: y (forward), d_x (backward) is added to.
      * shared: factor is a parameter [heads] used by all rows, and d_factor is added to. factor is a number. */
@@ -238,8 +244,8 @@ typedef struct dr_operations {
     dr_status (*scale_heads_backward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
 
-    /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]. positions in host
-     * memory, rising, none twice. Rows are of the backend's own type: a state's are cut and put together by it too. */
+    /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]; vectors. positions in
+     * host memory, rising, none twice. */
     dr_status (*rows_gather)(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
     dr_status (*rows_scatter)(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
                               void *d_x);
@@ -306,7 +312,7 @@ struct dr_backend {
     const dr_operations *ops;
     const char *isa; /* "double", "portable", "avx2", "avx512", "sm_90a", "sm_80" */
     int threads;
-    dr_dtype storage; /* of the recurrence's vectors if ops->dtype is DR_F32: DR_F32, DR_BF16 or DR_F16 */
+    dr_dtype storage; /* of vectors: ops->dtype, DR_BF16 or DR_F16 */
     void *state;      /* the backend's own */
 };
 

@@ -167,20 +167,14 @@ dr_status dr_state_final(dr_state *state, const dr_backend *backend, const dr_re
 
 /* Copies sequences first .. of `from` to those from `begin` on of `to`, which has room for count. */
 static dr_status copy_sequences(const dr_state *from, int64_t first, int64_t count, dr_state *to, int64_t begin) {
-    const dr_operations *ops = to->backend->ops;
-    void *memory = NULL;
-    DR_TRY(dr_allocate((size_t)count * sizeof(int64_t), "the list of a state's sequences", &memory));
-    int64_t *positions = memory;
-    for (int64_t i = 0; i < count; i++) positions[i] = first + i;
-    dr_status status = DR_OK;
-    for (int i = 0; i < DR_STATES && status == DR_OK; i++)
-        if (to->count[i]) {
-            const int64_t words = dr_state_words(to, (dr_state_kind)i);
-            char *at = (char *)to->at[i] + dr_kind_bytes(to->backend, DR_NUMBER, begin * words);
-            status = ops->rows_gather(to->backend, count, words, positions, from->at[i], at);
-        }
-    dr_release(positions);
-    return status;
+    const dr_backend *backend = to->backend;
+    for (int i = 0; i < DR_STATES; i++) {
+        if (!to->count[i]) continue;
+        const size_t bytes = dr_kind_bytes(backend, DR_NUMBER, dr_state_words(to, (dr_state_kind)i));
+        DR_TRY(backend->ops->copy(to->backend, (char *)to->at[i] + (size_t)begin * bytes,
+                                  (const char *)from->at[i] + (size_t)first * bytes, (size_t)count * bytes));
+    }
+    return DR_OK;
 }
 
 /* A state like another one, of so many sequences. */

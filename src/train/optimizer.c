@@ -88,5 +88,5 @@ dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, doubl
                                    element(backend, optimizer->square, run->offset)));
     }
     optimizer->updates++;
-    return DR_OK;
+    return dr_model_changed(optimizer->model);
 }

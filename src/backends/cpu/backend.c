@@ -45,6 +45,7 @@ static const dr_operations operations = {
     .allocate = dr_cpu_allocate,
     .free = dr_cpu_free,
     .zero = dr_cpu_zero,
+    .copy = dr_cpu_copy,
     .upload = dr_cpu_upload,
     .download = dr_cpu_download,
     .describe = describe,
@@ -139,7 +140,7 @@ static dr_status choose_kernels(const char *isa, dr_cpu_features features, const
 
 dr_backend dr_cpu_imagine(const dr_backend_options *options) {
     (void)options; /* what is saved is the same for every instruction set */
-    return (dr_backend){.ops = &operations, .isa = dr_cpu_kernels_portable.name, .threads = 1};
+    return (dr_backend){.ops = &operations, .isa = dr_cpu_kernels_portable.name, .threads = 1, .storage = DR_F32};
 }
 
 dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
@@ -157,7 +158,7 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     }
     *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
     dr_backend *opened = memory;
-    *opened = (dr_backend){.ops = &operations, .isa = kernels->name, .threads = threads, .state = state};
+    *opened = (dr_backend){.ops = &operations, .isa = kernels->name, .threads = threads, .storage = DR_F32, .state = state};
     *backend = opened;
     return DR_OK;
 }

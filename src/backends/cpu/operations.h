@@ -9,6 +9,7 @@
 dr_status dr_cpu_allocate(dr_backend *, size_t bytes, void **memory);
 void dr_cpu_free(dr_backend *, void *memory);
 void dr_cpu_zero(dr_backend *, void *memory, size_t bytes);
+dr_status dr_cpu_copy(dr_backend *, void *to, const void *from, size_t bytes);
 dr_status dr_cpu_upload(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
 dr_status dr_cpu_download(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
 
@@ -107,7 +108,7 @@ dr_status dr_cpu_scale_heads_backward(dr_backend *, int64_t rows, int64_t heads,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
 
 /* rows.c */
-dr_status dr_cpu_add(dr_backend *, int64_t count, double factor, const void *x, void *y);
+dr_status dr_cpu_add(dr_backend *, dr_kind kind, int64_t count, double factor, const void *x, void *y);
 dr_status dr_cpu_rows_gather(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
 dr_status dr_cpu_rows_scatter(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
                               void *d_x);

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-dr_status dr_cpu_add(dr_backend *backend, int64_t count, double factor, const void *x, void *y) {
+dr_status dr_cpu_add(dr_backend *backend, dr_kind kind, int64_t count, double factor, const void *x, void *y) {
+    (void)kind; /* one type */
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     int64_t parts = dr_cpu_threads(backend, count, count);
 #pragma omp parallel for schedule(static) num_threads((int)parts)

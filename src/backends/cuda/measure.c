@@ -77,15 +77,6 @@ dr_status dr_cuda_time_runs(dr_backend *backend, dr_status (*run)(void *context)
 
 /* ---- limits ---------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
-    int before;
-    DR_TRY(dr_cuda_enter(backend, &before));
-    dr_status status = dr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream.at),
-                                     "copying within the GPU's memory");
-    dr_cuda_leave(before);
-    return status;
-}
-
 enum { AS_IT_IS = 0, COMPUTE_32F = 68, DEFAULT_ALGORITHM = -1 };
 enum { WORKSPACE = 1 << 26 }; /* given to it, so that it allocates nothing within a graph */
 

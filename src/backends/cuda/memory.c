@@ -147,19 +147,11 @@ dr_status dr_cuda_download(dr_backend *backend, void *to, dr_dtype to_dtype, con
     return move(backend, false, to, to_dtype, from, DR_F32, count);
 }
 
-/* One copy for each run of neighbouring rows: state handles take sequences that lie side by side. */
-dr_status dr_cuda_rows_gather(dr_backend *backend, int64_t count, int64_t dim, const int64_t *positions, const void *x,
-                              void *y) {
-    const size_t row = (size_t)dim * sizeof(float);
+dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
     int before;
-    dr_status status = DR_OK;
     DR_TRY(dr_cuda_enter(backend, &before));
-    for (int64_t i = 0, run; i < count && status == DR_OK; i += run) {
-        for (run = 1; i + run < count && positions[i + run] == positions[i] + run;) run++;
-        status = dr_cuda_check(cudaMemcpyAsync((char *)y + (size_t)i * row, (const char *)x + (size_t)positions[i] * row,
-                                               (size_t)run * row, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream.at),
-                               "copying rows");
-    }
+    dr_status status = dr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dr_cuda_of(backend)->stream.at),
+                                     "copying within the GPU's memory");
     dr_cuda_leave(before);
     return status;
 }

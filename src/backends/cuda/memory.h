@@ -13,7 +13,6 @@ dr_status dr_cuda_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, co
                             int64_t count);
 dr_status dr_cuda_download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
                               int64_t count);
-dr_status dr_cuda_rows_gather(dr_backend *backend, int64_t count, int64_t dim, const int64_t *positions, const void *x,
-                              void *y);
+dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* The reference backend's table of operations, and opening it. It keeps no state of its own. */
 #include "backends/reference/recurrence.h"
 #include "backends/reference/reference.h"
+#include "backends/reference/stored.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -9,7 +10,7 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     line(context, "reference: double precision, plain loops on one thread; the specification of every operation");
 }
 
-static void close_backend(dr_backend *backend) {
+void dr_reference_close(dr_backend *backend) {
     dr_release(backend);
 }
 
@@ -21,8 +22,9 @@ static const dr_operations operations = {
     .zero = dr_reference_zero,
     .upload = dr_reference_upload,
     .download = dr_reference_download,
+    .copy = dr_reference_copy,
     .describe = describe,
-    .close = close_backend,
+    .close = dr_reference_close,
     .linear_forward = dr_reference_linear_forward,
     .linear_backward = dr_reference_linear_backward,
     .grouped_linear_forward = dr_reference_grouped_linear_forward,
@@ -77,17 +79,27 @@ static const dr_operations operations = {
     .recurrence_path = dr_reference_recurrence_path,
 };
 
+/* DR_F32, the zero of the options, stands for double. */
+static bool is_stored(const dr_backend_options *options) {
+    return options && (options->dtype == DR_BF16 || options->dtype == DR_F16);
+}
+
 dr_backend dr_reference_imagine(const dr_backend_options *options) {
-    (void)options;
-    return (dr_backend){.ops = &operations, .isa = "double", .threads = 1};
+    bool stored = is_stored(options);
+    return (dr_backend){.ops = stored ? &dr_reference_stored_operations : &operations,
+                        .isa = "double",
+                        .threads = 1,
+                        .storage = stored ? options->dtype : DR_F64};
 }
 
 dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend) {
-    (void)options;
     void *memory = NULL;
+    if (options && options->dtype != DR_F32 && options->dtype != DR_F64 && !is_stored(options))
+        return dr_fail(DR_ERROR_ARGUMENT, "vectors of backend \"reference\" are F64, BF16 or F16, not %s",
+                       dr_dtype_name(options->dtype));
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_backend *opened = memory;
-    *opened = (dr_backend){.ops = &operations, .isa = "double", .threads = 1, .state = NULL};
+    *opened = dr_reference_imagine(options);
     *backend = opened;
     return DR_OK;
 }

@@ -8,16 +8,20 @@
 
 #include "ops/operations.h"
 
-/* options may be NULL; neither threads nor isa concern this backend. Close with dr_backend_close or ops->close. */
+/* options may be NULL; neither threads nor isa concern this backend, and dtype is how it stores vectors: DR_BF16, DR_F16, or
+ * double. Close with dr_backend_close or ops->close. */
 dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend);
 
 /* One to plan recurrences with, which calls nothing. */
 dr_backend dr_reference_imagine(const dr_backend_options *options);
 
+void dr_reference_close(dr_backend *);
+
 /* memory.c */
 dr_status dr_reference_allocate(dr_backend *, size_t bytes, void **memory);
 void dr_reference_free(dr_backend *, void *memory);
 void dr_reference_zero(dr_backend *, void *memory, size_t bytes);
+dr_status dr_reference_copy(dr_backend *, void *to, const void *from, size_t bytes);
 dr_status dr_reference_upload(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
 dr_status dr_reference_download(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
 
@@ -120,7 +124,7 @@ dr_status dr_reference_scale_heads_backward(dr_backend *, int64_t rows, int64_t 
                                             bool accumulate);
 
 /* rows.c */
-dr_status dr_reference_add(dr_backend *, int64_t count, double factor, const void *x, void *y);
+dr_status dr_reference_add(dr_backend *, dr_kind kind, int64_t count, double factor, const void *x, void *y);
 dr_status dr_reference_rows_gather(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
 dr_status dr_reference_rows_scatter(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions,
                                     const void *d_y, void *d_x);

@@ -94,7 +94,14 @@ static const double LOWER_BOUND = -5;
 
 static dr_status run_gate(dr_backend *backend, dr_gate_kind kind, int rows, int heads, double *x, double *a_log, double *y) {
     dr_device_memory memory = {.backend = backend};
-    dr_gate gate = {.kind = kind, .rows = rows, .heads = heads, .dim = 1, .multiplier = 1, .lower_bound = LOWER_BOUND};
+    dr_gate gate = {.kind = kind,
+                    .rows = rows,
+                    .heads = heads,
+                    .dim = 1,
+                    .multiplier = 1,
+                    .lower_bound = LOWER_BOUND,
+                    .from = DR_NUMBER,
+                    .to = DR_NUMBER};
     dr_tensor input = {.dtype = DR_F64, .rank = 1, .shape = {(int64_t)rows * heads}, .data = x};
     dr_tensor rates = {.dtype = DR_F64, .rank = 1, .shape = {heads}, .data = a_log};
     void *on_x, *on_a_log, *on_y;

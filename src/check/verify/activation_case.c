@@ -57,6 +57,8 @@ static dr_status read_gate(dr_vector_file *file, size_t which, dr_activation_cas
         .multiplier = 1,
         .lower_bound = lower_bound,
         .a_log_per_channel = gates[which].a_log_per_channel,
+        .from = DR_NUMBER,
+        .to = DR_NUMBER,
     };
     DR_TRY(read_parameter(file, "A_log", gates[which].a_log_per_channel ? 2 : 1, shape + 2, &read->a_log, &read->d_a_log));
     return read_parameter(file, "dt_bias", parameter_rank, shape + 2, &read->bias, &read->d_bias);

@@ -1,0 +1,400 @@
+/* The reference with vectors stored in 16 bits (DR_BF16 or DR_F16): the specification of where a value is rounded.
+ *
+ * Each operation widens the vectors it reads to double, runs as it stands in the other files, and rounds each vector that it
+ * writes once, to the nearest, ties to even. Numbers stay double and are passed on as they are. A vector that is added to is
+ * widened, added to in double and rounded. Operations that only move rows (embedding, rows_gather, rows_scatter) round nothing
+ * and serve both types. */
+#include "backends/reference/stored.h"
+#include "backends/reference/recurrence.h"
+#include "backends/reference/reference.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "base/memory.h"
+#include "ops/shapes.h"
+
+enum { MOST_VECTORS = 2 * DR_INPUTS + 2 };
+
+/* The vectors of one call. */
+typedef struct {
+    const dr_backend *backend;
+    dr_status status;
+    int count;
+    struct {
+        double *wide;
+        void *stored; /* where it is rounded to, or NULL: only read */
+        int64_t count;
+    } vector[MOST_VECTORS];
+} widened;
+
+static double load(dr_dtype dtype, const void *stored, int64_t i) {
+    uint16_t bits = ((const uint16_t *)stored)[i];
+    return (double)(dtype == DR_BF16 ? dr_bf16_to_float(bits) : dr_f16_to_float(bits));
+}
+
+static void store(dr_dtype dtype, void *stored, int64_t i, double value) {
+    ((uint16_t *)stored)[i] = dtype == DR_BF16 ? dr_bf16_from_double(value) : dr_f16_from_double(value);
+}
+
+static double *widen(widened *call, const void *stored, int64_t count) {
+    void *memory = NULL;
+    if (!stored || call->status != DR_OK) return NULL;
+    call->status = dr_allocate((size_t)(count + 1) * sizeof(double), "vectors in double", &memory);
+    if (call->status != DR_OK) return NULL;
+    double *wide = memory;
+    for (int64_t i = 0; i < count; i++) wide[i] = load(call->backend->storage, stored, i);
+    call->vector[call->count].wide = wide;
+    call->vector[call->count].stored = NULL;
+    call->vector[call->count++].count = count;
+    return wide;
+}
+
+/* A vector that is written, or added to; NULL where it is not wanted. */
+static double *result(widened *call, void *stored, int64_t count) {
+    double *wide = widen(call, stored, count);
+    if (wide) call->vector[call->count - 1].stored = stored;
+    return wide;
+}
+
+static dr_status finish(widened *call) {
+    for (int i = 0; i < call->count; i++) {
+        for (int64_t j = 0; call->vector[i].stored && call->status == DR_OK && j < call->vector[i].count; j++)
+            store(call->backend->storage, call->vector[i].stored, j, call->vector[i].wide[j]);
+        dr_release(call->vector[i].wide);
+    }
+    return call->status;
+}
+
+/* Runs the operation in double on what was widened. */
+#define RUN(call, operation)                                                                                                   \
+    do {                                                                                                                       \
+        if ((call).status == DR_OK) (call).status = (operation);                                                               \
+    } while (0)
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+/* Single floats of the host become double on the way, so that a value is rounded once. */
+static dr_status upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                           int64_t count) {
+    void *memory = NULL;
+    if (to_dtype != backend->storage)
+        return dr_fail(DR_ERROR_ARGUMENT, "the memory of this backend holds F64 and %s, not %s",
+                       dr_dtype_name(backend->storage), dr_dtype_name(to_dtype));
+    DR_TRY(dr_allocate((size_t)(count + 1) * sizeof(double), "vectors in double", &memory));
+    dr_status status = dr_reference_upload(backend, memory, from, from_dtype, count);
+    for (int64_t i = 0; i < count && status == DR_OK; i++) store(to_dtype, to, i, ((double *)memory)[i]);
+    dr_release(memory);
+    return status;
+}
+
+static dr_status download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
+                             int64_t count) {
+    widened call = {.backend = backend};
+    if (from_dtype != backend->storage)
+        return dr_fail(DR_ERROR_ARGUMENT, "the memory of this backend holds F64 and %s, not %s",
+                       dr_dtype_name(backend->storage), dr_dtype_name(from_dtype));
+    const double *wide = widen(&call, from, count);
+    if (count > 0) RUN(call, dr_reference_download(backend, to, to_dtype, wide, count));
+    return finish(&call);
+}
+
+static dr_status store_vectors(dr_backend *backend, int64_t count, const void *x, void *y) {
+    for (int64_t i = 0; i < count; i++) store(backend->storage, y, i, ((const double *)x)[i]);
+    return DR_OK;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------- */
+
+static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
+                                const void *bias, void *y) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, linear->rows * linear->in), *by = widen(&call, weight, linear->out * linear->in);
+    double *to = result(&call, y, linear->rows * linear->out);
+    RUN(call, dr_reference_linear_forward(backend, linear, from, by, bias, to));
+    return finish(&call);
+}
+
+static dr_status linear_backward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
+                                 const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, linear->rows * linear->in), *by = widen(&call, weight, linear->out * linear->in),
+                 *d_to = widen(&call, d_y, linear->rows * linear->out);
+    double *d_from = result(&call, d_x, linear->rows * linear->in);
+    RUN(call, dr_reference_linear_backward(backend, linear, from, by, d_to, d_from, accumulate, d_weight, d_bias));
+    return finish(&call);
+}
+
+static dr_status grouped_linear_forward(dr_backend *backend, const dr_grouped_linear *linear, const void *x, const void *weight,
+                                        void *y) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, linear->rows * linear->groups * linear->in),
+                 *by = widen(&call, weight, linear->groups * linear->out * linear->in);
+    double *to = result(&call, y, linear->rows * linear->groups * linear->out);
+    RUN(call, dr_reference_grouped_linear_forward(backend, linear, from, by, to));
+    return finish(&call);
+}
+
+static dr_status grouped_linear_backward(dr_backend *backend, const dr_grouped_linear *linear, const void *x,
+                                         const void *weight, const void *d_y, void *d_x, void *d_weight) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, linear->rows * linear->groups * linear->in),
+                 *by = widen(&call, weight, linear->groups * linear->out * linear->in),
+                 *d_to = widen(&call, d_y, linear->rows * linear->groups * linear->out);
+    double *d_from = result(&call, d_x, linear->rows * linear->groups * linear->in);
+    RUN(call, dr_reference_grouped_linear_backward(backend, linear, from, by, d_to, d_from, d_weight));
+    return finish(&call);
+}
+
+static dr_status embedding_backward(dr_backend *backend, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
+                                    void *d_table) {
+    widened call = {.backend = backend};
+    const double *d_to = widen(&call, d_y, rows * dim);
+    RUN(call, dr_reference_embedding_backward(backend, rows, dim, ids, d_to, d_table));
+    return finish(&call);
+}
+
+/* ---- norms, convolution --------------------------------------------------------------------------------------------- */
+
+static dr_status rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
+                                  const void *gate, void *y) {
+    widened call = {.backend = backend};
+    const int64_t count = norm->rows * norm->dim;
+    const double *from = widen(&call, x, count), *by = widen(&call, gate, count);
+    double *to = result(&call, y, count);
+    RUN(call, dr_reference_rms_norm_forward(backend, norm, from, weight, by, to));
+    return finish(&call);
+}
+
+static dr_status rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
+                                   const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
+                                   void *d_gate) {
+    widened call = {.backend = backend};
+    const int64_t count = norm->rows * norm->dim;
+    const double *from = widen(&call, x, count), *by = widen(&call, gate, count), *d_to = widen(&call, d_y, count);
+    double *d_from = result(&call, d_x, count), *d_by = result(&call, d_gate, count);
+    RUN(call, dr_reference_rms_norm_backward(backend, norm, from, weight, by, d_to, d_from, accumulate, d_weight, d_by));
+    return finish(&call);
+}
+
+static dr_status l2_norm_forward(dr_backend *backend, const dr_l2_norm *norm, const void *x, void *y) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, norm->rows * norm->dim);
+    double *to = result(&call, y, norm->rows * norm->dim);
+    RUN(call, dr_reference_l2_norm_forward(backend, norm, from, to));
+    return finish(&call);
+}
+
+static dr_status l2_norm_backward(dr_backend *backend, const dr_l2_norm *norm, const void *x, const void *d_y, void *d_x) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, norm->rows * norm->dim), *d_to = widen(&call, d_y, norm->rows * norm->dim);
+    double *d_from = result(&call, d_x, norm->rows * norm->dim);
+    RUN(call, dr_reference_l2_norm_backward(backend, norm, from, d_to, d_from));
+    return finish(&call);
+}
+
+static dr_status conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
+                              const void *initial, void *y, void *final) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, conv->layout.rows * conv->channels);
+    double *to = result(&call, y, conv->layout.rows * conv->channels);
+    RUN(call, dr_reference_conv_forward(backend, conv, from, weight, bias, initial, to, final));
+    return finish(&call);
+}
+
+static dr_status conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
+                               const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
+    widened call = {.backend = backend};
+    const int64_t count = conv->layout.rows * conv->channels;
+    const double *from = widen(&call, x, count), *d_to = widen(&call, d_y, count);
+    double *d_from = result(&call, d_x, count);
+    RUN(call, dr_reference_conv_backward(backend, conv, from, weight, bias, initial, d_to, d_from, d_weight, d_bias));
+    return finish(&call);
+}
+
+/* ---- element by element --------------------------------------------------------------------------------------------- */
+
+static dr_status gate_forward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
+                              void *y) {
+    widened call = {.backend = backend};
+    const int64_t count = gate->rows * gate->heads * gate->dim;
+    const void *from = gate->from == DR_VECTOR ? widen(&call, x, count) : x;
+    void *to = gate->to == DR_VECTOR ? result(&call, y, count) : y;
+    RUN(call, dr_reference_gate_forward(backend, gate, from, a_log, bias, to));
+    return finish(&call);
+}
+
+static dr_status gate_backward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
+                               const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias) {
+    widened call = {.backend = backend};
+    const int64_t count = gate->rows * gate->heads * gate->dim;
+    const void *from = gate->from == DR_VECTOR ? widen(&call, x, count) : x;
+    const void *d_to = gate->to == DR_VECTOR ? widen(&call, d_y, count) : d_y;
+    void *d_from = gate->from == DR_VECTOR ? result(&call, d_x, count) : d_x;
+    RUN(call, dr_reference_gate_backward(backend, gate, from, a_log, bias, d_to, d_from, accumulate, d_a_log, d_bias));
+    return finish(&call);
+}
+
+static dr_status rotary(dr_backend *backend, const dr_rotary *turn, void *x, bool inverse) {
+    widened call = {.backend = backend};
+    double *turned = result(&call, x, turn->layout.rows * turn->heads * turn->dim);
+    RUN(call, dr_reference_rotary(backend, turn, turned, inverse));
+    return finish(&call);
+}
+
+static dr_status swiglu_forward(dr_backend *backend, int64_t count, const void *gate, const void *up, void *y) {
+    widened call = {.backend = backend};
+    const double *one = widen(&call, gate, count), *other = widen(&call, up, count);
+    double *to = result(&call, y, count);
+    RUN(call, dr_reference_swiglu_forward(backend, count, one, other, to));
+    return finish(&call);
+}
+
+static dr_status swiglu_backward(dr_backend *backend, int64_t count, const void *gate, const void *up, const void *d_y,
+                                 void *d_gate, void *d_up) {
+    widened call = {.backend = backend};
+    const double *one = widen(&call, gate, count), *other = widen(&call, up, count), *d_to = widen(&call, d_y, count);
+    double *d_one = result(&call, d_gate, count), *d_other = result(&call, d_up, count);
+    RUN(call, dr_reference_swiglu_backward(backend, count, one, other, d_to, d_one, d_other));
+    return finish(&call);
+}
+
+static dr_status add(dr_backend *backend, dr_kind kind, int64_t count, double factor, const void *x, void *y) {
+    widened call = {.backend = backend};
+    if (kind == DR_NUMBER) return dr_reference_add(backend, kind, count, factor, x, y);
+    const double *from = widen(&call, x, count);
+    double *to = result(&call, y, count);
+    RUN(call, dr_reference_add(backend, kind, count, factor, from, to));
+    return finish(&call);
+}
+
+static dr_status scale_heads_forward(dr_backend *backend, int64_t rows, int64_t heads, int64_t dim, bool shared,
+                                     const void *factor, const void *x, void *y, bool accumulate) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, rows * heads * dim);
+    double *to = result(&call, y, rows * heads * dim);
+    RUN(call, dr_reference_scale_heads_forward(backend, rows, heads, dim, shared, factor, from, to, accumulate));
+    return finish(&call);
+}
+
+static dr_status scale_heads_backward(dr_backend *backend, int64_t rows, int64_t heads, int64_t dim, bool shared,
+                                      const void *factor, const void *x, const void *d_y, void *d_factor, void *d_x,
+                                      bool accumulate) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, x, rows * heads * dim), *d_to = widen(&call, d_y, rows * heads * dim);
+    double *d_from = result(&call, d_x, rows * heads * dim);
+    RUN(call,
+        dr_reference_scale_heads_backward(backend, rows, heads, dim, shared, factor, from, d_to, d_factor, d_from, accumulate));
+    return finish(&call);
+}
+
+static dr_status cross_entropy(dr_backend *backend, int64_t count, int64_t vocabulary, const void *logits,
+                               const int32_t *labels, double factor, double *loss, uint8_t *hit, void *d_logits) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, logits, count * vocabulary);
+    double *d_from = result(&call, d_logits, count * vocabulary);
+    RUN(call, dr_reference_cross_entropy(backend, count, vocabulary, from, labels, factor, loss, hit, d_from));
+    return finish(&call);
+}
+
+/* ---- recurrence ----------------------------------------------------------------------------------------------------- */
+
+static dr_inputs widen_inputs(widened *call, const dr_recurrence *recurrence, const dr_inputs *inputs) {
+    dr_inputs wide = *inputs;
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (inputs->at[i] && dr_input_kind((dr_input)i) == DR_VECTOR)
+            wide.at[i] = widen(call, inputs->at[i], dr_recurrence_input_count(recurrence, (dr_input)i));
+    return wide;
+}
+
+static int64_t output_count(const dr_recurrence *recurrence) {
+    return recurrence->layout.rows * recurrence->value_heads * recurrence->value_size;
+}
+
+static dr_status run_forward(const dr_plan *plan, const dr_call *given,
+                             dr_status (*run)(const dr_plan *plan, const dr_call *call)) {
+    widened call = {.backend = plan->backend};
+    dr_call wide = *given;
+    dr_inputs inputs = widen_inputs(&call, &plan->recurrence, given->inputs);
+    wide.inputs = &inputs;
+    wide.o = result(&call, given->o, output_count(&plan->recurrence));
+    RUN(call, run(plan, &wide));
+    return finish(&call);
+}
+
+static dr_status recurrence_forward(const dr_plan *plan, const dr_call *call) {
+    return run_forward(plan, call, dr_reference_recurrence_forward);
+}
+
+static dr_status recurrence_decode(const dr_plan *plan, const dr_call *call) {
+    return run_forward(plan, call, dr_reference_recurrence_decode);
+}
+
+static dr_status recurrence_backward(const dr_plan *plan, const dr_call *given) {
+    widened call = {.backend = plan->backend};
+    dr_call wide = *given;
+    dr_inputs inputs = widen_inputs(&call, &plan->recurrence, given->inputs);
+    dr_input_gradients gradients = *given->d_inputs;
+    for (int i = 0; i < DR_INPUTS; i++)
+        if (gradients.at[i] && dr_input_kind((dr_input)i) == DR_VECTOR)
+            gradients.at[i] = result(&call, given->d_inputs->at[i], dr_recurrence_input_count(&plan->recurrence, (dr_input)i));
+    wide.inputs = &inputs;
+    wide.d_inputs = &gradients;
+    wide.d_o = widen(&call, given->d_o, output_count(&plan->recurrence));
+    RUN(call, dr_reference_recurrence_backward(plan, &wide));
+    return finish(&call);
+}
+
+/* ---- table ---------------------------------------------------------------------------------------------------------- */
+
+static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
+    line(context, backend->storage == DR_BF16
+                      ? "reference: double precision, vectors stored as BF16; the specification of rounding"
+                      : "reference: double precision, vectors stored as F16; the specification of rounding");
+}
+
+/* An operation that is not named here cannot be asked for: it would take stored vectors for doubles. */
+const dr_operations dr_reference_stored_operations = {
+    .name = "reference",
+    .dtype = DR_F64,
+    .allocate = dr_reference_allocate,
+    .free = dr_reference_free,
+    .zero = dr_reference_zero,
+    .upload = dr_reference_upload,
+    .download = dr_reference_download,
+    .upload_as = upload_as,
+    .download_as = download_as,
+    .copy = dr_reference_copy,
+    .describe = describe,
+    .close = dr_reference_close,
+    .linear_forward = linear_forward,
+    .linear_backward = linear_backward,
+    .grouped_linear_forward = grouped_linear_forward,
+    .grouped_linear_backward = grouped_linear_backward,
+    .embedding_forward = dr_reference_embedding_forward,
+    .embedding_backward = embedding_backward,
+    .rms_norm_forward = rms_norm_forward,
+    .rms_norm_backward = rms_norm_backward,
+    .l2_norm_forward = l2_norm_forward,
+    .l2_norm_backward = l2_norm_backward,
+    .conv_forward = conv_forward,
+    .conv_backward = conv_backward,
+    .gate_forward = gate_forward,
+    .gate_backward = gate_backward,
+    .rotary = rotary,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
+    .add = add,
+    .store_vectors = store_vectors,
+    .scale_heads_forward = scale_heads_forward,
+    .scale_heads_backward = scale_heads_backward,
+    .rows_gather = dr_reference_rows_gather,
+    .rows_scatter = dr_reference_rows_scatter,
+    .cross_entropy = cross_entropy,
+    .sum_squares = dr_reference_sum_squares,
+    .adamw = dr_reference_adamw,
+    .recurrence_plan = dr_reference_recurrence_plan,
+    .recurrence_forward = recurrence_forward,
+    .recurrence_backward = recurrence_backward,
+    .recurrence_decode = recurrence_decode,
+    .recurrence_kernel = dr_reference_recurrence_kernel,
+    .recurrence_path = dr_reference_recurrence_path,
+};
