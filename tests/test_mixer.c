@@ -83,6 +83,7 @@ static void begin(problem *of, const dr_model_config *config) {
     of->layer = (dr_layer){.mixer = &of->mixer,
                            .backend = backend,
                            .parameters = (const char *)of->parameters,
+                           .weights = (const char *)of->parameters,
                            .gradients = (char *)of->gradients,
                            .layout = {SEQUENCES, ROWS, begins}};
     draw_parameters(of, &random);
