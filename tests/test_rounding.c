@@ -260,9 +260,10 @@ static void test_elements(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
         bool add = draw % 2;
-        dr_rotary r = {layout_drawn(9), number_between(1, 3), 2 * number_between(1, 5), 10000, NULL};
+        dr_rotary r = {.layout = layout_drawn(9), .heads = number_between(1, 3), .size = 2 * number_between(1, 5)};
+        r.row = r.heads * r.size + draw % 3, r.dim = r.size, r.factor = 1.5, r.base = 10000;
         shape s = {number_between(0, 9), number_between(1, 4), number_between(1, 9)};
-        int64_t n = number_between(0, 50), turned = r.layout.rows * r.heads * r.dim, x = s.rows * s.heads * s.dim,
+        int64_t n = number_between(0, 50), turned = r.layout.rows * r.row, x = s.rows * s.heads * s.dim,
                 factors = s.rows * s.heads;
         check(&(call){"rotary", &r, add, {make("x", DR_VECTOR, ADDED, turned)}, rotary});
         check(&(call){"swiglu_forward", &n, 0, {VECTOR("gate", n), VECTOR("up", n), TO_VECTOR("y", n)}, swiglu});
@@ -287,6 +288,57 @@ static void test_elements(void **state) {
                       {NUMBER("factor", s.heads), VECTOR("x", x), VECTOR("d_y", x), ADD_NUMBER("d_factor", s.heads),
                        ADD_VECTOR("d_x", add, x)},
                       scale_shared_back});
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------ */
+
+static const int64_t past[] = {3, 0, 2, 5}, slots[] = {2, 4, 0, 1};
+enum { CAPACITY = 6, SLOTS = 5 };
+
+OPERATION(attend) {
+    const dr_attention_memory memory = {CAPACITY, past, slots, at[3], at[4]};
+    return b->ops->attention_forward(b, c->descriptor, at[0], at[1], at[2], c->flag ? &memory : NULL, at[5], at[6]);
+}
+OPERATION(attend_back) {
+    return b->ops->attention_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]);
+}
+OPERATION(append) {
+    const dr_attention_memory memory = {CAPACITY, past, slots, at[2], at[3]};
+    return b->ops->attention_append(b, c->descriptor, at[0], at[1], &memory);
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
+        const int64_t keys = number_between(1, 2);
+        dr_attention a = {.layout = layout_drawn(5),
+                          .heads = keys * number_between(1, 3),
+                          .key_heads = keys,
+                          .key_size = number_between(1, 6),
+                          .value_size = number_between(1, 6),
+                          .scale = 0.5,
+                          .window = draw % 2 ? 3 : 0};
+        int64_t rows = a.layout.rows, q = rows * a.heads * a.key_size, k = rows * keys * a.key_size,
+                v = rows * keys * a.value_size, o = rows * a.heads * a.value_size, held = SLOTS * CAPACITY * keys;
+        check(&(call){"attention_forward",
+                      &a,
+                      draw % 3 > 0,
+                      {VECTOR("q", q), VECTOR("k", k), VECTOR("v", v), VECTOR("keys", held * a.key_size),
+                       VECTOR("values", held * a.value_size), TO_VECTOR("o", o), TO_NUMBER("log_sums", rows * a.heads)},
+                      attend});
+        check(&(call){"attention_backward",
+                      &a,
+                      0,
+                      {VECTOR("q", q), VECTOR("k", k), VECTOR("v", v), VECTOR("o", o), NUMBER("log_sums", rows * a.heads),
+                       VECTOR("d_o", o), TO_VECTOR("d_q", q), TO_VECTOR("d_k", k), TO_VECTOR("d_v", v)},
+                      attend_back});
+        check(&(call){"attention_append",
+                      &a,
+                      0,
+                      {VECTOR("k", k), VECTOR("v", v), make("keys", DR_VECTOR, ADDED, held * a.key_size),
+                       make("values", DR_VECTOR, ADDED, held * a.value_size)},
+                      append});
     }
 }
 
@@ -504,10 +556,10 @@ static int close_both(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_norms_and_convolution),
-        cmocka_unit_test(test_gates),    cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_recurrences),
-        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_products),    cmocka_unit_test(test_norms_and_convolution),
+        cmocka_unit_test(test_gates),       cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_recurrences), cmocka_unit_test(test_models),
     };
     int failed = cmocka_run_group_tests_name("bf16", tests, open_bf16, close_both);
     return failed + cmocka_run_group_tests_name("f16", tests, open_f16, close_both);

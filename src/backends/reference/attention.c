@@ -126,18 +126,19 @@ dr_status dr_reference_attention_backward(dr_backend *backend, const dr_attentio
     return DR_OK;
 }
 
+/* Keys and values are moved as they are stored. */
 dr_status dr_reference_attention_append(dr_backend *backend, const dr_attention *attention, const void *k, const void *v,
                                         const dr_attention_memory *memory) {
-    (void)backend;
-    const int64_t key = attention->key_heads * attention->key_size, value = attention->key_heads * attention->value_size;
+    const size_t key = dr_kind_bytes(backend, DR_VECTOR, attention->key_heads * attention->key_size);
+    const size_t value = dr_kind_bytes(backend, DR_VECTOR, attention->key_heads * attention->value_size);
     for (int64_t i = 0; i < attention->layout.sequences; i++) {
         const sequence s = sequence_at(attention, memory, i);
         const int64_t length = dr_layout_begin(&attention->layout, i + 1) - s.begin;
         for (int64_t t = length > memory->capacity ? length - memory->capacity : 0; t < length; t++) {
-            const int64_t to = s.slot * memory->capacity + (s.past + t) % memory->capacity;
-            memcpy((double *)memory->keys + to * key, (const double *)k + (s.begin + t) * key, (size_t)key * sizeof(double));
-            memcpy((double *)memory->values + to * value, (const double *)v + (s.begin + t) * value,
-                   (size_t)value * sizeof(double));
+            const size_t to = (size_t)(s.slot * memory->capacity + (s.past + t) % memory->capacity);
+            const size_t from = (size_t)(s.begin + t);
+            memcpy((char *)memory->keys + to * key, (const char *)k + from * key, key);
+            memcpy((char *)memory->values + to * value, (const char *)v + from * value, value);
         }
     }
     return DR_OK;

@@ -2,8 +2,8 @@
  *
  * Each operation widens the vectors it reads to double, runs as it stands in the other files, and rounds each vector that it
  * writes once, to the nearest, ties to even. Numbers stay double and are passed on as they are. A vector that is added to is
- * widened, added to in double and rounded. Operations that only move rows (embedding, rows_gather, rows_scatter) round nothing
- * and serve both types. */
+ * widened, added to in double and rounded. Operations that only move rows (embedding, rows_gather, rows_scatter,
+ * attention_append) round nothing and serve both types. */
 #include "backends/reference/stored.h"
 #include "backends/reference/recurrence.h"
 #include "backends/reference/reference.h"
@@ -233,10 +233,12 @@ static dr_status gate_backward(dr_backend *backend, const dr_gate *gate, const v
     return finish(&call);
 }
 
-static dr_status rotary(dr_backend *backend, const dr_rotary *turn, void *x, bool inverse) {
+/* What lies between the rows of a panel is rounded too, to what it is. */
+static dr_status rotary(dr_backend *backend, const dr_rotary *turn, void *x, bool backward) {
     widened call = {.backend = backend};
-    double *turned = result(&call, x, turn->layout.rows * turn->heads * turn->dim);
-    RUN(call, dr_reference_rotary(backend, turn, turned, inverse));
+    const int64_t rows = turn->layout.rows;
+    double *turned = result(&call, x, rows > 0 ? (rows - 1) * turn->row + turn->heads * turn->size : 0);
+    RUN(call, dr_reference_rotary(backend, turn, turned, backward));
     return finish(&call);
 }
 
@@ -292,6 +294,61 @@ static dr_status cross_entropy(dr_backend *backend, int64_t count, int64_t vocab
     const double *from = widen(&call, logits, count * vocabulary);
     double *d_from = result(&call, d_logits, count * vocabulary);
     RUN(call, dr_reference_cross_entropy(backend, count, vocabulary, from, labels, factor, loss, hit, d_from));
+    return finish(&call);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int64_t q, k, v, o; /* elements of a call's tensors */
+} attention_counts;
+
+static attention_counts count_attention(const dr_attention *a) {
+    const int64_t rows = a->layout.rows;
+    return (attention_counts){.q = rows * a->heads * a->key_size,
+                              .k = rows * a->key_heads * a->key_size,
+                              .v = rows * a->key_heads * a->value_size,
+                              .o = rows * a->heads * a->value_size};
+}
+
+/* Tokens that the slots of a call's sequences may hold. */
+static int64_t remembered(const dr_attention *attention, const dr_attention_memory *memory) {
+    int64_t slots = 0;
+    for (int64_t i = 0; i < attention->layout.sequences; i++) {
+        int64_t slot = memory->slot ? memory->slot[i] : i;
+        if (slot >= slots) slots = slot + 1;
+    }
+    return slots * memory->capacity;
+}
+
+static dr_status attention_forward(dr_backend *backend, const dr_attention *attention, const void *q, const void *k,
+                                   const void *v, const dr_attention_memory *memory, void *o, void *log_sums) {
+    widened call = {.backend = backend};
+    const attention_counts count = count_attention(attention);
+    const double *queries = widen(&call, q, count.q), *keys = widen(&call, k, count.k), *values = widen(&call, v, count.v);
+    double *to = result(&call, o, count.o);
+    dr_attention_memory wide;
+    if (memory) {
+        const int64_t tokens = remembered(attention, memory) * attention->key_heads;
+        wide = *memory;
+        wide.keys = widen(&call, memory->keys, tokens * attention->key_size);
+        wide.values = widen(&call, memory->values, tokens * attention->value_size);
+    }
+    RUN(call, dr_reference_attention_forward(backend, attention, queries, keys, values, memory ? &wide : NULL, to, log_sums));
+    return finish(&call);
+}
+
+static dr_status attention_backward(dr_backend *backend, const dr_attention *attention, const void *q, const void *k,
+                                    const void *v, const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k,
+                                    void *d_v) {
+    widened call = {.backend = backend};
+    const attention_counts count = count_attention(attention);
+    const double *queries = widen(&call, q, count.q), *keys = widen(&call, k, count.k), *values = widen(&call, v, count.v),
+                 *out = widen(&call, o, count.o), *d_out = widen(&call, d_o, count.o);
+    double *d_queries = result(&call, d_q, count.q), *d_keys = result(&call, d_k, count.k),
+           *d_values = result(&call, d_v, count.v);
+    RUN(call, dr_reference_attention_backward(backend, attention, queries, keys, values, out, log_sums, d_out, d_queries,
+                                              d_keys, d_values));
     return finish(&call);
 }
 
@@ -380,6 +437,9 @@ const dr_operations dr_reference_stored_operations = {
     .gate_forward = gate_forward,
     .gate_backward = gate_backward,
     .rotary = rotary,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .attention_append = dr_reference_attention_append,
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
     .add = add,
