@@ -72,15 +72,21 @@ static dr_status check_block(const dr_model_config *config, int64_t layer) {
                    "a model of %g parameters: at most 2^40 are possible; make layers, hidden or vocabulary smaller", elements);
 }
 
-/* A model may need any operation of a network, whatever its rule. */
+/* A model may need any operation of its layers, whatever its rule. */
 static dr_status check_backend(const dr_backend *backend) {
-    for (int i = DR_OPERATION_LINEAR; i <= DR_OPERATION_ADAMW; i++)
-        if (!dr_supports(backend, (dr_operation)i))
+    static const dr_operation needed[] = {DR_OPERATION_LINEAR,       DR_OPERATION_GROUPED_LINEAR, DR_OPERATION_EMBEDDING,
+                                          DR_OPERATION_RMS_NORM,     DR_OPERATION_L2_NORM,        DR_OPERATION_CONV,
+                                          DR_OPERATION_GATE,         DR_OPERATION_ROTARY,         DR_OPERATION_SWIGLU,
+                                          DR_OPERATION_ADD,          DR_OPERATION_SCALE_HEADS,    DR_OPERATION_ROWS_GATHER,
+                                          DR_OPERATION_ROWS_SCATTER, DR_OPERATION_CROSS_ENTROPY,  DR_OPERATION_SUM_SQUARES,
+                                          DR_OPERATION_ADAMW};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!dr_supports(backend, needed[i]))
             return dr_fail(
                 DR_ERROR_UNSUPPORTED,
                 "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
                 "or reference",
-                backend->ops->name, dr_operation_name((dr_operation)i));
+                backend->ops->name, dr_operation_name(needed[i]));
     return DR_OK;
 }
 
