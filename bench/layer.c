@@ -87,7 +87,7 @@ RUN(sigmoid, o->gate_forward(b->backend, GATE(DR_GATE_SIGMOID), b->x, NULL, NULL
 RUN(sigmoid_back, o->gate_backward(b->backend, GATE(DR_GATE_SIGMOID), b->x, NULL, NULL, b->d_y, b->d_x, false, NULL, NULL))
 RUN(swiglu, o->swiglu_forward(b->backend, b->rows *DIM, b->x, b->z, b->y))
 RUN(swiglu_back, o->swiglu_backward(b->backend, b->rows *DIM, b->x, b->z, b->d_y, b->d_x, b->d_z))
-RUN(add, o->add(b->backend, b->rows *DIM, 1, b->x, b->y))
+RUN(add, o->add(b->backend, DR_VECTOR, b->rows *DIM, 1, b->x, b->y))
 RUN(scale, o->scale_heads_forward(b->backend, b->rows, HEADS, SIZE, false, b->weight, b->x, b->y, false))
 RUN(rotary, o->rotary(b->backend, ROTARY, b->y, false))
 RUN(embedding, o->embedding_forward(b->backend, b->rows, DIM, b->ids, b->x, b->y))

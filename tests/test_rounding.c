@@ -159,7 +159,11 @@ static void test_norms_and_convolution(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
         bool add = draw % 2;
-        dr_rms_norm n = {number_between(0, 9), number_between(1, 40), 1e-6, (dr_activation)(1 + draw % 2), draw % 3 == 0};
+        dr_rms_norm n = {.rows = number_between(0, 9),
+                         .dim = number_between(1, 40),
+                         .eps = 1e-6,
+                         .gate = (dr_activation)(1 + draw % 2),
+                         .gate_first = draw % 3 == 0};
         dr_l2_norm l = {n.rows, n.dim, 1e-6};
         dr_conv c = {layout_drawn(9), number_between(1, 20), number_between(1, 4), DR_ACTIVATION_SILU};
         int64_t x = n.rows * n.dim, y = c.layout.rows * c.channels, w = c.channels * c.width,
