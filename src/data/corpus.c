@@ -101,7 +101,7 @@ uint64_t dr_corpus_fingerprint(const dr_corpus *corpus, uint64_t seed) {
         for (int64_t at = 0; at < document->bytes; at += FINGERPRINT_BLOCK) {
             int64_t end = document->bytes - at < FINGERPRINT_BLOCK ? document->bytes : at + FINGERPRINT_BLOCK;
             for (int64_t byte = at; byte < end; byte++) hash = (hash ^ document->text[byte]) * prime;
-            dr_document_forget(document, at, end - at);
+            dr_document_forget(document);
         }
     }
     return hash;

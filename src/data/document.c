@@ -61,7 +61,7 @@ static int64_t text_end(const dr_document *document) {
         bool last = at + count == document->bytes;
         const uint8_t *nul = memchr(document->text + at, 0, (size_t)count);
         int64_t valid = dr_utf8_valid(document->text + at, nul ? nul - document->text - at : count);
-        dr_document_forget(document, at, valid);
+        dr_document_forget(document);
         /* a character may reach into the next block, which then begins with it */
         bool cut = !nul && !last && valid < count && valid > count - LONGEST_CHARACTER;
         if (valid < count && !cut) return at + valid;
@@ -133,6 +133,6 @@ dr_status dr_document_check(const dr_document *document) {
     return document->mapping ? dr_mapping_check(document->mapping, document->name) : DR_OK;
 }
 
-void dr_document_forget(const dr_document *document, int64_t from, int64_t count) {
-    dr_mapping_forget(document->mapping, document->text + from, count);
+void dr_document_forget(const dr_document *document) {
+    dr_mapping_forget(document->mapping);
 }

@@ -26,8 +26,8 @@ dr_status dr_documents_append(dr_documents *documents, const dr_document *docume
 dr_status dr_document_open(dr_found_file *file, int64_t mapped, dr_document *document);
 void dr_document_close(dr_document *document);
 
-/* dr_mapping_check and dr_mapping_forget, where the document's file is mapped; from: a byte of the text. */
+/* dr_mapping_check and dr_mapping_forget, where the document's file is mapped. */
 dr_status dr_document_check(const dr_document *document);
-void dr_document_forget(const dr_document *document, int64_t from, int64_t count);
+void dr_document_forget(const dr_document *document);
 
 #endif

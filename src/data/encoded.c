@@ -101,7 +101,7 @@ static dr_status encode_all(encoded_tokens *self, const dr_documents *documents,
         DR_TRY(dr_document_check(document));
         dr_status status = dr_document_encode(encoder, (const char *)document->text, document->bytes, &ids, &count);
         if (status != DR_OK) return dr_fail_in(status, "%s", document->name);
-        dr_document_forget(document, 0, document->bytes);
+        dr_document_forget(document);
         self->begin[i] = places->begin[i] = self->tokens.count;
         places->bytes[i] = document->bytes;
         DR_TRY(append(self, ids, count));

@@ -2,7 +2,8 @@
  *
  * A mapped file costs no memory of ours: the system reads pages as they are touched and drops them when it needs room. So that
  * the resident size of a run does not grow to that of its corpus, whoever has read a part says so (dr_mapping_forget); what
- * goes is only this process's view, the file stays in the system's cache.
+ * goes is only this process's view, the file stays in the system's cache. All of the mapping goes, since the system maps pages
+ * around each one that is touched, up to megabytes of them: windows that are read here and there would gather the file.
  *
  * A mapping shows what others do to the file. A file that becomes shorter takes pages away, and touching one raises SIGBUS,
  * which no library may handle in its host's place. Readers therefore ask dr_mapping_check first, which compares the file's
@@ -16,7 +17,6 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { BLOCK = 1 << 22 };
 
@@ -62,7 +62,7 @@ static uint64_t hash_of(const dr_mapping *mapping) {
     for (int64_t at = 0; at < mapping->bytes; at += BLOCK) {
         int64_t count = mapping->bytes - at < BLOCK ? mapping->bytes - at : BLOCK;
         hash = dr_hash_bytes(hash, mapping->start + at, count);
-        dr_mapping_forget(mapping, mapping->start + at, count);
+        dr_mapping_forget(mapping);
     }
     return hash;
 }
@@ -89,10 +89,6 @@ dr_status dr_mapping_check(dr_mapping *mapping, const char *name) {
     return DR_OK;
 }
 
-void dr_mapping_forget(const dr_mapping *mapping, const void *from, int64_t count) {
-    if (!mapping || count < 1) return;
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE); /* the mapping begins at one and ends with one */
-    const uint8_t *begin = from, *end = begin + count;
-    begin -= (uintptr_t)begin % page;
-    madvise((void *)begin, (size_t)(end - begin), MADV_DONTNEED); /* advice: it is no harm if it is not taken */
+void dr_mapping_forget(const dr_mapping *mapping) {
+    if (mapping) madvise((void *)mapping->start, (size_t)mapping->bytes, MADV_DONTNEED); /* it is no harm if it is not taken */
 }

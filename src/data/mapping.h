@@ -29,7 +29,7 @@ uint64_t dr_hash_bytes(uint64_t hash, const void *data, int64_t count);
  * to would be another one. name: the path it was opened by. DR_ERROR_IO if its file is shorter or other than it was. (A file
  * that was replaced by another of its name is whole in memory still, and so is one that has only grown.) */
 dr_status dr_mapping_check(dr_mapping *mapping, const char *name);
-/* After bytes of it were read: their pages need not stay resident. from: in the mapping. NULL is allowed. */
-void dr_mapping_forget(const dr_mapping *mapping, const void *from, int64_t count);
+/* After bytes of it were read: its pages need not stay resident. NULL is allowed. */
+void dr_mapping_forget(const dr_mapping *mapping);
 
 #endif

@@ -41,12 +41,11 @@ static dr_status read_bytes(dr_tokens *tokens, int64_t from, int64_t count, int3
         int64_t first = self->starts[i], last = first + 1 + document->bytes;
         if (last > end) last = end;
         DR_TRY(dr_document_check(document));
-        int64_t text_from = at > first ? at - first - 1 : 0;
         for (; at < last; at++) {
             ids[at - from] = at == first ? DR_DOCUMENT_START : document->text[at - first - 1];
             marks[at - from] = at == first ? DR_TOKEN_BEGINS : 0;
         }
-        dr_document_forget(document, text_from, last - first - 1 - text_from);
+        dr_document_forget(document);
     }
     return DR_OK;
 }

@@ -41,7 +41,7 @@ static dr_status fill_window(struct scorer *scorer, const dr_document *document,
         scorer->ids[i] = from + i == 0 ? DR_DOCUMENT_START : document->text[from + i - 1];
         scorer->labels[i] = document->text[from + i];
     }
-    dr_document_forget(document, from, count);
+    dr_document_forget(document);
     return DR_OK;
 }
 
@@ -89,7 +89,7 @@ static dr_status count_tokens(struct scorer *scorer, const dr_document *document
     DR_TRY(dr_document_check(document));
     dr_status status = dr_document_encode(&scorer->encoder, (const char *)document->text, bytes, &scorer->document_ids, tokens);
     if (status != DR_OK) return dr_fail_in(status, "%s", document->name);
-    dr_document_forget(document, 0, bytes);
+    dr_document_forget(document);
     --*tokens;
     return DR_OK;
 }

@@ -87,8 +87,7 @@ static dr_status check_ids(const dr_shard_set *set, const dr_shard *shard) {
     for (int64_t from = 0; from < shard->layout.tokens; from += BLOCK) {
         int64_t count = shard->layout.tokens - from < BLOCK ? shard->layout.tokens - from : BLOCK;
         uint32_t most = largest(shard, from, count);
-        dr_mapping_forget(shard->ids.mapping, shard->ids.mapping->start + shard->layout.header + from * shard->layout.width,
-                          count * shard->layout.width);
+        dr_mapping_forget(shard->ids.mapping);
         if (most < set->vocabulary) continue;
         int64_t token = from;
         while (id_at(shard, token) != most) token++;
@@ -252,17 +251,16 @@ static dr_status read_shard(const dr_shard_set *set, const dr_shard *shard, int6
         ids[i] = (int32_t)id_at(shard, from + i);
         marks[i] = !shard->index.mapping && ids[i] == set->start ? DR_TOKEN_BEGINS : 0;
     }
-    dr_mapping_forget(shard->ids.mapping, shard->ids.mapping->start + shard->layout.header + from * shard->layout.width,
-                      count * shard->layout.width);
+    dr_mapping_forget(shard->ids.mapping);
     if (shard->index.mapping) {
         for (int64_t i = document_from(shard, from); i < shard->documents && begin_of(shard, i) < (uint64_t)(from + count); i++)
             marks[(int64_t)begin_of(shard, i) - from] |= DR_TOKEN_BEGINS;
-        dr_mapping_forget(shard->index.mapping, shard->index.mapping->start, shard->index.mapping->bytes);
+        dr_mapping_forget(shard->index.mapping);
     }
     if (!shard->mask.mapping) return DR_OK;
     for (int64_t i = 0; i < count; i++)
         if (shard->mask.mapping->start[(from + i) / 8] >> (from + i) % 8 & 1) marks[i] |= DR_TOKEN_GIVEN;
-    dr_mapping_forget(shard->mask.mapping, shard->mask.mapping->start + from / 8, (count + 15) / 8);
+    dr_mapping_forget(shard->mask.mapping);
     return DR_OK;
 }
 

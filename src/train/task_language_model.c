@@ -134,7 +134,7 @@ static dr_status publish_document(const dr_document *document, const char *path)
     DR_TRY(dr_document_check(document));
     dr_file_create(path, &file);
     dr_file_write(&file, document->text, (size_t)document->bytes);
-    dr_document_forget(document, 0, document->bytes);
+    dr_document_forget(document);
     return dr_file_finish(&file);
 }
 
