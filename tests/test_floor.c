@@ -1,6 +1,7 @@
 /* The least size that an error is measured by, in `verify`: results that are small as a whole are held as closely as large
  * ones. Recorded cases are scaled: results are linear in the values and the first state taken together, gradients in the
  * weights (cotangents) of the results. By a power of two, so that every number stays exact. */
+#include "check/verify/measure.h"
 #include "formats/safetensors.h"
 #include "scratch.h"
 #include "statuses.h"
@@ -109,7 +110,40 @@ static void test_small_results_are_held(void **state) {
             }
 }
 
+/* One number that is 1, and is found to be so much more. */
+static void measure(const char *name, double more, dr_worst *worst) {
+    double right = 1, actual = 1 + more;
+    dr_measure(&actual, &(dr_tensor){.dtype = DR_F64, .rank = 1, .shape = {1}, .data = &right}, "out.", name, worst);
+}
+
+/* Where a backend rounds, a tensor may be wrong by twice what the plain loop is with the same roundings, no more; and the
+ * tensor that is told is the one that is farthest beyond what it may be, not the one with the largest error. */
+static void test_what_rounding_excuses(void **state) {
+    (void)state;
+    const dr_errors plain = {.count = 2, .of = {{"out.o", 0x1p-8}, {"out.S", 0}}};
+    const dr_worst fresh = {.error = -1, .tolerance = 0x1p-16, .plain = &plain, .least = 0x1p-12};
+    static const struct {
+        const char *name;
+        double allowed;
+    } tensors[] = {{"o", 0x1p-7}, {"S", 0x1p-11}, {"other", 0x1p-16}};
+    for (int i = 0; i < 3; i++) {
+        dr_worst just = fresh, beyond = fresh;
+        measure(tensors[i].name, tensors[i].allowed, &just);
+        measure(tensors[i].name, 1.25 * tensors[i].allowed, &beyond);
+        assert_true(just.error == tensors[i].allowed && just.excess == 1);
+        assert_true(beyond.error == 1.25 * tensors[i].allowed && beyond.excess == 1.25);
+    }
+    for (int order = 0; order < 2; order++) {
+        dr_worst worst = fresh;
+        measure(order ? "S" : "o", order ? 0x1p-9 : 0x1p-8, &worst);
+        measure(order ? "o" : "S", order ? 0x1p-8 : 0x1p-9, &worst);
+        assert_string_equal(worst.tensor, "out.S");
+        assert_true(worst.error == 0x1p-9 && worst.excess == 4);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_small_results_are_held)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_small_results_are_held),
+                                       cmocka_unit_test(test_what_rounding_excuses)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -60,6 +60,13 @@ expect 2 '--out is the corpus' "$deltarule" tokenizer train --corpus corpus --ou
 [ ! -e corpus/tokenizer.json ] || fail 'a tokenizer was written into its corpus'
 expect 2 'held_out is 2: in task lm it must be a share' "$deltarule" train --corpus corpus --held-out 2 --out out
 # shellcheck disable=SC2086
+mkdir piped
+cp corpus/a.txt piped
+mkfifo piped/pipe
+expect 2 'held_out: ' "$deltarule" train --corpus corpus --held-out piped --out out
+# shellcheck disable=SC2086
+expect 0 '/pipe is not a regular file but a named pipe' "$deltarule" train --corpus corpus --held-out piped --skip-unreadable --out beside $tiny
+# shellcheck disable=SC2086
 expect 0 'held out: 12492 bytes' "$deltarule" train --corpus corpus --held-out corpus/a.txt --out apart $tiny
 [ -e apart/held_out/00000-a.txt ] || fail 'the held-out file is not in the folder'
 
