@@ -68,7 +68,7 @@ typedef struct {
  * bias is [heads, dim] (dt_bias, or the learned bias of lambda), NULL: zero. u = x + shift + bias. */
 typedef enum {
     DR_GATE_SIGMOID,     /* y = multiplier sigmoid(u) */
-    DR_GATE_SOFTPLUS,    /* y = softplus(u) */
+    DR_GATE_SOFTPLUS,    /* y = softplus(u), at least lower_bound and at most upper_bound; 0: no bound */
     DR_GATE_LOG_DECAY,   /* y = -exp(A_log) softplus(u) */
     DR_GATE_KDA_BOUNDED, /* y = lower_bound sigmoid(exp(A_log) u) */
     DR_GATE_EDA_BOUNDED, /* y = l - l exp(-(exp(A_log)/|l|) softplus(u)), l = lower_bound */
@@ -78,10 +78,21 @@ typedef enum {
 typedef struct {
     dr_gate_kind kind;
     int64_t rows, heads, dim;
-    double multiplier, shift, lower_bound;
+    double multiplier, shift, lower_bound, upper_bound;
     bool a_log_per_channel;
     dr_kind from, to; /* of x and y: a projection is a vector and a parameter a number; y is of the kind of what reads it */
 } dr_gate;
+
+/* y_m[t] = x[t] + (x[t - 1] - x[t]) factor_m for each of `mixes` vectors of factors; x before a sequence from its state */
+typedef struct {
+    dr_layout layout;
+    int64_t dim, mixes;
+} dr_token_shift;
+
+/* y += (sum_i r_i k_i u_i) v for each head of each row; u is a parameter [heads, key_size] */
+typedef struct {
+    int64_t rows, heads, key_size, value_size;
+} dr_bonus;
 
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). The
  * gradient is read as gradient * scale. step counts from 1. */
@@ -184,6 +195,28 @@ typedef struct dr_operations {
                                     const void *o, const void *log_sums, const void *d_o, void *d_q, void *d_k, void *d_v);
     dr_status (*attention_append)(dr_backend *, const dr_attention *, const void *k, const void *v,
                                   const dr_attention_memory *memory);
+
+    /* x [rows, dim], factors [mixes, dim], y [mixes, rows, dim]; state [sequences, dim], the last x: initial NULL is zero,
+     * final NULL is not wanted; final may be initial. The state gets no gradient. accumulate: d_x is added to. factors and
+     * state are numbers. */
+    dr_status (*token_shift_forward)(dr_backend *, const dr_token_shift *, const void *x, const void *factors,
+                                     const void *initial, void *y, void *final);
+    dr_status (*token_shift_backward)(dr_backend *, const dr_token_shift *, const void *x, const void *factors,
+                                      const void *initial, const void *d_y, void *d_x, bool accumulate, void *d_factors);
+
+    /* y = x + (z - x) factor, x, z, y [rows, dim], factor [rows, dim] or, shared, a parameter [dim] whose gradient is added to.
+     * accumulate: d_z is added to. factor is a number. */
+    dr_status (*blend_forward)(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,
+                               const void *factor, void *y);
+    dr_status (*blend_backward)(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,
+                                const void *factor, const void *d_y, void *d_x, void *d_z, bool accumulate, void *d_factor);
+
+    /* r, k [rows, heads, key_size], u [heads, key_size], v, y [rows, heads, value_size]. y and all gradients are added to. u is
+     * a number. */
+    dr_status (*bonus_forward)(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
+                               void *y);
+    dr_status (*bonus_backward)(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
+                                const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v);
 
     /* y = f(x), count elements; y may be x, d_x may be d_y */
     dr_status (*apply_forward)(dr_backend *, dr_function, int64_t count, const void *x, void *y);
@@ -291,7 +324,10 @@ typedef enum {
     DR_OPERATION_ATTENTION, /* and attention_append */
     DR_OPERATION_ROUTE,     /* and balance */
     DR_OPERATION_EXPERTS,   /* what goes by experts: sort, gather, linear, combine */
-    DR_OPERATION_APPLY,     /* and gated */
+    DR_OPERATION_TOKEN_SHIFT,
+    DR_OPERATION_BLEND,
+    DR_OPERATION_BONUS,
+    DR_OPERATION_APPLY, /* and gated */
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,

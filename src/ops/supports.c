@@ -16,6 +16,9 @@ const char *dr_operation_name(dr_operation operation) {
         [DR_OPERATION_ATTENTION] = "attention",
         [DR_OPERATION_ROUTE] = "route",
         [DR_OPERATION_EXPERTS] = "experts",
+        [DR_OPERATION_TOKEN_SHIFT] = "token_shift",
+        [DR_OPERATION_BLEND] = "blend",
+        [DR_OPERATION_BONUS] = "bonus",
         [DR_OPERATION_APPLY] = "apply",
         [DR_OPERATION_SWIGLU] = "swiglu",
         [DR_OPERATION_ADD] = "add",
@@ -62,6 +65,12 @@ bool dr_supports(const dr_backend *backend, dr_operation operation) {
         return ops->experts_sort && ops->experts_gather_forward && ops->experts_gather_backward &&
                ops->experts_linear_forward && ops->experts_linear_backward && ops->experts_combine_forward &&
                ops->experts_combine_backward;
+    case DR_OPERATION_TOKEN_SHIFT:
+        return ops->token_shift_forward && ops->token_shift_backward;
+    case DR_OPERATION_BLEND:
+        return ops->blend_forward && ops->blend_backward;
+    case DR_OPERATION_BONUS:
+        return ops->bonus_forward && ops->bonus_backward;
     case DR_OPERATION_APPLY:
         return ops->apply_forward && ops->apply_backward && ops->gated_forward && ops->gated_backward;
     case DR_OPERATION_SWIGLU:

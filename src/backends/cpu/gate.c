@@ -33,6 +33,7 @@ static dr_cpu_gate joined_gate(const dr_gate *gate, const float *a_log, const fl
                          .columns = join * columns,
                          .multiplier = (float)gate->multiplier,
                          .lower_bound = (float)gate->lower_bound,
+                         .upper_bound = gate->upper_bound > 0 ? (float)gate->upper_bound : INFINITY,
                          .rate = rates,
                          .shift = shifts};
 }

@@ -44,9 +44,9 @@ typedef struct {
 typedef struct {
     dr_gate_kind kind;
     int64_t columns;
-    float multiplier, lower_bound;
-    const float *rate;  /* [columns] exp(A_log), 1 without */
-    const float *shift; /* [columns] shift + bias */
+    float multiplier, lower_bound, upper_bound; /* upper_bound: infinite where there is none */
+    const float *rate;                          /* [columns] exp(A_log), 1 without */
+    const float *shift;                         /* [columns] shift + bias */
 } dr_cpu_gate;
 
 /* A part of a convolution: the tokens [begin, end) of one sequence of `length`, and the channels [first, last). */
@@ -112,6 +112,15 @@ typedef struct {
                                 const float *d_y, float *d_x, bool accumulate, float *d_weight, float *d_bias);
     void (*sum_norm_forward)(int64_t rows, int64_t dim, const float *x, float *y);
     void (*sum_norm_backward)(int64_t rows, int64_t dim, const float *x, const float *d_y, float *d_x);
+
+    /* mix.c: count elements, or so many rows of heads. z NULL: zeros. add_x and its like: that gradient is added to. */
+    void (*blend_forward)(int64_t count, const float *x, const float *z, const float *factor, float *y);
+    void (*blend_backward)(int64_t count, const float *x, const float *z, const float *factor, const float *d_y, float *d_x,
+                           bool add_x, float *d_z, bool add_z, float *d_factor, bool add_factor);
+    void (*bonus_forward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u, const float *v,
+                          float *y);
+    void (*bonus_backward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u, const float *v,
+                           const float *d_y, float *d_r, float *d_k, float *d_u, float *d_v);
 
     /* function.c: count elements; x NULL: 1 */
     void (*gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);

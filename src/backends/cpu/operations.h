@@ -64,6 +64,20 @@ dr_status dr_cpu_layer_norm_backward(dr_backend *, const dr_layer_norm *, const 
 dr_status dr_cpu_sum_norm_forward(dr_backend *, int64_t rows, int64_t dim, const void *x, void *y);
 dr_status dr_cpu_sum_norm_backward(dr_backend *, int64_t rows, int64_t dim, const void *x, const void *d_y, void *d_x);
 
+/* mix.c */
+dr_status dr_cpu_token_shift_forward(dr_backend *, const dr_token_shift *, const void *x, const void *factors,
+                                     const void *initial, void *y, void *final);
+dr_status dr_cpu_token_shift_backward(dr_backend *, const dr_token_shift *, const void *x, const void *factors,
+                                      const void *initial, const void *d_y, void *d_x, bool accumulate, void *d_factors);
+dr_status dr_cpu_blend_forward(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,
+                               const void *factor, void *y);
+dr_status dr_cpu_blend_backward(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,
+                                const void *factor, const void *d_y, void *d_x, void *d_z, bool accumulate, void *d_factor);
+dr_status dr_cpu_bonus_forward(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
+                               void *y);
+dr_status dr_cpu_bonus_backward(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
+                                const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v);
+
 /* function.c */
 dr_status dr_cpu_apply_forward(dr_backend *, dr_function, int64_t count, const void *x, void *y);
 dr_status dr_cpu_apply_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y, void *d_x);

@@ -1,7 +1,7 @@
 /* Maps from a projection to what a rule reads: y = f(u, A) of u = x + shift + bias and A = exp(A_log), element by element.
  *
  *     sigmoid       m sg(u)                        d_u = m sg(u) sg(-u)
- *     softplus      sp(u)                          d_u = sg(u)
+ *     softplus      sp(u), between its bounds      d_u = sg(u), beyond them 0
  *     log_decay     -A sp(u)                       d_u = -A sg(u)              d_A_log = -A sp(u)
  *     kda_bounded   l sg(A u)                      d_u = l A sg(Au) sg(-Au)    d_A_log = u d_u
  *     eda_bounded   l - l exp(-(A/|l|) sp(u))      d_u = (l/|l|) A E sg(u)     d_A_log = (l/|l|) A E sp(u), E the exponential
@@ -22,6 +22,8 @@ static gate_value evaluate(const dr_gate *gate, double u, double a) {
     case DR_GATE_SIGMOID:
         return (gate_value){m * sigmoid(u), m * sigmoid_derivative(u), 0};
     case DR_GATE_SOFTPLUS:
+        if (softplus(u) < l) return (gate_value){l, 0, 0};
+        if (gate->upper_bound > 0 && softplus(u) > gate->upper_bound) return (gate_value){gate->upper_bound, 0, 0};
         return (gate_value){softplus(u), sigmoid(u), 0};
     case DR_GATE_LOG_DECAY:
         return (gate_value){-a * softplus(u), -a * sigmoid(u), -a * softplus(u)};

@@ -18,7 +18,7 @@ INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes ra
     case DR_GATE_SIGMOID:
         return m * lanes_sigmoid(u);
     case DR_GATE_SOFTPLUS:
-        return lanes_softplus(u);
+        return lanes_max(bound, lanes_min(lanes_set(gate->upper_bound), lanes_softplus(u)));
     case DR_GATE_LOG_DECAY:
         return -(rate * lanes_softplus(u));
     case DR_GATE_KDA_BOUNDED:
@@ -33,6 +33,12 @@ INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes ra
     return u;
 }
 
+/* d, or 0 where y is beyond the bounds */
+INLINE lanes within(const dr_cpu_gate *gate, lanes y, lanes d) {
+    d = lanes_select(lanes_less(y, lanes_set(gate->lower_bound)), lanes_zero(), d);
+    return lanes_select(lanes_less(lanes_set(gate->upper_bound), y), lanes_zero(), d);
+}
+
 /* d: the gradient of y */
 INLINE gate_gradients gradients(const dr_cpu_gate *gate, dr_gate_kind kind, lanes d, lanes u, lanes rate) {
     lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound);
@@ -40,7 +46,7 @@ INLINE gate_gradients gradients(const dr_cpu_gate *gate, dr_gate_kind kind, lane
     case DR_GATE_SIGMOID:
         return (gate_gradients){.d_u = d * m * lanes_sigmoid_slope(u)};
     case DR_GATE_SOFTPLUS:
-        return (gate_gradients){.d_u = d * lanes_sigmoid(u)};
+        return (gate_gradients){.d_u = within(gate, lanes_softplus(u), d * lanes_sigmoid(u))};
     case DR_GATE_LOG_DECAY: {
         lanes rated = -(d * rate);
         return (gate_gradients){.d_u = rated * lanes_sigmoid(u), .d_rate_log = rated * lanes_softplus(u)};

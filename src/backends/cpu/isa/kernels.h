@@ -40,6 +40,14 @@ void DR_ISA_NAME(dr_cpu_layer_norm_backward)(const dr_layer_norm *norm, int64_t 
                                              const float *d_y, float *d_x, bool accumulate, float *d_weight, float *d_bias);
 void DR_ISA_NAME(dr_cpu_sum_norm_forward)(int64_t rows, int64_t dim, const float *x, float *y);
 void DR_ISA_NAME(dr_cpu_sum_norm_backward)(int64_t rows, int64_t dim, const float *x, const float *d_y, float *d_x);
+void DR_ISA_NAME(dr_cpu_blend_forward)(int64_t count, const float *x, const float *z, const float *factor, float *y);
+void DR_ISA_NAME(dr_cpu_blend_backward)(int64_t count, const float *x, const float *z, const float *factor, const float *d_y,
+                                        float *d_x, bool add_x, float *d_z, bool add_z, float *d_factor, bool add_factor);
+void DR_ISA_NAME(dr_cpu_bonus_forward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u,
+                                       const float *v, float *y);
+void DR_ISA_NAME(dr_cpu_bonus_backward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u,
+                                        const float *v, const float *d_y, float *d_r, float *d_k, float *d_u, float *d_v);
+
 void DR_ISA_NAME(dr_cpu_gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);
 void DR_ISA_NAME(dr_cpu_gated_backward)(dr_function function, int64_t count, const float *x, const float *gate,
                                         const float *d_y, float *d_x, float *d_gate);
