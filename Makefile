@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan cuda-test cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
+.PHONY: all demo test mqar asan tsan cuda-test cuda-coverage cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -36,6 +36,11 @@ cuda-test: ## build with the CUDA backend and hold it, on this machine's GPU, to
 	cmake --preset cuda
 	cmake --build --preset cuda --target deltarule cuda_tests
 	@tools/test-cuda build/cuda
+
+cuda-coverage: ## what rules beside gdn and kda cost on this machine's GPU, beside what they must move; fails beyond the bounds
+	cmake --preset cuda
+	cmake --build --preset cuda --target cuda_coverage
+	@build/cuda/tests/cuda_coverage
 
 cuda-sanitize: ## the same build's test shapes under compute-sanitizer
 	cmake --preset cuda

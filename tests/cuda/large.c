@@ -157,7 +157,7 @@ static bool long_offsets_are_right(gpu *g, dr_path path, bool backward, fault *w
         .layout = {.sequences = 2, .rows = LONG + LAST, .cu_seqlens = long_seqlens},
         .key_heads = 1,
         .value_heads = 64,
-        .key_size = 16,
+        .key_size = 64,
         .value_size = 256,
         .path = path,
     };

@@ -1,7 +1,7 @@
 /* Decoding from a pool of states against decoding each sequence with a state of its own: the same bits, though several tokens
  * may be another kernel's than one. And many sequences at once against few at a time: the same bits, whichever kernel takes
  * them. */
-#include "suites.h"
+#include "instances.h"
 
 #include "ops/shapes.h"
 
@@ -267,6 +267,7 @@ static bool take_fixture(gpu *g, const char *rule, bool bf16, bool many, bool la
     const bool holds = many ? many_are_right(&f) : fixture_is_right(&f, stream);
     for (int i = 0; i < DR_INPUTS; i++) backend_release(f.backend, (void *)f.inputs.at[i]);
     problem_free(f.pool), problem_free(f.tokens);
+    instances_note(f.backend);
     dr_backend_close(f.backend);
     cudaStreamDestroy(stream);
     return holds;

@@ -13,7 +13,7 @@
 
 enum { PLACES = 12, PLACE = 16 * 1024 };
 
-/* What a chunk takes here, in chunks of the reverse scan (docs/cuda.md). */
+/* What a chunk takes here, in chunks of the reverse scan (docs/lab/cuda/backward.md). */
 enum { GRADIENTS_TIME = 5 };
 
 /* Products of the decays of a chunk's rows. From after row j to what reader i sees: in blocks of 16 rows head of i * totals

@@ -109,8 +109,8 @@ static void plan_parts(int64_t longest, dr_decay decay, dr_cuda_chunk_plan *plan
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
- * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/cuda.md). Chunks of packed
- * sequences do not lie in the scan's order, and it would wait for the last. */
+ * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/lab/cuda/forward.md).
+ * Chunks of packed sequences do not lie in the scan's order, and it would wait for the last. */
 static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     const bool channel = rule->decay == DR_DECAY_CHANNEL;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);

@@ -3,7 +3,7 @@
  * The four blocks of 16 on the diagonal by substitution in float32, a warp each, a column a lane. Then pairs of blocks, 16 to
  * 32 and 32 to 64: the block below is -A22 (L21 A11). Both products are made on the transposes, so that the first one's result
  * is operand A of the second. precise: as good as float32 (three tf32 products), else one tf32 product, which costs a product
- * with bf16 operands nothing (docs/cuda.md). */
+ * with bf16 operands nothing (docs/lab/cuda/forward.md). */
 #ifndef DR_CUDA_TRIANGLE_CUH
 #define DR_CUDA_TRIANGLE_CUH
 

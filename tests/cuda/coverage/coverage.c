@@ -1,0 +1,100 @@
+/* cuda_coverage: whether a rule costs on the GPU what it must move. Of gdn and kda every legal rule at one option's distance is
+ * measured beside its base in one run, in bf16, 16 x 2048 tokens, 8 heads of 128. What counts is the quotient
+ *
+ *     (its time / its base's) / (its bytes / its base's)      bytes: of inputs, outputs and, with the backward, their gradients
+ *
+ * forward and with the backward. At most 1.3; with a diagonal scan 1.7; with several rows a token 1.15 a row. Gram scans are
+ * left out. Prints a line a rule as it goes; exit status 1 if one is beyond its bound, 77 with the reason without a GPU.
+ *
+ *     cuda_coverage [RULE...]      gdn kda */
+#include "../../recurrence/trial.h"
+
+#include "rules/compare.h"
+
+#include <deltarule/bench.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    int measured, beyond;
+} counts;
+
+static dr_recurrence sizes_of(const dr_rule *rule) {
+    dr_recurrence r = dr_recurrence_default();
+    r.rule = rule;
+    r.layout.sequences = 16;
+    r.layout.rows = 16 * 2048;
+    r.key_heads = r.value_heads = 8;
+    r.key_size = r.value_size = 128;
+    return r;
+}
+
+static double bound_of(const dr_rule *rule) {
+    if (dr_rule_steps(rule) > 1) return 1.15 * dr_rule_steps(rule);
+    return rule->scan == DR_SCAN_DIAGONAL ? 1.7 : 1.3;
+}
+
+static double quotient_of(const dr_bench_work *work, const dr_bench_work *base) {
+    return work->ratio / (work->moved.bytes / base->moved.bytes);
+}
+
+/* A line about the neighbour that has this option; false: it could not be measured. */
+static bool measure(const dr_rule *base, const dr_rule *rule, const char *axis, const char *option, counts *c) {
+    const dr_recurrence pair[2] = {sizes_of(base), sizes_of(rule)};
+    const dr_bench_options options = {
+        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
+    dr_bench_op_result results[2];
+    if (dr_bench_op(&options, false, 2, pair, results) != DR_OK) {
+        fprintf(stderr, "cuda_coverage: %s, %s %s: %s\n", base->name, axis, option, dr_last_error());
+        return false;
+    }
+    const double bound = bound_of(rule), forward = quotient_of(&results[1].forward, &results[0].forward),
+                 both = quotient_of(&results[1].forward_backward, &results[0].forward_backward);
+    const bool within = forward <= bound && both <= bound;
+    printf("%-6s %-12s %-18s %7.1f %7.1f MB %8.1f %8.1f us  x%5.2f x%5.2f  at most %.2f %s\n", base->name, axis, option,
+           1e-6 * results[1].forward.moved.bytes, 1e-6 * results[1].forward_backward.moved.bytes,
+           1e6 * results[1].forward.seconds.median, 1e6 * results[1].forward_backward.seconds.median, forward, both, bound,
+           within ? "" : "BEYOND");
+    printf("       %s\n", results[1].kernel);
+    fflush(stdout);
+    c->measured++;
+    c->beyond += !within;
+    return true;
+}
+
+/* Every rule that differs from the base in one option. */
+static bool measure_neighbours(const dr_rule *base, counts *c) {
+    for (int axis = 0; axis < axis_count(); axis++)
+        for (int option = 0; option < axis_options(axis); option++) {
+            trial t = trial_draw(1);
+            t.rule = *base;
+            set_option(&t, axis, option);
+            if (dr_rule_equal(&t.rule, base) || dr_rule_check(&t.rule) != DR_OK) continue;
+            if (t.rule.scan != DR_SCAN_NONE && t.rule.scan != DR_SCAN_DIAGONAL) continue;
+            if (!measure(base, &t.rule, axis_name(axis), option_name(axis, option), c)) return false;
+        }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    static const char *const usual[] = {"gdn", "kda"};
+    const int count = argc > 1 ? argc - 1 : 2;
+    dr_backend *cuda;
+    counts c = {0};
+    if (dr_backend_open("cuda", NULL, &cuda) != DR_OK) {
+        printf("cuda_coverage: skipped: %s\n", dr_last_error());
+        return 77;
+    }
+    dr_backend_close(cuda);
+    for (int i = 0; i < count; i++) {
+        const char *name = argc > 1 ? argv[i + 1] : usual[i];
+        const dr_rule *base = dr_rule_find(name);
+        if (!base) {
+            fprintf(stderr, "cuda_coverage: '%s' is no rule: deltarule rules lists them\n", name);
+            return 2;
+        }
+        if (!measure_neighbours(base, &c)) return 1;
+    }
+    printf("%d neighbours, %d beyond their bounds\n", c.measured, c.beyond);
+    return c.beyond > 0;
+}
