@@ -89,6 +89,11 @@ static void test_run(void **unused) {
     null_all_right();
 }
 
+static bool take_document(void *context, const char *text, size_t bytes) {
+    (void)context, (void)text, (void)bytes;
+    return true;
+}
+
 static void test_shards(void **unused) {
     (void)unused;
     const char *corpus = file;
@@ -100,6 +105,9 @@ static void test_shards(void **unused) {
     REFUSED(dr_shards_write, "folder", NULL, &shards, NULL);
     REFUSED(dr_shards_write, "options", shards_folder, NULL, NULL);
     ALLOWED(dr_shards_write, "total", shards_folder, &shards, NULL);
+    REFUSED(dr_corpora_read, "options", NULL, take_document, NULL);
+    REFUSED(dr_corpora_read, "document", &shards, NULL, NULL);
+    assert_int_equal(dr_corpora_read(&shards, take_document, NULL), DR_OK);
     shards.tokenizer = NULL;
     assert_int_equal(dr_shards_write(shards_folder, &shards, NULL), DR_ERROR_ARGUMENT);
     null_all_right();

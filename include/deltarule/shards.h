@@ -57,6 +57,12 @@ DR_API dr_shards_options dr_shards_defaults(void);
  * used, with file and line; DR_ERROR_IO; DR_ERROR_INTERRUPTED: progress returned false. */
 DR_API dr_status dr_shards_write(const char *folder, const dr_shards_options *options, dr_shards_progress *total);
 
+/* Reads the corpora of the options (field, longest_document, skip_unreadable and left_out count, the rest does not), and calls
+ * document for the text of each document, in order; it returns false to stop, which gives DR_ERROR_INTERRUPTED. Errors as
+ * dr_shards_write. */
+DR_API dr_status dr_corpora_read(const dr_shards_options *options,
+                                 bool (*document)(void *context, const char *text, size_t bytes), void *context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 
+#include <deltarule/shards.h>
 #include <deltarule/tokenizer.h>
 
 #include <dirent.h>
@@ -14,28 +15,59 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { CORPUS, OUT, SIZE, LEAST_COUNT, END_OF_TEXT, FLAGS, DEEPEST = 64 };
+enum { CORPUS, FIELD, OUT, SIZE, LEAST_COUNT, END_OF_TEXT, FLAGS, DEEPEST = 64 };
 
 typedef struct {
     dr_tokenizer_trainer *trainer;
     cli_progress progress;
     int64_t files, bytes;
+    const char *field; /* of JSON lines */
+    dr_status status;  /* of the last text */
 } training;
 
-static int add_file(training *t, const char *path) {
-    char *text = NULL, line[96];
-    size_t bytes;
-    int exit_status = cli_read_input(&cli_tokenizer, path, &text, &bytes);
-    if (exit_status == 0) {
-        dr_status status = dr_tokenizer_trainer_add(t->trainer, text, bytes);
-        if (status != DR_OK) exit_status = cli_failure(&cli_tokenizer, status);
-        t->files++;
-        t->bytes += (int64_t)bytes;
-        if (t->progress.live && cli_progress_due(&t->progress)) {
-            snprintf(line, sizeof line, "read %" PRId64 " files, %" PRId64 " bytes", t->files, t->bytes);
-            cli_progress_show(&t->progress, false, line);
-        }
+static bool add_text(void *context, const char *text, size_t bytes) {
+    training *t = context;
+    char line[96];
+    t->status = dr_tokenizer_trainer_add(t->trainer, text, bytes);
+    t->bytes += (int64_t)bytes;
+    if (t->progress.live && cli_progress_due(&t->progress)) {
+        snprintf(line, sizeof line, "read %" PRId64 " files, %" PRId64 " bytes", t->files, t->bytes);
+        cli_progress_show(&t->progress, false, line);
     }
+    return t->status == DR_OK && !cli_interrupted();
+}
+
+/* JSON lines, and compressed files. */
+static bool has_documents(const char *path) {
+    static const char *const ends[] = {".jsonl", ".ndjson", ".gz", ".zst"};
+    const size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (length > strlen(ends[i]) && strcmp(path + length - strlen(ends[i]), ends[i]) == 0) return true;
+    return false;
+}
+
+static int add_documents(training *t, const char *path) {
+    dr_shards_options options = dr_shards_defaults();
+    options.corpora = &path;
+    options.corpus_count = 1;
+    options.field = t->field;
+    dr_status status = dr_corpora_read(&options, add_text, t);
+    if (status == DR_ERROR_INTERRUPTED) status = t->status;
+    return status == DR_OK ? 0 : cli_failure(&cli_tokenizer, status);
+}
+
+static int add_file(training *t, const char *path) {
+    char *text = NULL;
+    size_t bytes;
+    int exit_status = 0;
+    if (has_documents(path)) {
+        exit_status = add_documents(t, path);
+    } else {
+        exit_status = cli_read_input(&cli_tokenizer, path, &text, &bytes);
+        if (exit_status == 0 && !add_text(t, text, bytes) && t->status != DR_OK)
+            exit_status = cli_failure(&cli_tokenizer, t->status);
+    }
+    t->files += exit_status == 0;
     free(text);
     return exit_status == 0 && cli_interrupted() ? 130 : exit_status;
 }
@@ -106,9 +138,11 @@ static int train(training *t, const cli_flag *flags) {
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS] = {
         [CORPUS] = {.setting = {"corpus", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                                "a text file, a folder of them, or - for standard input"},
+                                "a text file, JSON lines, either as .gz or .zst, a folder of them, or - for standard input"},
                     .placeholder = "PATH",
                     .required = true},
+        [FIELD] = {.setting = {"field", DR_SETTING_TEXT, "text", 0, 0, NULL, NULL, "of JSON lines: the key of the text"},
+                   .placeholder = "KEY"},
         [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                              "folder for tokenizer.json and tokenizer_config.json"},
                  .placeholder = "DIR",
@@ -129,6 +163,7 @@ static int run(int argc, char **argv) {
     if (operands != 1 || strcmp(argv[1], "train") != 0) return cli_usage(&cli_tokenizer, "it has one command: tokenizer train");
     cli_interrupt_catch("\nstopping; once more to leave at once\n");
     t.progress = cli_progress_begin(stderr);
+    t.field = flags[FIELD].value;
     exit_status = train(&t, flags);
     dr_tokenizer_trainer_destroy(t.trainer);
     return exit_status;

@@ -10,6 +10,28 @@
 #include <string.h>
 #include <sys/stat.h>
 
+dr_status dr_corpora_check(const dr_shards_options *options) {
+    if (options->size != sizeof *options)
+        return dr_fail(DR_ERROR_ARGUMENT, "the options say that they have %zu bytes: dr_shards_options of this library has %zu",
+                       options->size, sizeof *options);
+    DR_NEED(options->field);
+    if (options->corpus_count < 0 || (options->corpus_count > 0 && !options->corpora))
+        return dr_fail(DR_ERROR_ARGUMENT, "corpus_count is %lld: it must be the number of the paths at corpora",
+                       (long long)options->corpus_count);
+    if (options->validation_count < 0 || (options->validation_count > 0 && !options->validation))
+        return dr_fail(DR_ERROR_ARGUMENT, "validation_count is %lld: it must be the number of the texts at validation",
+                       (long long)options->validation_count);
+    if (options->longest_document >= 1 && options->longest_document <= INT64_C(1) << 30) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "longest_document is %lld bytes: it must be from 1 to 1073741824",
+                   (long long)options->longest_document);
+}
+
+dr_status dr_corpora_judge(const dr_shards_options *options, dr_status status, bool *left_out) {
+    *left_out = options->skip_unreadable && status != DR_OK && status != DR_ERROR_MEMORY;
+    if (*left_out && options->left_out) options->left_out(options->context, dr_last_error());
+    return *left_out ? DR_OK : status;
+}
+
 static dr_status find_corpus(const char *path, const char *set, dr_shard_corpora *corpora) {
     dr_shard_corpus *corpus = &corpora->at[corpora->count++];
     corpus->path = path;

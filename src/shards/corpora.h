@@ -20,6 +20,11 @@ typedef struct {
     uint64_t contents;    /* changes with any file's name in its corpus, size or time of change */
 } dr_shard_corpora;
 
+/* Whether the options name corpora and how they are read: DR_ERROR_ARGUMENT says what is wrong. */
+dr_status dr_corpora_check(const dr_shards_options *options);
+/* What a status of reading means: passes a failure on, or where it is to be left out tells it. *left_out: go on without it. */
+dr_status dr_corpora_judge(const dr_shards_options *options, dr_status status, bool *left_out);
+
 /* The corpora and the validation sets of the options. Release them, also after a failure. DR_ERROR_ARGUMENT. */
 dr_status dr_shard_corpora_find(const dr_shards_options *options, dr_shard_corpora *corpora);
 void dr_shard_corpora_release(dr_shard_corpora *corpora);

@@ -52,25 +52,13 @@ dr_shards_options dr_shards_defaults(void) {
 /* ---- options ---- */
 
 static dr_status check_options(const dr_shards_options *options) {
-    if (options->size != sizeof *options)
-        return dr_fail(DR_ERROR_ARGUMENT, "the options say that they have %zu bytes: dr_shards_options of this library has %zu",
-                       options->size, sizeof *options);
+    DR_TRY(dr_corpora_check(options));
     DR_NEED(options->tokenizer);
-    DR_NEED(options->field);
-    if (options->corpus_count < 0 || (options->corpus_count > 0 && !options->corpora))
-        return dr_fail(DR_ERROR_ARGUMENT, "corpus_count is %lld: it must be the number of the paths at corpora",
-                       (long long)options->corpus_count);
-    if (options->validation_count < 0 || (options->validation_count > 0 && !options->validation))
-        return dr_fail(DR_ERROR_ARGUMENT, "validation_count is %lld: it must be the number of the texts at validation",
-                       (long long)options->validation_count);
     if (!(options->validation_share >= 0 && options->validation_share <= 0.5))
         return dr_fail(DR_ERROR_ARGUMENT, "validation_share is %g: it must be from 0 to 0.5", options->validation_share);
     if (options->shard_tokens < 1 || options->shard_tokens > 1000000000)
         return dr_fail(DR_ERROR_ARGUMENT, "shard_tokens is %lld: it must be from 1 to 1000000000",
                        (long long)options->shard_tokens);
-    if (options->longest_document < 1 || options->longest_document > INT64_C(1) << 30)
-        return dr_fail(DR_ERROR_ARGUMENT, "longest_document is %lld bytes: it must be from 1 to 1073741824",
-                       (long long)options->longest_document);
     return DR_OK;
 }
 
@@ -218,25 +206,17 @@ static dr_status add_document(job *self, const dr_shard_corpus *corpus, const dr
     return DR_OK;
 }
 
-/* Tells what cannot be used, or passes the failure on. *left_out: it is to be gone on without it. */
-static dr_status judge(const job *self, dr_status status, bool *left_out) {
-    const dr_shards_options *options = self->options;
-    *left_out = options->skip_unreadable && status != DR_OK && status != DR_ERROR_MEMORY;
-    if (*left_out && options->left_out) options->left_out(options->context, dr_last_error());
-    return *left_out ? DR_OK : status;
-}
-
 static dr_status add_source(job *self, const dr_shard_corpus *corpus, dr_source *source) {
     dr_shard_position *position = &self->manifest.position;
     dr_source_document document;
     bool more = true, left_out = false;
     for (int64_t i = 0; i < position->document && more; i++) DR_TRY(dr_source_skip(source, &more));
     while (more) {
-        DR_TRY(judge(self, dr_source_next(source, &document, &more), &left_out));
+        DR_TRY(dr_corpora_judge(self->options, dr_source_next(source, &document, &more), &left_out));
         if (left_out || !more) document.count = 0;
         dr_status status = add_document(self, corpus, &document);
         if (status == DR_ERROR_FORMAT)
-            DR_TRY(judge(self, status, &left_out)); /* no ids for it */
+            DR_TRY(dr_corpora_judge(self->options, status, &left_out)); /* no ids for it */
         else
             DR_TRY(status);
         position->document += more;
@@ -253,7 +233,7 @@ static dr_status add_file(job *self, const dr_shard_corpus *corpus, const dr_fou
     bool left_out;
     dr_status opened =
         file->problem ? dr_fail(file->status, "%s", file->problem) : dr_source_open(file, &self->source_options, &source);
-    DR_TRY(judge(self, opened, &left_out));
+    DR_TRY(dr_corpora_judge(self->options, opened, &left_out));
     dr_status status = left_out ? DR_OK : add_source(self, corpus, source);
     dr_source_close(source);
     self->progress.files++;

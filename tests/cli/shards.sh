@@ -26,6 +26,11 @@ if command -v zstd >/dev/null; then
     for file in plain/*.bin; do cmp "$file" "zst/$(basename "$file")" || fail "$file differs when it comes from .zst"; done
 fi
 
+expect 0 'ids    290' "$deltarule" tokenizer train --corpus docs.jsonl --out of_lines --size 290
+expect 0 'ids    290' "$deltarule" tokenizer train --corpus docs.jsonl.gz --out of_packed --size 290
+cmp of_lines/tokenizer.json of_packed/tokenizer.json || fail 'a tokenizer of compressed lines is another one'
+expect 1 'line 1: has no "body"' "$deltarule" tokenizer train --corpus docs.jsonl --field body --out never
+
 # ---- refused, and nothing left behind ----
 # refuse WORDS NAME [FLAGS]: the corpus of this name ends with this sentence, exit 1 and no folder of shards.
 refuse() {
