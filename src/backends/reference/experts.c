@@ -69,7 +69,8 @@ static void choose(const dr_router *router, const double *logits, const double *
     for (int64_t g = 0; g < router->groups; g++) w->group[g] = two_largest(size, w->choice + g * size);
     memset(w->kept, 0, (size_t)router->groups * sizeof(bool));
     for (int64_t k = 0; k < router->kept; k++) take_largest(router->groups, w->group, w->kept);
-    for (int64_t e = 0; e < experts; e++) w->taken[e] = !w->kept[e / size];
+    for (int64_t g = 0; g < router->groups; g++)
+        for (int64_t e = g * size; e < (g + 1) * size; e++) w->taken[e] = !w->kept[g];
     double sum = 0;
     for (int64_t j = 0; j < chosen; j++) {
         index[j] = (int32_t)take_largest(experts, w->choice, w->taken);
