@@ -49,7 +49,7 @@ static inline dr_status allocation_permit(const char *what) {
 }
 
 static inline void allocation_count(const void *memory) {
-    const long bytes = allocation_bytes += (long)malloc_usable_size((void *)memory);
+    const long size = (long)malloc_usable_size((void *)memory), bytes = atomic_fetch_add(&allocation_bytes, size) + size;
     if (bytes > allocation_peak) allocation_peak = bytes; /* of threads that allocate at once the last one counts */
 }
 
