@@ -4,9 +4,10 @@
 Draws tokenizers (vocabularies, merges, normalizers, pre-tokenizers, expressions, added tokens with all flags, templates,
 decoders), encodes and decodes random Unicode text with both, and prints what differs, with the seed that repeats it.
 
-    tests/python/tokenizers_differ.py COMMAND [--seeds A..B] [--folder DIR ...]
+    tests/python/tokenizers_differ.py COMMAND [--seeds A..B] [--folder DIR ...] [--train PATH]
 
---folder: tokenizers of real models, on the same texts, instead of random ones. Exit status 0: all the same; 1: something
+--folder: tokenizers of real models, on the same texts, instead of random ones. --train: one that `deltarule tokenizer train`
+makes of a corpus, as well. What the package prints where it panics goes nowhere. Exit status 0: all the same; 1: something
 differs; 77: the package is not there, or has a version below 0.23, whose decoding differs.
 """
 import argparse, json, os, random, subprocess, sys, tempfile
@@ -284,13 +285,19 @@ def main():
     parser.add_argument("--texts", type=int, default=120)
     parser.add_argument("--folder", nargs="*", default=[])
     parser.add_argument("--keep", help="write the tokenizer of the last difference here")
+    parser.add_argument("--train", metavar="PATH", help="a corpus to make a tokenizer of")
     options = parser.parse_args()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    made = tempfile.TemporaryDirectory()
+    if options.train:
+        subprocess.run([options.command, "tokenizer", "train", "--corpus", options.train, "--size", "2000", "--out", os.path.join(made.name, "made")],
+                       check=True, stdout=subprocess.DEVNULL)
     first, last = (int(part) for part in options.seeds.split(".."))
     differences = checked = refused = 0
     for seed in range(first, last + 1):
         r = random.Random(seed)
         with tempfile.TemporaryDirectory() as scratch:
-            folders = options.folder or [scratch]
+            folders = (options.folder or [scratch]) + ([os.path.join(made.name, "made")] if options.train else [])
             if not options.folder:
                 drawn = random_tokenizer(r)
                 with open(os.path.join(scratch, "tokenizer.json"), "w", encoding="utf-8") as file:
@@ -319,4 +326,8 @@ def main():
     sys.exit(1 if differences or refused else 0)
 
 
-main()
+try:
+    main()
+except Exception as error:
+    print(f"failed: {type(error).__name__}: {error}")
+    sys.exit(1)

@@ -34,5 +34,7 @@ if command -v python3 >/dev/null; then
     chmod +x "$work/deltarule"
     expect 0 'skipped: there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_cpu.py"
     expect 0 'there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py"
+    echo 'raise ImportError' >"$work/tokenizers.py"
+    expect 0 'there is no package tokenizers here' env PYTHONPATH="$work" python3 "$root/bench/peers_tokenizers.py"
     expect 1 'a word of the command' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py" --recorded --deltarule "$work/deltarule"
 fi
