@@ -114,7 +114,7 @@ def compare(library, folder, name, pieces):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("library", help="libdeltarule.so")
+    parser.add_argument("shared", metavar="LIBRARY", help="libdeltarule.so")
     parser.add_argument("text", help="a file of UTF-8 text, some megabytes of it")
     parser.add_argument("--tokenizer", nargs="*", default=[], metavar="DIR", help="folders with tokenizer.json")
     parser.add_argument("--megabytes", type=float, default=4, help="how much of the text is encoded")
@@ -122,13 +122,13 @@ def main():
     options = parser.parse_args()
     pieces = pieces_of(options.text, int(options.megabytes * 1e6))
     for folder in options.tokenizer:
-        compare(options.library, folder, os.path.basename(os.path.normpath(folder)), pieces)
+        compare(options.shared, folder, os.path.basename(os.path.normpath(folder)), pieces)
     if options.tokenizer:
         return
     with tempfile.TemporaryDirectory() as scratch:
         learnt = pieces_of(options.text, int(options.training_megabytes * 1e6))
-        compare(options.library, made_byte_level(options.library, learnt, os.path.join(scratch, "bytes")), "byte level", pieces)
-        compare(options.library, made_with_fallback(pieces, os.path.join(scratch, "marks")), "marks and byte fallback", pieces)
+        compare(options.shared, made_byte_level(options.shared, learnt, os.path.join(scratch, "bytes")), "byte level", pieces)
+        compare(options.shared, made_with_fallback(pieces, os.path.join(scratch, "marks")), "marks and byte fallback", pieces)
 
 
 main()
