@@ -725,9 +725,8 @@ template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
     const dr_row *row = rows.row;
     if (row[0].undecayed) return NULL;
     if (rows.steps == 2) {
-        const bool erases = row[0].read == DR_READ_ERASE_KEY && row[0].write == DR_WRITE_ERASE_KEY;
-        const bool tied = erases && row[1].read == DR_READ_KEY && row[1].write == DR_WRITE_KEY;
-        return tied ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
+        const bool erases = row[0].read == DR_READ_ERASE_KEY && row[1].read == DR_READ_KEY;
+        return erases && dr_row_tied(&row[0]) && dr_row_tied(&row[1]) ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
     }
     if (rows.steps != 1 || row[0].write != DR_WRITE_KEY) return NULL;
     switch (row[0].read) {
@@ -737,9 +736,13 @@ template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
         return keys_channel<T, READS | SINGLE | LEAN>;
     case DR_READ_GATED_KEY:
         return keys_channel<T, READS | GATED | SINGLE | LEAN>;
-    default:
+    case DR_READ_ERASE_KEY:
+    case DR_READ_FEEDBACK:
+    case DR_READ_FREE:
+    case DR_READ_KEY_PLUS_QUERY:
         return NULL;
     }
+    return NULL;
 }
 
 template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call &call) {

@@ -31,10 +31,7 @@ static bool reads_directly(const dr_rule *rule) {
 /* Whether rows that read do so by the key that they write. */
 static bool reads_written(const dr_rule *rule) {
     for (int i = 0; i < rule->rows; i++) {
-        const dr_row *row = &rule->row[i];
-        const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
-                          (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
-        if (row->read != DR_READ_NONE && !same) return false;
+        if (rule->row[i].read != DR_READ_NONE && !dr_row_tied(&rule->row[i])) return false;
     }
     return true;
 }

@@ -141,10 +141,7 @@ static __device__ inline int dr_whole_tokens(const dr_cuda_rows &rows) {
 static __host__ __device__ inline bool dr_rows_tied(const dr_cuda_rows &rows) {
     const int count = rows.step_axis ? 1 : rows.steps;
     for (int i = 0; i < count; i++) {
-        const dr_row &row = rows.row[i];
-        const bool same = (row.read == DR_READ_KEY && row.write == DR_WRITE_KEY) ||
-                          (row.read == DR_READ_ERASE_KEY && row.write == DR_WRITE_ERASE_KEY);
-        if (row.read != DR_READ_NONE && !same) return false;
+        if (rows.row[i].read != DR_READ_NONE && !dr_row_tied(&rows.row[i])) return false;
     }
     return true;
 }

@@ -1,5 +1,6 @@
 /* The entries of widened.h: buffers of float for the call's vectors, the chunkwise engine between them. */
 #include "backends/cuda/chunkwise/widened.h"
+#include "backends/cuda/rows/leads.h"
 
 /* Float in the place of the call's narrow tensors; others are the call's own. */
 typedef struct {
@@ -17,9 +18,7 @@ static bool depends_on_squash(const dr_rule *rule, const dr_row *row) {
 /* Erases all that a unit key held; or, beside other rows, takes a read off in full whatever it writes. */
 static bool steps_fully(const dr_rule *rule, const dr_row *row) {
     if (rule->rows > 1 && row->gain == DR_GAIN_ONE && row->read != DR_READ_NONE) return true;
-    const bool same = (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
-                      (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
-    return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && same);
+    return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && dr_row_tied(row));
 }
 
 /* Channels of keys and values from which on rounding averages out over a head. */

@@ -20,12 +20,16 @@ typedef enum {
     DR_LEAD_SUM    /* r goes to the write key's, lambda r to the query's, query . r to lambda's */
 } dr_lead;
 
+/* Whether a row writes the key that it reads. */
+DR_LEADS bool dr_row_tied(const dr_row *row) {
+    return (row->read == DR_READ_KEY && row->write == DR_WRITE_KEY) ||
+           (row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY);
+}
+
 DR_LEADS dr_lead dr_row_lead(const dr_row *row) {
-    const bool key = row->write == DR_WRITE_KEY;
     if (row->read == DR_READ_GATED_KEY) return DR_LEAD_GATED;
     if (row->read == DR_READ_KEY_PLUS_QUERY) return DR_LEAD_SUM;
-    const bool tied = row->read == DR_READ_KEY ? key : row->read == DR_READ_ERASE_KEY && row->write == DR_WRITE_ERASE_KEY;
-    return tied ? DR_LEAD_TIED : DR_LEAD_APART;
+    return dr_row_tied(row) ? DR_LEAD_TIED : DR_LEAD_APART;
 }
 
 /* The input that a row's write key is; DR_INPUTS: it is none as it stands. */
