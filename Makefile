@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test mqar asan tsan cuda-test cuda-coverage cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
+.PHONY: all demo test wheel python-test fla-tests mqar asan tsan cuda-test cuda-coverage cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -16,6 +16,25 @@ test: ## build and run all tests
 	cmake --preset release
 	cmake --build --preset release
 	ctest --preset release
+
+wheel: ## build/wheel, the Python package for glibc 2.28 and later, and its sources (needs PyPI)
+	@tools/install-packages build
+	@tools/make-wheel
+
+python-test: ## the Python package's tests, in an environment with PyTorch that is made once (some 6 GB from PyPI)
+	@tools/install-packages build
+	cmake --preset release
+	cmake --build --preset release --target deltarule deltarule_shared
+	@tools/python-environment
+	python/tests/run build/release/libdeltarule.so build/release/deltarule python/tests
+
+fla-tests: ## CLONE=PATH: flash-linear-attention's own tests, of a clone of it, against deltarule.fla (ARGS: --files, --limit, ...)
+	@[ -n "$(CLONE)" ] || { echo "name a clone of flash-linear-attention: make fla-tests CLONE=PATH" >&2; exit 2; }
+	@tools/install-packages build
+	cmake --preset release
+	cmake --build --preset release --target deltarule deltarule_shared
+	@environment=$$(tools/python-environment) && DELTARULE_LIBRARY="$$PWD/build/release/libdeltarule.so" \
+		"$$environment/bin/python" python/tests/run_fla_tests.py "$(CLONE)" --path python $(or $(ARGS),--files ops --limit 1e7)
 
 mqar: ## compare six rules at associative recall
 	@tools/mqar
@@ -76,7 +95,7 @@ deb: ## build/deb/deltarule_*.deb, a Debian package
 	cd build/deb && cpack -G DEB
 
 clean: ## remove what was built
-	rm -rf build/dev build/release build/asan build/tsan build/fuzz build/cuda build/aarch64 build/deb build/reference
+	rm -rf build/dev build/release build/asan build/tsan build/fuzz build/cuda build/aarch64 build/deb build/reference build/wheel build/wheel-raw build/wheel-build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
