@@ -216,6 +216,7 @@ def test_refusals(change, failure, says):
 
 def test_devices_that_differ():
     inputs = tensors("gdn")
+    deltarule.recurrence("gdn", **inputs)  # whose plan the next call must not take
     with pytest.raises((RuntimeError, NotImplementedError)):
         deltarule.recurrence("gdn", **{**inputs, "beta": inputs["beta"].to("meta")})
 

@@ -94,7 +94,7 @@ def _plan(inputs: Sequence[Tensor], cu_seqlens: Optional[Tensor], rule: str, sca
     key = (rule, scale, path, chunk, None if cu_seqlens is None else cu_seqlens.shape[0], index,
            torch.get_num_threads() if index < 0 else 0, *[(x.shape, x.dtype) for x in inputs])
     found = _planned.get(key)
-    if found is not None and (index < 0 or all(x.get_device() == index for x in inputs)):
+    if found is not None and all([x.get_device() == index for x in inputs]):
         return found
     made = Rule(rule)
     shapes, given = [tuple(x.shape) for x in inputs], [x.dtype for x in inputs]
@@ -117,6 +117,8 @@ def _ready(inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], dense: bool)
     """The tensors in these dtypes, dense, and on CUDA aligned as its fast forms need."""
     if not dense:
         inputs = [x if x.dtype == dtype else x.to(dtype) for x, dtype in zip(inputs, dtypes)]
+    if not inputs[0].is_cuda and all([x.is_contiguous() for x in inputs]):
+        return inputs
     return [x if x.is_contiguous() and not (x.is_cuda and x.data_ptr() & 15) else x.clone(memory_format=torch.contiguous_format)
             for x in inputs]
 
@@ -271,14 +273,14 @@ def _backward(inputs, initial, initial_scan, cu_seqlens, saved, d_o, d_final, d_
     planned = _plan(inputs, cu_seqlens, rule, scale, path, chunk)
     plan, first = planned.plan, inputs[0]
     device, count = first.device, len(inputs)
-    if saved.numel() != plan.saved_bytes or saved.dtype != torch.uint8 or saved.device != device or not saved.is_contiguous():
-        raise ValueError(f"saved has {saved.numel()} {saved.dtype} on {saved.device}, not the {plan.saved_bytes} bytes of this forward")
+    if saved.nbytes != plan.saved_bytes or saved.get_device() != first.get_device() or not saved.is_contiguous():
+        raise ValueError(f"saved has {saved.nbytes} bytes on {saved.device}, not the {plan.saved_bytes} bytes of this forward")
     if d_o is None:
         d_o = torch.zeros(plan.o_shape, dtype=planned.working, device=device)
     elif d_o.shape != plan.o_shape:
         raise ValueError(f"d_o has shape {tuple(d_o.shape)}, it must be {plan.o_shape}")
     else:
-        d_o = _ready([d_o], [planned.working], False)[0]
+        d_o = _ready((d_o,), (planned.working,), False)[0]
     ready = _ready(inputs, planned.dtypes, planned.dense)
     if cu_seqlens is not None and not cu_seqlens.is_contiguous():
         cu_seqlens = cu_seqlens.contiguous()
@@ -300,6 +302,8 @@ def _backward(inputs, initial, initial_scan, cu_seqlens, saved, d_o, d_final, d_
     status = lib.dr_plan_backward(plan.handle, frame.reference)
     if status:
         check(status)
+    if planned.dense and not d_initials:
+        return [one for one in d_inputs if one is not None]
     return [one if one.dtype == given.dtype else one.to(given.dtype)
             for one, given in zip((*d_inputs, *d_initials), all_given) if one is not None]
 
@@ -390,10 +394,26 @@ _SECOND = ("deltarule has no second derivatives: the gradient of a recurrence ca
 _FORWARD_MODE = "deltarule has no forward-mode derivatives: use backward or torch.func.vjp"
 
 
+_forward_ad = torch.autograd.forward_ad
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _is_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether nothing looks on: no mode, no transform, no subclass. Then a kernel may be called without the dispatcher, which
+    costs as much again."""
+    if _modes() or _transforms():
+        return False
+    for one in tensors:
+        if type(one) not in _PLAIN or one.is_meta or one.is_neg():
+            return False
+    return True
+
+
 def _refuse_tangents(tensors: Sequence[Optional[Tensor]]) -> None:
-    if torch.autograd.forward_ad._current_level >= 0:
+    if _forward_ad._current_level >= 0:
         for one in tensors:
-            if one is not None and torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
+            if one is not None and _forward_ad.unpack_dual(one).tangent is not None:
                 raise NotImplementedError(_FORWARD_MODE)
 
 
@@ -401,7 +421,7 @@ class _Lean(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cu_seqlens, rule, scale, path, chunk, *inputs):
         with _Below():
-            o, saved = _forward_op(inputs, cu_seqlens, rule, scale, path, chunk, True)
+            o, saved = (_forward if _is_plain(inputs) else _forward_op)(inputs, cu_seqlens, rule, scale, path, chunk, True)
         ctx.save_for_backward(saved, cu_seqlens, *inputs)
         ctx.mark_non_differentiable(saved)
         ctx.set_materialize_grads(False)
@@ -415,7 +435,8 @@ class _Lean(torch.autograd.Function):
             return (None,) * len(needed)
         saved, cu_seqlens, *inputs = ctx.saved_tensors
         wanted = needed[5:]
-        made = _backward_op(inputs, None, None, cu_seqlens, saved, d_o, None, None, *ctx.options, [*wanted, False, False])
+        derive = _backward if not torch.is_grad_enabled() and _is_plain(inputs) and _is_plain((saved, d_o)) else _backward_op
+        made = derive(inputs, None, None, cu_seqlens, saved, d_o, None, None, *ctx.options, [*wanted, False, False])
         if len(made) == len(wanted):
             return (None, None, None, None, None, *made)
         made = iter(made)
@@ -425,8 +446,9 @@ class _Lean(torch.autograd.Function):
 class _States(torch.autograd.Function):
     @staticmethod
     def forward(ctx, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, *inputs):
+        plain = _is_plain([x for x in (*inputs, initial, initial_scan) if x is not None])
         with _Below():
-            output = _forward_states_op(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, True)
+            output = (_forward_states if plain else _forward_states_op)(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, True)
         _States.keep(ctx, (initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, *inputs), output)
         return output
 
@@ -440,12 +462,15 @@ class _States(torch.autograd.Function):
         ctx.options = (rule, scale, path, chunk)
 
     @staticmethod
-    def backward(ctx, d_o, d_S, d_scan, _, derive=_backward_op):
+    def backward(ctx, d_o, d_S, d_scan, _, derive=None):
         needed = ctx.needs_input_grad
         if d_o is None and d_S is None and d_scan is None:
             return (None,) * len(needed)
         saved, cu_seqlens, initial, initial_scan, *inputs = ctx.saved_tensors
         wanted = [*needed[8:], needed[0], needed[1]]
+        if derive is None:
+            tensors = [x for x in (*inputs, initial, initial_scan, saved, d_o, d_S, d_scan) if x is not None]
+            derive = _backward if not torch.is_grad_enabled() and _is_plain(tensors) else _backward_op
         made = iter(derive(inputs, initial, initial_scan, cu_seqlens, saved, d_o, d_S, d_scan, *ctx.options, wanted))
         gradients = [next(made) if want else None for want in wanted]
         return (gradients[-2], gradients[-1], None, None, None, None, None, None, *gradients[:-2])
@@ -515,7 +540,7 @@ def _forward_autograd(inputs, cu_seqlens, rule, scale, path, chunk, save):
     if _requires_grad(inputs):
         return _apply_lean(cu_seqlens, rule, scale, path, chunk, *inputs)
     with _Below():
-        return _forward_op(inputs, cu_seqlens, rule, scale, path, chunk, save)
+        return (_forward if _is_plain(inputs) else _forward_op)(inputs, cu_seqlens, rule, scale, path, chunk, save)
 
 
 def _forward_states_autograd(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, save):
@@ -523,8 +548,9 @@ def _forward_states_autograd(inputs, initial, initial_scan, cu_seqlens, rule, sc
     _refuse_tangents(tensors)
     if _requires_grad(tensors):
         return _apply_states(initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, *inputs)
+    plain = _is_plain([x for x in tensors if x is not None])
     with _Below():
-        return _forward_states_op(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, save)
+        return (_forward_states if plain else _forward_states_op)(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, chunk, final, save)
 
 
 class _Backward(torch.autograd.Function):
