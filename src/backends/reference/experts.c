@@ -174,11 +174,12 @@ dr_status dr_reference_experts_sort(dr_backend *backend, const dr_experts *of, c
     return DR_OK;
 }
 
+/* Rows are moved as they are stored. */
 dr_status dr_reference_experts_gather_forward(dr_backend *backend, const dr_experts *of, int64_t dim, const int32_t *order,
                                               const void *x, void *y) {
-    (void)backend;
+    const size_t row = dr_kind_bytes(backend, DR_VECTOR, dim);
     for (int64_t i = 0; i < of->rows * of->chosen; i++)
-        memcpy((double *)y + i * dim, (const double *)x + order[i] / of->chosen * dim, (size_t)dim * sizeof(double));
+        memcpy((char *)y + (size_t)i * row, (const char *)x + (size_t)(order[i] / of->chosen) * row, row);
     return DR_OK;
 }
 

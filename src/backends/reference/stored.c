@@ -3,72 +3,11 @@
  * Each operation widens the vectors it reads to double, runs as it stands in the other files, and rounds each vector that it
  * writes once, to the nearest, ties to even. Numbers stay double and are passed on as they are. A vector that is added to is
  * widened, added to in double and rounded. Operations that only move rows (embedding, rows_gather, rows_scatter,
- * attention_append) round nothing and serve both types. */
+ * attention_append, experts_gather_forward) round nothing and serve both types. */
 #include "backends/reference/stored.h"
 #include "backends/reference/recurrence.h"
-#include "backends/reference/reference.h"
-#include "base/error.h"
-#include "base/half.h"
-#include "base/memory.h"
+#include "backends/reference/stored_call.h"
 #include "ops/shapes.h"
-
-enum { MOST_VECTORS = 2 * DR_INPUTS + 2 };
-
-/* The vectors of one call. */
-typedef struct {
-    const dr_backend *backend;
-    dr_status status;
-    int count;
-    struct {
-        double *wide;
-        void *stored; /* where it is rounded to, or NULL: only read */
-        int64_t count;
-    } vector[MOST_VECTORS];
-} widened;
-
-static double load(dr_dtype dtype, const void *stored, int64_t i) {
-    uint16_t bits = ((const uint16_t *)stored)[i];
-    return (double)(dtype == DR_BF16 ? dr_bf16_to_float(bits) : dr_f16_to_float(bits));
-}
-
-static void store(dr_dtype dtype, void *stored, int64_t i, double value) {
-    ((uint16_t *)stored)[i] = dtype == DR_BF16 ? dr_bf16_from_double(value) : dr_f16_from_double(value);
-}
-
-static double *widen(widened *call, const void *stored, int64_t count) {
-    void *memory = NULL;
-    if (!stored || call->status != DR_OK) return NULL;
-    call->status = dr_allocate((size_t)(count + 1) * sizeof(double), "vectors in double", &memory);
-    if (call->status != DR_OK) return NULL;
-    double *wide = memory;
-    for (int64_t i = 0; i < count; i++) wide[i] = load(call->backend->storage, stored, i);
-    call->vector[call->count].wide = wide;
-    call->vector[call->count].stored = NULL;
-    call->vector[call->count++].count = count;
-    return wide;
-}
-
-/* A vector that is written, or added to; NULL where it is not wanted. */
-static double *result(widened *call, void *stored, int64_t count) {
-    double *wide = widen(call, stored, count);
-    if (wide) call->vector[call->count - 1].stored = stored;
-    return wide;
-}
-
-static dr_status finish(widened *call) {
-    for (int i = 0; i < call->count; i++) {
-        for (int64_t j = 0; call->vector[i].stored && call->status == DR_OK && j < call->vector[i].count; j++)
-            store(call->backend->storage, call->vector[i].stored, j, call->vector[i].wide[j]);
-        dr_release(call->vector[i].wide);
-    }
-    return call->status;
-}
-
-/* Runs the operation in double on what was widened. */
-#define RUN(call, operation)                                                                                                   \
-    do {                                                                                                                       \
-        if ((call).status == DR_OK) (call).status = (operation);                                                               \
-    } while (0)
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
@@ -440,6 +379,30 @@ const dr_operations dr_reference_stored_operations = {
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
     .attention_append = dr_reference_attention_append,
+    .layer_norm_forward = dr_reference_stored_layer_norm_forward,
+    .layer_norm_backward = dr_reference_stored_layer_norm_backward,
+    .sum_norm_forward = dr_reference_stored_sum_norm_forward,
+    .sum_norm_backward = dr_reference_stored_sum_norm_backward,
+    .token_shift_forward = dr_reference_stored_token_shift_forward,
+    .token_shift_backward = dr_reference_stored_token_shift_backward,
+    .blend_forward = dr_reference_stored_blend_forward,
+    .blend_backward = dr_reference_stored_blend_backward,
+    .bonus_forward = dr_reference_stored_bonus_forward,
+    .bonus_backward = dr_reference_stored_bonus_backward,
+    .apply_forward = dr_reference_stored_apply_forward,
+    .apply_backward = dr_reference_stored_apply_backward,
+    .gated_forward = dr_reference_stored_gated_forward,
+    .gated_backward = dr_reference_stored_gated_backward,
+    .route_forward = dr_reference_route_forward,
+    .route_backward = dr_reference_route_backward,
+    .balance = dr_reference_balance,
+    .experts_sort = dr_reference_experts_sort,
+    .experts_gather_forward = dr_reference_experts_gather_forward,
+    .experts_gather_backward = dr_reference_stored_experts_gather_backward,
+    .experts_linear_forward = dr_reference_stored_experts_linear_forward,
+    .experts_linear_backward = dr_reference_stored_experts_linear_backward,
+    .experts_combine_forward = dr_reference_stored_experts_combine_forward,
+    .experts_combine_backward = dr_reference_stored_experts_combine_backward,
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
     .add = add,
