@@ -3,6 +3,7 @@
 #include "data/corpus.h"
 #include "data/encode.h"
 #include "data/encoded.h"
+#include "data/windows.h"
 #include "evaluate/score_tokens.h"
 #include "scratch.h"
 #include "shards/layout.h"
@@ -138,6 +139,26 @@ static void test_lengths_of_tokens(void **state) {
     }
 }
 
+/* A window's marks say where its ids begin documents, and which of its labels are given. */
+static void check_windows(dr_tokens *row) {
+    enum { LENGTH = 6 };
+    dr_windows *windows;
+    int32_t ids[LENGTH], labels[LENGTH], id;
+    uint8_t marks[LENGTH], mark;
+    must(dr_windows_create(row, LENGTH, 1, &windows));
+    for (int64_t i = 0; i < windows->windows; i++) {
+        must(dr_windows_get(windows, i, ids, labels, marks));
+        int64_t from = windows->current.phase + windows->current.order[i] * LENGTH;
+        for (int64_t t = 0; t < LENGTH; t++) {
+            must(row->read(row, from + t, 1, &id, &mark));
+            assert_true(id == ids[t] && (mark & DR_TOKEN_BEGINS) == (marks[t] & DR_TOKEN_BEGINS));
+            must(row->read(row, from + t + 1, 1, &id, &mark));
+            assert_true(id == labels[t] && (mark & DR_TOKEN_GIVEN) == (marks[t] & DR_TOKEN_GIVEN));
+        }
+    }
+    dr_windows_destroy(windows);
+}
+
 /* What is given comes back as a mark of each token, over bytes of the mask and ends of shards. */
 static void test_masks(void **state) {
     (void)state;
@@ -170,6 +191,7 @@ static void test_masks(void **state) {
         must(row->read(row, at, 1, read, marks));
         assert_int_equal(marks[0], (given ? DR_TOKEN_GIVEN : 0) | (begins ? DR_TOKEN_BEGINS : 0));
     }
+    check_windows(row);
     dr_shards_close(shards);
 }
 
