@@ -182,8 +182,8 @@ static void test_endless_templates(void **state) {
         "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ {ns.x: 1} }}",
         "{% set ns = namespace(x=(1,)) %}{% for i in range(90000) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} }}",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
-        "{% set a = ('a' * 1000) * 16000 %}{{ a.rfind(a[:8000000]) }}{{ a.rfind(a[:8000000] ~ 'b') }}{{ a.rsplit(a[:9999] ~ "
-        "'b') }}",
+        ("{% set a = ('a' * 1000) * 16000 %}{{ a.rfind(a[:8000000]) }}{{ a.rfind(a[:8000000] ~ 'b') }}{{ a.rsplit(a[:9999] ~ "
+         "'b') }}"),
         "{% set a = ('\u03a3' * 1000) * 8000 %}{% for i in range(1000) %}{{ a.lower() == a.upper() }}{% endfor %}"};
     (void)state;
     for (size_t i = 0; i < sizeof endless / sizeof *endless; i++) {
