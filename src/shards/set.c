@@ -244,8 +244,9 @@ static int64_t document_from(const dr_shard *shard, int64_t token) {
 /* Tokens of one shard. */
 static dr_status read_shard(const dr_shard_set *set, const dr_shard *shard, int64_t from, int64_t count, int32_t *ids,
                             uint8_t *marks) {
-    const dr_shard_file *files[] = {&shard->ids, &shard->index, &shard->mask};
-    for (int i = 0; i < 3; i++)
+    const dr_shard_file *files[] = {&shard->index, &shard->mask};
+    DR_TRY(dr_mapping_check(shard->ids.mapping, shard->ids.path));
+    for (int i = 0; i < 2; i++)
         if (files[i]->mapping) DR_TRY(dr_mapping_check(files[i]->mapping, files[i]->path));
     for (int64_t i = 0; i < count; i++) {
         ids[i] = (int32_t)id_at(shard, from + i);

@@ -155,7 +155,7 @@ dr_status dr_shards_open(const char *path, const dr_shards_of *of, dr_shards **s
         status = dr_fail(DR_ERROR_ARGUMENT, "the folder %s holds no shards", dr_printable(path, name, sizeof name));
         goto done;
     }
-    qsort(made->sets, (size_t)made->count, sizeof *made->sets, by_use);
+    qsort(made->sets, (size_t)made->count, sizeof(dr_shard_set *), by_use);
     for (int64_t i = 0; i < made->count; i++)
         made->fingerprint = dr_hash_bytes(made->fingerprint, &made->sets[i]->hash, sizeof made->sets[i]->hash);
     *shards = made;
