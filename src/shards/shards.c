@@ -34,14 +34,15 @@ bool dr_shards_are(const char *path) {
     if (!is_folder(path)) return ends_with(path, ".bin");
     if (dr_shard_manifest_exists(path)) return true;
     DIR *folder = opendir(path);
-    bool any = false, others = false;
+    bool any = false, others = false, training = false;
     for (const struct dirent *item; folder && (item = readdir(folder));) {
         if (item->d_name[0] == '.') continue;
         any = any || is_bin(item);
+        training = training || (is_bin(item) && strstr(item->d_name, "train"));
         others = others || !(is_bin(item) || ends_with(item->d_name, ".json") || ends_with(item->d_name, ".pkl"));
     }
     if (folder) closedir(folder);
-    return any && !others;
+    return training || (any && !others);
 }
 
 /* ---- sets ---- */

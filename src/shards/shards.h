@@ -16,8 +16,8 @@ typedef struct {
     int64_t count;
 } dr_shards;
 
-/* Whether a path is a folder of shards or a file of token ids: it has shards.json, or files that end with .bin and no others
- * but JSON, or is such a file. Nothing is opened. */
+/* Whether a path is a folder of shards or a file of token ids: it has shards.json, or files that end with .bin, with "train" in
+ * a name or no other files but JSON beside them, or is such a file. Nothing is opened. */
 bool dr_shards_are(const char *path);
 
 /* What is asked of shards that say nothing about themselves. vocabulary 0, start -1: not known. */

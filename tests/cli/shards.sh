@@ -151,6 +151,7 @@ expect 1 'lists of messages need a chat template' tokenize --shards refused --me
 mkdir foreign
 tail -c +1025 plain/train_000000.bin >foreign/train.bin # nanoGPT: ids without a header
 tail -c +1025 plain/val_000000.bin >foreign/val.bin
+echo 'how the files were made' >foreign/prepare.py
 train --corpus foreign --tokenizer tok --steps 2 --out raw
 train --corpus plain/train_000000.bin --vocabulary 330 --held-out 0.2 --steps 2 --out bare
 expect 2 'does not say how many ids' "$deltarule" train --corpus foreign --out never
