@@ -96,19 +96,19 @@ class Rule:
     def _make(cls, text: str) -> "Rule":
         handle = c_void_p()
         check(lib.dr_rule_create(text.encode(), byref(handle)))
-        if lib.dr_rule_get_name(handle) is None:
-            name = _named().get(_axes_text(handle))
-            if name is not None:  # a composition that has the axes of a named rule is that rule
-                lib.dr_rule_destroy(handle)
-                return cls(name)
+        axes = _axes_text(handle)
+        is_named = axes == "{}"  # the library keeps a base's name where only numbers differ (cg_iters, squash), and writes them
+        if not is_named and axes in _named():  # a composition that has the axes of a named rule is that rule
+            lib.dr_rule_destroy(handle)
+            return cls(_named()[axes])
         self = object.__new__(cls)
         put = lambda name, value: object.__setattr__(self, name, value)
         decoded = lambda value: None if value is None else value.decode()
         put("_handle", handle)
         put("_destroy", lib.dr_rule_destroy)
-        put("name", decoded(lib.dr_rule_get_name(handle)))
-        put("title", decoded(lib.dr_rule_get_title(handle)))
-        put("source", decoded(lib.dr_rule_get_source(handle)))
+        put("name", decoded(lib.dr_rule_get_name(handle)) if is_named else None)
+        put("title", decoded(lib.dr_rule_get_title(handle)) if is_named else None)
+        put("source", decoded(lib.dr_rule_get_source(handle)) if is_named else None)
         put("json", text_of(lambda *rest: lib.dr_rule_write_text(handle, None, *rest)))
         put("text", self.name or self.json)
         put("equation", text_of(lib.dr_rule_equation, handle))

@@ -45,6 +45,21 @@ def test_rules():
         gdn.name = "other"
 
 
+@pytest.mark.parametrize("base, one, other", [
+    ("mesanet", {"query": "conjugate_gradient", "cg_iters": 1}, {"query": "conjugate_gradient", "cg_iters": 2}),
+    ("pgdn", {"squash": {"x": 1.1}}, {"squash": {"x": 1.9}}), ("nlms", {"gain_eps": 0.1}, {"gain_eps": 0.9})])
+def test_rules_that_differ_in_numbers_are_different(base, one, other):
+    rules = [deltarule.Rule({"base": base, **axes}) for axes in ({}, one, other)]
+    assert len(set(rules)) == 3 and len({rule.text for rule in rules}) == 3 and [rule.name for rule in rules] == [base, None, None]
+    inputs = random_inputs(rules[0], **SIZES, dtype="float32")
+    found = [deltarule.recurrence(rule, **inputs) for rule in rules]
+    assert all(np.abs(found[i] - found[j]).max() > 1e-5 for i, j in ((0, 1), (0, 2), (1, 2)))
+    for rule, o in zip(rules, found):
+        exact = deltarule.recurrence(rule, **{name: x.astype("float64") for name, x in inputs.items()}, path="reference")
+        close(o, exact, 2e-3)
+        assert deltarule.Rule(json.loads(rule.json)) == rule == pickle.loads(pickle.dumps(rule))
+
+
 @pytest.mark.parametrize("wrong, says", [
     ("gnd", "gdn"), ({"base": "gdn", "decya": "none"}, "decay"), ({"rows": [{"read": "none"}]}, "row"), ("{", "end of file")])
 def test_rules_that_are_none(wrong, says):
