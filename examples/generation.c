@@ -29,25 +29,28 @@ static int32_t likeliest_byte(const float *logits) {
 }
 
 /* Continues the prompt by hand, e.g. to use a way of sampling that dr_generate does not have. */
-static void by_hand(dr_model *model, const char *prompt, int64_t tokens) {
+static void by_hand(const dr_model *model, const char *prompt, int64_t tokens) {
     int64_t vocabulary = dr_model_get_config(model)->vocabulary;
     size_t length = strlen(prompt);
     int32_t *ids = malloc(length * sizeof *ids);
     float *logits = malloc((size_t)vocabulary * sizeof *logits);
     dr_model_state *state;
+    dr_session *session;
     if (!ids || !logits) exit(1);
     for (size_t i = 0; i < length; i++) ids[i] = (unsigned char)prompt[i];
     require(dr_model_state_create(model, 1, &state)); /* of one sequence */
+    require(dr_session_create(model, &session));      /* the memory of calls */
 
     /* the whole prompt at once; logits are wanted at its last token only */
     const int64_t last = (int64_t)length - 1;
     const dr_batch batch = {.layout = {.sequences = 1, .rows = (int64_t)length}, .ids = ids, .targets = 1, .positions = &last};
-    require(dr_model_logits(model, &batch, state, DR_F32, logits));
+    require(dr_session_logits(session, &batch, state, DR_F32, logits));
     for (int64_t i = 0; i < tokens; i++) {
         int32_t next = likeliest_byte(logits);
         putchar(next);
         require(dr_model_step(model, &next, state, logits));
     }
+    dr_session_destroy(session);
     dr_model_state_destroy(state);
     free(logits);
     free(ids);

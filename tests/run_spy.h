@@ -1,6 +1,6 @@
 /* A tiny training run that is watched where its settings are used: what reaches the operations of the backend (reference, with
  * some functions of its table replaced), the batches that reach the model, and what the callback is told. A program that
- * includes this wraps dr_model_gradient, dr_model_loss and fsync at link time. Include it in one file only. */
+ * includes this wraps dr_session_gradient, dr_session_loss and fsync at link time. Include it in one file only. */
 #ifndef DR_TESTS_RUN_SPY_H
 #define DR_TESTS_RUN_SPY_H
 
@@ -22,10 +22,16 @@ typedef struct {
     double factor, loss; /* factor: of a gradient */
 } spy_batch;
 
+/* What AdamW was given in a step that is not skipped. */
+typedef struct {
+    dr_adamw step;
+    dr_control control;
+} spy_update;
+
 typedef struct {
     spy_batch trained[SPY_MOST], evaluated[SPY_MOST];
     int trainings, evaluations;
-    dr_adamw update[SPY_MOST];
+    spy_update update[SPY_MOST];
     int updates;
     dr_gate gate[SPY_MOST];
     int gates;
@@ -56,10 +62,11 @@ static char spy_folder[PATH_MAX];
 
 #define SPY_KEEP(list, count, value) ((count) < SPY_MOST ? (void)((list)[(count)++] = (value)) : (void)0)
 
-static dr_status spy_adamw(dr_backend *backend, const dr_adamw *step, int64_t count, const void *gradient, void *parameter,
-                           void *m, void *v) {
-    SPY_KEEP(spy.update, spy.updates, *step);
-    return spy_true->adamw(backend, step, count, gradient, parameter, m, v);
+static dr_status spy_adamw(dr_backend *backend, const dr_adamw *step, const dr_control *control, int64_t count,
+                           const void *gradient, void *parameter, void *m, void *v) {
+    const spy_update update = {*step, *control};
+    if (control->skipped_in_row == 0) SPY_KEEP(spy.update, spy.updates, update);
+    return spy_true->adamw(backend, step, control, count, gradient, parameter, m, v);
 }
 
 static dr_status spy_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
@@ -87,9 +94,9 @@ static dr_status spy_recurrence_forward(const dr_plan *plan, const dr_call *call
     return spy_true->recurrence_forward(plan, call);
 }
 
-static dr_status spy_sum_squares(dr_backend *backend, int64_t count, const void *x, double *sum) {
-    must(spy_true->sum_squares(backend, count, x, sum));
-    if (spy_breaks && spy_breaks(spy.steps + 1)) *sum = NAN;
+static dr_status spy_sum_squares(dr_backend *backend, int64_t count, const void *x, dr_control *control) {
+    must(spy_true->sum_squares(backend, count, x, control));
+    if (spy_breaks && spy_breaks(spy.steps + 1)) control->squares = NAN;
     return DR_OK;
 }
 
@@ -110,19 +117,22 @@ static spy_batch spy_batch_of(const dr_batch *batch, double factor, double loss)
                        .loss = loss};
 }
 
-dr_status __real_dr_model_gradient(dr_model *, const dr_batch *, double, double *, int64_t *);
-dr_status __wrap_dr_model_gradient(dr_model *, const dr_batch *, double, double *, int64_t *);
-dr_status __wrap_dr_model_gradient(dr_model *model, const dr_batch *batch, double factor, double *loss, int64_t *hits) {
-    dr_status status = __real_dr_model_gradient(model, batch, factor, loss, hits);
-    if (spy.trainings < SPY_MOST) spy.trained[spy.trainings++] = spy_batch_of(batch, factor, *loss);
+dr_status __real_dr_session_gradient(dr_session *, const dr_batch *, double, void *, double *, int64_t *);
+dr_status __wrap_dr_session_gradient(dr_session *, const dr_batch *, double, void *, double *, int64_t *);
+dr_status __wrap_dr_session_gradient(dr_session *session, const dr_batch *batch, double factor, void *gradients, double *loss,
+                                     int64_t *hits) {
+    double told = NAN;
+    dr_status status = __real_dr_session_gradient(session, batch, factor, gradients, loss, hits);
+    if (status == DR_OK) status = dr_session_result(session, &told, NULL);
+    if (spy.trainings < SPY_MOST) spy.trained[spy.trainings++] = spy_batch_of(batch, factor, told);
     return status;
 }
 
-dr_status __real_dr_model_loss(dr_model *, const dr_batch *, dr_model_state *, double *, int64_t *, double *, uint8_t *);
-dr_status __wrap_dr_model_loss(dr_model *, const dr_batch *, dr_model_state *, double *, int64_t *, double *, uint8_t *);
-dr_status __wrap_dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
-                               double *per_target, uint8_t *per_hit) {
-    dr_status status = __real_dr_model_loss(model, batch, state, loss, hits, per_target, per_hit);
+dr_status __real_dr_session_loss(dr_session *, const dr_batch *, dr_model_state *, double *, int64_t *, double *, uint8_t *);
+dr_status __wrap_dr_session_loss(dr_session *, const dr_batch *, dr_model_state *, double *, int64_t *, double *, uint8_t *);
+dr_status __wrap_dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
+                                 double *per_target, uint8_t *per_hit) {
+    dr_status status = __real_dr_session_loss(session, batch, state, loss, hits, per_target, per_hit);
     if (spy.evaluations < SPY_MOST) spy.evaluated[spy.evaluations++] = spy_batch_of(batch, 0, *loss);
     if (hits && spy_fake_accuracy >= 0) *hits = (int64_t)(spy_fake_accuracy * (double)batch->targets);
     return status;

@@ -2,6 +2,7 @@
  * the same model bit for bit, files written before rules had a family load as the model that they were, and whatever keys stand
  * beside a base, a model trains or is refused with a sentence. */
 #include "base/error.h"
+#include "learner.h"
 #include "nn/config.h"
 #include "nn/family.h"
 #include "numbers.h"
@@ -76,7 +77,7 @@ static void assert_same_model(const char *name, const dr_rule *one, const dr_rul
         int64_t hits;
         ASSERT_OK(dr_model_create(backend, &config, 42, &model[i]));
         const dr_batch batch = {.layout = {1, 6, NULL}, .ids = ids, .labels = labels, .targets = 6};
-        ASSERT_OK(dr_model_gradient(model[i], &batch, 1, &loss[i], &hits));
+        ASSERT_OK(learner_gradient(model[i], &batch, 1, &loss[i], &hits));
     }
     assert_same_config(name, dr_model_get_config(model[0]), dr_model_get_config(model[1]));
     const int64_t count = dr_model_parameters(model[0], &parameters[0]);
@@ -88,9 +89,9 @@ static void assert_same_model(const char *name, const dr_rule *one, const dr_rul
     }
     const size_t bytes = (size_t)dr_model_block_count(model[0]) * sizeof(double);
     assert_memory_equal(dr_model_parameter_block(model[0]), dr_model_parameter_block(model[1]), bytes);
-    assert_memory_equal(dr_model_gradient_block(model[0]), dr_model_gradient_block(model[1]), bytes);
+    assert_memory_equal(learner_gradients(model[0]), learner_gradients(model[1]), bytes);
     assert_memory_equal(loss, loss + 1, sizeof *loss);
-    for (int i = 0; i < 2; i++) dr_model_destroy(model[i]);
+    for (int i = 0; i < 2; i++) learner_destroy(model[i]);
 }
 
 /* ---- equal compositions ---------------------------------------------------------------------------------------------- */
@@ -212,7 +213,7 @@ static void test_any_family_with_any_axes(void **state) {
                 double loss;
                 int64_t hits;
                 const dr_batch batch = {.layout = {1, 4, NULL}, .ids = ids, .labels = labels, .targets = 4};
-                ASSERT_OK(dr_model_gradient(model, &batch, 1, &loss, &hits));
+                ASSERT_OK(learner_gradient(model, &batch, 1, &loss, &hits));
                 if (!isfinite(loss)) fail_msg("%s: loss %g", text, loss);
                 const dr_parameter *parameters;
                 const int64_t count = dr_model_parameters(model, &parameters);
@@ -220,7 +221,7 @@ static void test_any_family_with_any_axes(void **state) {
                     for (int64_t b = 0; b < a; b++)
                         if (strcmp(parameters[a].name, parameters[b].name) == 0)
                             fail_msg("%s: two parameters are called %s", text, parameters[a].name);
-                dr_model_destroy(model);
+                learner_destroy(model);
                 trained++;
             }
     printf("%d models trained, %d refused\n", trained, refused);

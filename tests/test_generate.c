@@ -7,6 +7,7 @@
 #include "evaluate/score.h"
 #include "generate/sampling.h"
 #include "generate/stop.h"
+#include "learner.h"
 #include "scratch.h"
 
 #include <deltarule/evaluate.h>
@@ -108,7 +109,7 @@ static int begin(void **state) {
 }
 
 static int end(void **state) {
-    dr_model_destroy(model);
+    learner_destroy(model);
     dr_backend_close(backend);
     return scratch_end(state);
 }
@@ -142,7 +143,7 @@ static int32_t likeliest(const int32_t *ids, int64_t count) {
     double logits[DR_BYTE_VOCABULARY];
     int64_t last = count - 1;
     dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = 1, .positions = &last};
-    assert_int_equal(dr_model_logits(model, &batch, NULL, DR_F64, logits), DR_OK);
+    assert_int_equal(learner_logits(model, &batch, NULL, DR_F64, logits), DR_OK);
     int32_t best = 0;
     for (int32_t i = 1; i < DR_BYTE_VOCABULARY; i++)
         if (logits[i] > logits[best]) best = i;
@@ -224,7 +225,7 @@ static void test_bad_options_are_refused(void **state) {
     assert_int_equal(dr_generate(words, "", 0, &options, collect, &out), DR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(dr_last_error(), "300 ids"));
     assert_int_equal(out.calls, 0);
-    dr_model_destroy(words);
+    learner_destroy(words);
 }
 
 /* Where a text ends, by the definition: at the first byte with which one of the stop texts is complete, of several the longest,
@@ -354,7 +355,7 @@ static void test_windows_do_not_change_a_score(void **state) {
         for (int64_t t = 0; t < count; t++) ids[t + 1] = labels[t] = (unsigned char)texts[i][t];
         dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = count, .labels = labels};
         double loss;
-        assert_int_equal(dr_model_loss(model, &batch, NULL, &loss, NULL, NULL, NULL), DR_OK);
+        assert_int_equal(learner_loss(model, &batch, NULL, &loss, NULL, NULL, NULL), DR_OK);
         sum += loss;
         bytes += count;
     }
@@ -383,17 +384,20 @@ static void test_some_tokens_come_from_all_documents(void **state) {
     dr_document beginning[3];
     dr_score part, score;
     const dr_score_options options = {.window = 8};
+    dr_session *session = NULL;
     int64_t wanted[] = {11, 2, 7}; /* 20 of 40: to 11.5, to 13, to 20 */
+    assert_int_equal(dr_session_create(model, &session), DR_OK);
     memcpy(beginning, whole, sizeof whole);
     for (int i = 0; i < 3; i++) beginning[i].bytes = wanted[i];
-    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 20, &options, &part), DR_OK);
-    assert_int_equal(dr_score_documents(model, &(dr_documents){beginning, 3, 20}, 0, &options, &score), DR_OK);
+    assert_int_equal(dr_score_documents(session, &(dr_documents){whole, 3, 40}, 20, &options, &part), DR_OK);
+    assert_int_equal(dr_score_documents(session, &(dr_documents){beginning, 3, 20}, 0, &options, &score), DR_OK);
     assert_int_equal(part.tokens, 20);
     assert_int_equal(part.files, 3);
     assert_true(part.loss == score.loss);
-    assert_int_equal(dr_score_documents(model, &(dr_documents){whole, 3, 40}, 2, &options, &part), DR_OK);
+    assert_int_equal(dr_score_documents(session, &(dr_documents){whole, 3, 40}, 2, &options, &part), DR_OK);
     assert_int_equal(part.tokens, 2); /* to 1.15, to 1.3, to 2 */
     assert_int_equal(part.files, 2);
+    dr_session_destroy(session);
 }
 
 static void test_scores_that_cannot_be(void **state) {
@@ -408,7 +412,7 @@ static void test_scores_that_cannot_be(void **state) {
     assert_int_equal(last_done, 8);
     dr_model *words = make_model(300);
     assert_int_equal(dr_score_corpus(words, scratch_path("words"), 8, NULL, NULL, &score), DR_ERROR_UNSUPPORTED);
-    dr_model_destroy(words);
+    learner_destroy(words);
 }
 
 typedef struct {
@@ -487,7 +491,7 @@ static void test_recall_is_scored(void **state) {
         dr_mqar_draw(mqar, &random, 3, ids, positions, labels);
         dr_batch batch = {
             .layout = {.sequences = 1, .rows = 24}, .ids = ids, .targets = 3, .positions = positions, .labels = labels};
-        assert_int_equal(dr_model_loss(words, &batch, NULL, &loss, &hit, NULL, NULL), DR_OK);
+        assert_int_equal(learner_loss(words, &batch, NULL, &loss, &hit, NULL, NULL), DR_OK);
         sum += loss, hits += hit;
     }
     dr_mqar_destroy(mqar);
@@ -518,7 +522,7 @@ static void test_recall_is_scored(void **state) {
     assert_int_equal(dr_score_recall(words, &options, remember, &score, &score), DR_ERROR_INTERRUPTED);
     assert_int_equal(dr_score_recall(NULL, &options, NULL, NULL, &score), DR_ERROR_ARGUMENT);
     assert_int_equal(dr_score_recall(words, &options, NULL, NULL, NULL), DR_ERROR_ARGUMENT);
-    dr_model_destroy(words);
+    learner_destroy(words);
 }
 
 /* A score that is no number is a failure that names the file; what was told before stands. */
@@ -546,8 +550,8 @@ static void test_scores_that_are_no_numbers(void **state) {
     sizes.random_fillers = false; /* fillers are id 0 */
     assert_int_equal(dr_score_recall(words, &sizes, NULL, NULL, &recall), DR_ERROR_NUMERIC);
     assert_false(isfinite(recall.loss));
-    dr_model_destroy(broken);
-    dr_model_destroy(words);
+    learner_destroy(broken);
+    learner_destroy(words);
 }
 
 /* ---- failed allocations ---- */

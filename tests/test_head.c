@@ -1,7 +1,8 @@
 /* The head works on so many targets at a time. What a call over several of these pieces gives must be what calls of one piece
  * each give: logits, losses, hits, gradients and one-token steps, with all rows as targets and with chosen ones. */
 #include "base/random.h"
-#include "nn/model.h"
+#include "learner.h"
+#include "nn/session.h"
 #include "statuses.h"
 
 #include <math.h>
@@ -77,11 +78,11 @@ static results *compute(dr_backend *backend, const tokens *all, int64_t each, bo
         double loss;
         int64_t hits;
         dr_batch batch = batch_of(all, first, each, chosen, positions);
-        must(dr_model_loss(model, &batch, NULL, &loss, &hits, made->per_target + target, made->per_hit + target));
+        must(learner_loss(model, &batch, NULL, &loss, &hits, made->per_target + target, made->per_hit + target));
         made->loss += loss, made->hits += hits;
-        must(dr_model_loss(model, &batch, NULL, &loss, NULL, NULL, NULL));
-        must(dr_model_logits(model, &batch, NULL, DR_F64, made->logits + target * VOCABULARY));
-        must(dr_model_gradient(model, &batch, 0.5, &loss, &hits));
+        must(learner_loss(model, &batch, NULL, &loss, NULL, NULL, NULL));
+        must(learner_logits(model, &batch, NULL, DR_F64, made->logits + target * VOCABULARY));
+        must(learner_gradient(model, &batch, 0.5, &loss, &hits));
         made->gradient_loss += loss, made->gradient_hits += hits;
         dr_model_state *state;
         must(dr_model_state_create(model, each, &state));
@@ -92,8 +93,8 @@ static results *compute(dr_backend *backend, const tokens *all, int64_t each, bo
     made->count = dr_model_block_count(model);
     made->gradient = calloc((size_t)made->count, sizeof(double));
     assert_non_null(made->gradient);
-    must(dr_backend_download(backend, made->gradient, DR_F64, dr_model_gradient_block(model), made->count));
-    dr_model_destroy(model);
+    must(dr_backend_download(backend, made->gradient, DR_F64, learner_gradients(model), made->count));
+    learner_destroy(model);
     return made;
 }
 

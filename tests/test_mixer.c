@@ -5,6 +5,8 @@
 #include "differences.h"
 #include "nn/config.h"
 #include "nn/mixer.h"
+#include "ops/plan_make.h"
+#include "ops/shapes.h"
 #include "trainable.h"
 
 #include <stdio.h>
@@ -43,6 +45,7 @@ typedef struct {
     int64_t count; /* of parameters, gaps included */
     double *parameters, *gradients;
     dr_layer layer;
+    dr_plan plan;
     dr_mixer_memory memory;
     dr_mixer_scratch scratch;
     void *block;
@@ -55,9 +58,9 @@ static double *doubles(int64_t count) {
     return memory;
 }
 
-static void place(problem *of, const dr_recurrence_memory *engine, dr_arena *arena) {
-    dr_mixer_place(&of->layer, engine, true, arena, &of->memory);
-    dr_mixer_place_scratch(&of->layer, engine, true, arena, &of->scratch);
+static void place(problem *of, dr_arena *arena) {
+    dr_mixer_place(&of->layer, true, arena, &of->memory);
+    dr_mixer_place_scratch(&of->layer, true, arena, &of->scratch);
 }
 
 /* Parameters as they are first drawn, moved by a normal draw: gains in the middle of their range, norms off 1. */
@@ -88,13 +91,14 @@ static void begin(problem *of, const dr_model_config *config) {
                            .layout = {SEQUENCES, ROWS, begins}};
     draw_parameters(of, &random);
     dr_recurrence recurrence = dr_layer_recurrence(&of->layer);
-    dr_recurrence_memory engine;
-    ASSERT_OK(dr_recurrence_plan(backend, &recurrence, &engine));
+    recurrence.longest = dr_layout_longest(&of->layer.layout);
+    ASSERT_OK(dr_plan_make(backend, &recurrence, DR_CALLS_PACKED, &of->plan));
+    of->layer.plan = &of->plan;
     dr_arena arena = {0};
-    place(of, &engine, &arena);
+    place(of, &arena);
     ASSERT_OK(dr_allocate(arena.peak, "test", &of->block));
     arena = (dr_arena){.block = of->block};
-    place(of, &engine, &arena);
+    place(of, &arena);
     int64_t elements = ROWS * of->config.hidden;
     of->x = doubles(elements);
     of->y = doubles(elements);

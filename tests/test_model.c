@@ -4,7 +4,8 @@
 #include "allocation.h"
 #include "base/random.h"
 #include "differences.h"
-#include "nn/model.h"
+#include "learner.h"
+#include "nn/session.h"
 #include "trainable.h"
 
 #include <stdio.h>
@@ -102,7 +103,7 @@ static dr_batch part(const tokens *of, dr_layout layout, int64_t begin) {
 static double *logits_of(dr_model *model, const dr_batch *batch, dr_model_state *state) {
     double *logits = calloc((size_t)(batch->targets * dr_model_get_config(model)->vocabulary) + 1, sizeof(double));
     assert_non_null(logits);
-    ASSERT_OK(dr_model_logits(model, batch, state, DR_F64, logits));
+    ASSERT_OK(learner_logits(model, batch, state, DR_F64, logits));
     return logits;
 }
 
@@ -131,7 +132,7 @@ typedef struct {
 static double loss_of(void *context) {
     const loss_context *of = context;
     double loss;
-    ASSERT_OK(dr_model_loss(of->model, of->batch, NULL, &loss, NULL, NULL, NULL));
+    ASSERT_OK(learner_loss(of->model, of->batch, NULL, &loss, NULL, NULL, NULL));
     return 0.7 * loss;
 }
 
@@ -139,19 +140,19 @@ static void check_gradient(const dr_model_config *config, const dr_batch *batch)
     loss_context context = {make(reference, config), batch};
     const dr_parameter *list;
     int64_t listed = dr_model_parameters(context.model, &list);
-    double loss, *values = dr_model_parameter_block(context.model), *gradients = dr_model_gradient_block(context.model);
+    double loss, *values = dr_model_parameter_block(context.model), *gradients = learner_gradients(context.model);
     int64_t hits;
     dr_random random = dr_random_start(9, 0);
     /* norms and biases off their first values */
     for (int64_t i = 0; i < dr_model_block_count(context.model); i++) values[i] += 0.1 * dr_random_normal(&random);
-    ASSERT_OK(dr_model_gradient(context.model, batch, 0.7, &loss, &hits));
+    ASSERT_OK(learner_gradient(context.model, batch, 0.7, &loss, &hits));
     assert_true(0.7 * loss == loss_of(&context));
     for (int64_t i = 0; i < listed; i++) {
         char label[160];
         snprintf(label, sizeof label, "%s: %s", config->rule.name, list[i].name);
         assert_gradient(label, loss_of, &context, values + list[i].offset, list[i].count, gradients + list[i].offset, 1e-6);
     }
-    dr_model_destroy(context.model);
+    learner_destroy(context.model);
 }
 
 static void test_gradients(void **state) {
@@ -181,20 +182,20 @@ static void test_gradient_adds(void **state) {
     dr_model *model = make(reference, &config);
     tokens drawn = draw_tokens((dr_layout){1, 6, NULL}, 13, 1);
     dr_batch batch = part(&drawn, drawn.batch.layout, 0), none = batch;
-    double loss, *gradients = dr_model_gradient_block(model);
+    double loss, *gradients = learner_gradients(model);
     int64_t count = dr_model_block_count(model), hits = -1;
     none.targets = 0;
     none.positions = (const int64_t[]){0};
-    ASSERT_OK(dr_model_gradient(model, &none, 1, &loss, &hits));
+    ASSERT_OK(learner_gradient(model, &none, 1, &loss, &hits));
     assert_true(loss == 0 && hits == 0);
     for (int64_t i = 0; i < count; i++) assert_true(gradients[i] == 0);
-    ASSERT_OK(dr_model_gradient(model, &batch, 0.25, &loss, NULL));
+    ASSERT_OK(learner_gradient(model, &batch, 0.25, &loss, NULL));
     double *once = calloc((size_t)count, sizeof *once);
     for (int64_t i = 0; i < count; i++) once[i] = 4 * gradients[i];
-    ASSERT_OK(dr_model_gradient(model, &batch, 0.75, &loss, NULL));
+    ASSERT_OK(learner_gradient(model, &batch, 0.75, &loss, NULL));
     assert_near("gradient", "gdn", gradients, once, count, 1e-12);
     free(once);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 /* ---- the CPU and the reference -------------------------------------------------------------------------------------- */
@@ -212,23 +213,23 @@ static void test_cpu_agrees(void **state) {
         int64_t count = dr_model_block_count(model);
         double *fast = logits_of(model, &batch, NULL), *exact = logits_of(twin, &batch, NULL), loss, exact_loss;
         assert_near("logits", name, fast, exact, batch.targets * 50, 1e-4);
-        ASSERT_OK(dr_model_gradient(model, &batch, 0.01, &loss, NULL));
-        ASSERT_OK(dr_model_gradient(twin, &batch, 0.01, &exact_loss, NULL));
+        ASSERT_OK(learner_gradient(model, &batch, 0.01, &loss, NULL));
+        ASSERT_OK(learner_gradient(twin, &batch, 0.01, &exact_loss, NULL));
         assert_true(fabs(loss - exact_loss) <= 1e-5 * exact_loss);
         double *gradients = calloc((size_t)count, sizeof *gradients);
-        ASSERT_OK(dr_backend_download(cpu, gradients, DR_F64, dr_model_gradient_block(model), count));
+        ASSERT_OK(dr_backend_download(cpu, gradients, DR_F64, learner_gradients(model), count));
         const dr_parameter *list;
         int64_t listed = dr_model_parameters(model, &list);
-        assert_near("gradients", name, gradients, dr_model_gradient_block(twin), count, 1e-4);
+        assert_near("gradients", name, gradients, learner_gradients(twin), count, 1e-4);
         for (int64_t k = 0; k < listed; k++) {
-            const double *twins = (const double *)dr_model_gradient_block(twin) + list[k].offset;
+            const double *twins = (const double *)learner_gradients(twin) + list[k].offset;
             assert_near(list[k].name, name, gradients + list[k].offset, twins, list[k].count, 1e-3);
         }
         free(gradients);
         free(fast);
         free(exact);
-        dr_model_destroy(model);
-        dr_model_destroy(twin);
+        learner_destroy(model);
+        learner_destroy(twin);
     }
 }
 
@@ -259,7 +260,7 @@ static void check_steps(dr_backend *backend, const char *name, double tolerance)
     free(whole);
     free(stepped);
     dr_model_state_destroy(carried);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 static void test_steps(void **state) {
@@ -298,7 +299,7 @@ static void check_split(dr_backend *backend, const char *name, double tolerance)
     }
     free(whole);
     dr_model_state_destroy(carried);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 static void test_split(void **state) {
@@ -325,7 +326,7 @@ static void check_packed(dr_backend *backend, const char *name) {
         free(alone);
     }
     free(packed);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 static void test_packed(void **state) {
@@ -355,8 +356,8 @@ static void test_threads(void **state) {
             ASSERT_OK(dr_backend_open("cpu", &options, &backend));
             dr_model *model = make(backend, &config);
             size_t bytes = (size_t)dr_model_block_count(model) * sizeof(float);
-            ASSERT_OK(dr_model_gradient(model, &batch, 0.01, &loss, NULL));
-            const float *gradients = dr_model_gradient_block(model);
+            ASSERT_OK(learner_gradient(model, &batch, 0.01, &loss, NULL));
+            const float *gradients = learner_gradients(model);
             if (!first) {
                 first = malloc(bytes);
                 assert_non_null(first);
@@ -365,7 +366,7 @@ static void test_threads(void **state) {
             }
             if (loss != first_loss || memcmp(first, gradients, bytes) != 0)
                 fail_msg("%s: %d threads give other bits than one", config.rule.name, threads);
-            dr_model_destroy(model);
+            learner_destroy(model);
             dr_backend_close(backend);
         }
         free(first);
@@ -389,7 +390,7 @@ static void test_positions(void **state) {
     dr_batch batch = part(drawn, drawn->batch.layout, 0);
     double loss, sum = 0;
     int64_t hits, right = 0, targets = 0;
-    ASSERT_OK(dr_model_loss(model, &batch, NULL, &loss, &hits, every, every_hit));
+    ASSERT_OK(learner_loss(model, &batch, NULL, &loss, &hits, every, every_hit));
     for (int64_t i = 0; i < ROWS; i++) {
         sum += every[i];
         right += every_hit[i];
@@ -406,27 +407,27 @@ static void test_positions(void **state) {
     some.targets = targets;
     some.labels = labels;
     sum = 0;
-    ASSERT_OK(dr_model_loss(model, &some, NULL, &loss, &hits, chosen, chosen_hit));
+    ASSERT_OK(learner_loss(model, &some, NULL, &loss, &hits, chosen, chosen_hit));
     for (int64_t i = 0; i < targets; i++) {
         assert_true(chosen[i] == every[positions[i]] && chosen_hit[i] == every_hit[positions[i]]);
         sum += chosen[i];
     }
     assert_true(sum == loss);
     double again;
-    ASSERT_OK(dr_model_gradient(model, &some, 1, &again, &right));
+    ASSERT_OK(learner_gradient(model, &some, 1, &again, &right));
     assert_true(again == loss && right == hits);
     free(labels);
     free(drawn);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------------------- */
 
 static void refuse_batch(dr_model *model, dr_batch batch, dr_model_state *carried, const char *sentence) {
-    double loss = 42, *gradients = dr_model_gradient_block(model);
-    assert_int_equal(dr_model_loss(model, &batch, carried, &loss, NULL, NULL, NULL), DR_ERROR_ARGUMENT);
+    double loss = 42, *gradients = learner_gradients(model);
+    assert_int_equal(learner_loss(model, &batch, carried, &loss, NULL, NULL, NULL), DR_ERROR_ARGUMENT);
     if (!strstr(dr_last_error(), sentence)) fail_msg("no \"%s\" in \"%s\"", sentence, dr_last_error());
-    if (!carried) assert_int_equal(dr_model_gradient(model, &batch, 1, &loss, NULL), DR_ERROR_ARGUMENT);
+    if (!carried) assert_int_equal(learner_gradient(model, &batch, 1, &loss, NULL), DR_ERROR_ARGUMENT);
     assert_true(loss == 42);
     for (int64_t i = 0; i < dr_model_block_count(model); i++) assert_true(gradients[i] == 0);
 }
@@ -469,14 +470,14 @@ static void test_refused_batches(void **state) {
     float logits[3 * 13];
     assert_int_equal(dr_model_step(model, (const int32_t[]){0, 99, 2}, carried, logits), DR_ERROR_ARGUMENT);
     assert_non_null(strstr(dr_last_error(), "id 1 is 99"));
-    assert_int_equal(dr_model_logits(model, &good, NULL, DR_BF16, logits), DR_ERROR_ARGUMENT);
+    assert_int_equal(learner_logits(model, &good, NULL, DR_BF16, logits), DR_ERROR_ARGUMENT);
     dr_model_state *none = NULL;
     assert_int_equal(dr_model_state_create(model, 0, &none), DR_ERROR_ARGUMENT);
     assert_null(none);
     dr_model_state_destroy(carried);
     dr_model_state_destroy(foreign);
-    dr_model_destroy(model);
-    dr_model_destroy(other);
+    learner_destroy(model);
+    learner_destroy(other);
 }
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
@@ -512,10 +513,10 @@ static void test_first_values(void **state) {
         if (list[i].count > 1000) assert_true(fabs(sqrt(sum / (double)list[i].count) / 0.15 - 1) < 0.1);
     }
     assert_int_equal(count, dr_model_parameter_count(model));
-    dr_model_destroy(model);
-    dr_model_destroy(same);
-    dr_model_destroy(fast);
-    dr_model_destroy(other);
+    learner_destroy(model);
+    learner_destroy(same);
+    learner_destroy(fast);
+    learner_destroy(other);
 }
 
 /* Uniform first taps fill their range and nothing else changes its law. */
@@ -539,7 +540,7 @@ static void test_first_taps(void **state) {
             assert_true(fabs(deviation / 0.15 - 1) < 0.1);
     }
     assert_int_equal(convolutions, 3 * config.layers);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 /* The sentence names the field. */
@@ -609,11 +610,11 @@ static dr_status live(void *context) {
                       .labels = (const int32_t[]){2, 3, 4, 5, 6, 7},
                       .targets = 6};
     if (status == DR_OK) status = dr_model_state_create(model, 2, &carried);
-    if (status == DR_OK) status = dr_model_gradient(model, &batch, 1, &loss, NULL);
-    if (status == DR_OK) status = dr_model_loss(model, &batch, carried, &loss, NULL, NULL, NULL);
+    if (status == DR_OK) status = learner_gradient(model, &batch, 1, &loss, NULL);
+    if (status == DR_OK) status = learner_loss(model, &batch, carried, &loss, NULL, NULL, NULL);
     if (status == DR_OK) status = dr_model_step(model, batch.ids, carried, logits);
     dr_model_state_destroy(carried);
-    dr_model_destroy(model);
+    learner_destroy(model);
     return status;
 }
 

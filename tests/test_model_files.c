@@ -5,6 +5,7 @@
 #include "allocation.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "learner.h"
 #include "nn/config.h"
 #include "nn/model.h"
 #include "scratch.h"
@@ -88,8 +89,8 @@ static void check_round_trip(dr_backend *backend, const dr_model_config *config,
     ASSERT_OK(dr_json_text(object, "model_type", &type));
     assert_string_equal(type, model_type);
     json_decref(object);
-    dr_model_destroy(model);
-    dr_model_destroy(loaded);
+    learner_destroy(model);
+    learner_destroy(loaded);
 }
 
 static const char *published_type(const char *rule) {
@@ -186,7 +187,7 @@ static void check_recorded(dr_backend *backend, const char *folder, dr_model *mo
     double *found = calloc((size_t)(rows * vocabulary), sizeof *found);
     for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)((const int64_t *)ids.data)[i];
     dr_batch batch = {.layout = {sequences, rows, NULL}, .ids = tokens, .targets = rows};
-    ASSERT_OK(dr_model_logits(model, &batch, NULL, DR_F64, found));
+    ASSERT_OK(learner_logits(model, &batch, NULL, DR_F64, found));
     double apart = 0, size = 0;
     for (int64_t i = 0; i < rows * vocabulary; i++) {
         double wanted = dr_tensor_element(&logits, i);
@@ -206,7 +207,7 @@ static void check_recorded(dr_backend *backend, const char *folder, dr_model *mo
     batch.positions = positions;
     batch.labels = labels;
     double loss = 0, recorded = strtod(dr_safetensors_metadata(expected, "loss"), NULL);
-    ASSERT_OK(dr_model_loss(model, &batch, NULL, &loss, NULL, NULL, NULL));
+    ASSERT_OK(learner_loss(model, &batch, NULL, &loss, NULL, NULL, NULL));
     loss /= (double)batch.targets;
     print_message("    %s on %s: logits %.2g, loss %.2g\n", folder, dr_backend_name(backend), error,
                   fabs(loss - recorded) / recorded);
@@ -238,7 +239,7 @@ static int check_folder(const char *path) {
             }
             if (status != DR_OK) fail_msg("%s", dr_last_error());
             check_recorded(backends[b], one, model);
-            dr_model_destroy(model);
+            learner_destroy(model);
             ran += b == 0;
         }
     }
@@ -448,7 +449,7 @@ static void test_refused_weights(void **state) {
     assert_sentence("weights/model.safetensors");
     assert_int_equal(dr_model_load(backends[0], scratch_path("nowhere"), &model), DR_ERROR_IO);
     assert_null(model);
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
 }
 
 static void assert_loads_same(const weights *of) {
@@ -456,7 +457,7 @@ static void assert_loads_same(const weights *of) {
     ASSERT_OK(dr_model_load(backends[0], scratch_path("weights"), &loaded));
     assert_memory_equal(dr_model_parameter_block(of->model), dr_model_parameter_block(loaded),
                         (size_t)dr_model_block_count(loaded) * sizeof(double));
-    dr_model_destroy(loaded);
+    learner_destroy(loaded);
 }
 
 /* The same numbers as other types; and in a file whose data begins at an odd place. */
@@ -497,7 +498,7 @@ static void test_other_weights(void **state) {
     assert_loads_same(&of);
     free(file);
     free(shifted);
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
 }
 
 /* What other programs store beside the weights: tables that are no weights, and a tied model's head. */
@@ -522,7 +523,7 @@ static void test_stored_beside_weights(void **state) {
     assert_null(dr_model_ignored_name(loaded, -1));
     assert_int_equal(dr_model_ignored_count(NULL), 0);
     assert_null(dr_model_ignored_name(NULL, 0));
-    dr_model_destroy(loaded);
+    learner_destroy(loaded);
     static const char *const weighty[] = {"model.layers.0.attn.bias", "inv_freq.weight", "model.layers.0.attn.rotary.scale"};
     for (int i = 0; i < 3; i++) {
         changed = of;
@@ -530,20 +531,20 @@ static void test_stored_beside_weights(void **state) {
         changed.tensors[changed.count++] = buffer;
         refuse_weights(&changed, "has no place in the model");
     }
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
 }
 
 static dr_status load_and_destroy(void *context) {
     dr_model *loaded = NULL;
     dr_status status = dr_model_load(context, scratch_path("weights"), &loaded);
-    dr_model_destroy(loaded);
+    learner_destroy(loaded);
     return status;
 }
 
 static void test_tied_model_with_a_head(void **state) {
     (void)state;
     weights of = begin_weights();
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
     dr_model_config config = tiny(dr_rule_find("gdn"));
     config.tied = true;
     const dr_parameter *list;
@@ -566,7 +567,7 @@ static void test_tied_model_with_a_head(void **state) {
     dr_model *loaded = NULL;
     ASSERT_OK(dr_model_load(backends[0], scratch_path("weights"), &loaded));
     assert_string_equal(dr_model_ignored_name(loaded, 0), "lm_head.weight");
-    dr_model_destroy(loaded);
+    learner_destroy(loaded);
 
     head[131] += 1e-9;
     refuse_weights(&changed, "lm_head.weight is stored and differs from model.embeddings.weight");
@@ -581,7 +582,7 @@ static void test_tied_model_with_a_head(void **state) {
     assert_loads_same(&of);
     changed.names[0] = "lm_head.bias";
     refuse_weights(&changed, "the tensor model.embeddings.weight of shape [11, 12] is missing");
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
 }
 
 static void test_config_of_other_programs(void **state) {
@@ -596,7 +597,7 @@ static void test_config_of_other_programs(void **state) {
     free(text);
     refuse_key(published, "\"norm_eps\": Infinity", DR_ERROR_FORMAT, "\"norm_eps\" is inf: it must be from");
     refuse_key(published, "\"hidden_act\": NaN", DR_ERROR_UNSUPPORTED, "\"hidden_act\" is");
-    dr_model_destroy(of.model);
+    learner_destroy(of.model);
 }
 
 static dr_status save_and_load(void *context) {
@@ -604,7 +605,7 @@ static dr_status save_and_load(void *context) {
     dr_model *loaded = NULL;
     dr_status status = dr_model_save(model, scratch_path("again"));
     if (status == DR_OK) status = dr_model_load(backends[1], scratch_path("again"), &loaded);
-    dr_model_destroy(loaded);
+    learner_destroy(loaded);
     return status;
 }
 
@@ -614,7 +615,7 @@ static void test_failed_allocations(void **state) {
     dr_model *model = NULL;
     ASSERT_OK(dr_model_create(backends[1], &config, 3, &model));
     assert_true(assert_survives_failed_allocations(save_and_load, model) > 10);
-    dr_model_destroy(model);
+    learner_destroy(model);
 }
 
 int main(void) {

@@ -9,6 +9,8 @@ enum { ROWS = 4, TARGETS = 2, VOCABULARY = 257 };
 static dr_backend *backend;
 static dr_model *model;
 static dr_model_state *state;
+static dr_session *session;
+static void *gradients;
 static char folder[] = "/tmp/null_model_XXXXXX", text_file[64];
 
 static int begin(void **unused) {
@@ -22,6 +24,8 @@ static int begin(void **unused) {
     config.heads = 1;
     assert_int_equal(dr_model_create(backend, &config, 1, &model), DR_OK);
     assert_int_equal(dr_model_state_create(model, 1, &state), DR_OK);
+    assert_int_equal(dr_session_create(model, &session), DR_OK);
+    assert_int_equal(dr_model_gradients_create(model, &gradients), DR_OK);
     assert_non_null(mkdtemp(folder));
     assert_int_equal(dr_model_save(model, folder), DR_OK);
     snprintf(text_file, sizeof text_file, "%s/text.txt", folder);
@@ -41,6 +45,8 @@ static int end(void **unused) {
     }
     rmdir(folder);
     dr_model_state_destroy(state);
+    dr_session_destroy(session);
+    dr_backend_free(backend, gradients);
     dr_model_destroy(model);
     dr_backend_close(backend);
     return 0;
@@ -51,6 +57,8 @@ static void test_model(void **unused) {
     const dr_model_config *config = dr_model_get_config(model);
     dr_model *other;
     dr_model_state *other_state;
+    dr_session *other_session;
+    void *block;
     const dr_parameter *parameters;
     HARMLESS(dr_model_config_default, "rule", .hidden == 0, NULL);
     REFUSED(dr_model_create, "backend", NULL, config, 1, &other);
@@ -72,7 +80,12 @@ static void test_model(void **unused) {
     HARMLESS(dr_model_block_count, "model", == 0, NULL);
     HARMLESS(dr_model_parameter_block, "model", == NULL, NULL);
     REFUSED(dr_model_changed, "model", NULL);
-    HARMLESS(dr_model_gradient_block, "model", == NULL, NULL);
+    REFUSED(dr_model_gradients_create, "model", NULL, &block);
+    REFUSED(dr_model_gradients_create, "gradients", model, NULL);
+    REFUSED(dr_session_create, "model", NULL, &other_session);
+    REFUSED(dr_session_create, "session", model, NULL);
+    NOTHING(dr_session_destroy, "session", NULL);
+    HARMLESS(dr_session_model, "session", == NULL, NULL);
     REFUSED(dr_model_state_create, "model", NULL, 1, &other_state);
     REFUSED(dr_model_state_create, "state", model, 1, NULL);
     NOTHING(dr_model_state_reset, "state", NULL);
@@ -90,21 +103,25 @@ static void test_calls(void **unused) {
     int64_t hits;
     uint8_t per_hit[ROWS];
     static float logits[ROWS * VOCABULARY];
-    REFUSED(dr_model_loss, "model", NULL, &batch, NULL, &loss, &hits, per_target, per_hit);
-    REFUSED(dr_model_loss, "batch", model, NULL, NULL, &loss, &hits, per_target, per_hit);
-    ALLOWED(dr_model_loss, "state", model, &batch, NULL, &loss, &hits, per_target, per_hit);
-    REFUSED(dr_model_loss, "loss", model, &batch, state, NULL, &hits, per_target, per_hit);
-    ALLOWED(dr_model_loss, "hits", model, &batch, state, &loss, NULL, per_target, per_hit);
-    ALLOWED(dr_model_loss, "per_target", model, &batch, state, &loss, &hits, NULL, per_hit);
-    ALLOWED(dr_model_loss, "per_hit", model, &batch, state, &loss, &hits, per_target, NULL);
-    REFUSED(dr_model_gradient, "model", NULL, &batch, 1, &loss, &hits);
-    REFUSED(dr_model_gradient, "batch", model, NULL, 1, &loss, &hits);
-    REFUSED(dr_model_gradient, "loss", model, &batch, 1, NULL, &hits);
-    ALLOWED(dr_model_gradient, "hits", model, &batch, 1, &loss, NULL);
-    REFUSED(dr_model_logits, "model", NULL, &batch, state, DR_F32, logits);
-    REFUSED(dr_model_logits, "batch", model, NULL, state, DR_F32, logits);
-    ALLOWED(dr_model_logits, "state", model, &batch, NULL, DR_F32, logits);
-    REFUSED(dr_model_logits, "logits", model, &batch, state, DR_F32, NULL);
+    REFUSED(dr_session_loss, "session", NULL, &batch, NULL, &loss, &hits, per_target, per_hit);
+    REFUSED(dr_session_loss, "batch", session, NULL, NULL, &loss, &hits, per_target, per_hit);
+    ALLOWED(dr_session_loss, "state", session, &batch, NULL, &loss, &hits, per_target, per_hit);
+    REFUSED(dr_session_loss, "loss", session, &batch, state, NULL, &hits, per_target, per_hit);
+    ALLOWED(dr_session_loss, "hits", session, &batch, state, &loss, NULL, per_target, per_hit);
+    ALLOWED(dr_session_loss, "per_target", session, &batch, state, &loss, &hits, NULL, per_hit);
+    ALLOWED(dr_session_loss, "per_hit", session, &batch, state, &loss, &hits, per_target, NULL);
+    REFUSED(dr_session_gradient, "session", NULL, &batch, 1, gradients, &loss, &hits);
+    REFUSED(dr_session_gradient, "batch", session, NULL, 1, gradients, &loss, &hits);
+    REFUSED(dr_session_gradient, "gradients", session, &batch, 1, NULL, &loss, &hits);
+    ALLOWED(dr_session_gradient, "loss", session, &batch, 1, gradients, NULL, &hits);
+    ALLOWED(dr_session_gradient, "hits", session, &batch, 1, gradients, &loss, NULL);
+    REFUSED(dr_session_result, "session", NULL, &loss, &hits);
+    ALLOWED(dr_session_result, "loss", session, NULL, &hits);
+    ALLOWED(dr_session_result, "hits", session, &loss, NULL);
+    REFUSED(dr_session_logits, "session", NULL, &batch, state, DR_F32, logits);
+    REFUSED(dr_session_logits, "batch", session, NULL, state, DR_F32, logits);
+    ALLOWED(dr_session_logits, "state", session, &batch, NULL, DR_F32, logits);
+    REFUSED(dr_session_logits, "logits", session, &batch, state, DR_F32, NULL);
     REFUSED(dr_model_step, "model", NULL, ids, state, logits);
     REFUSED(dr_model_step, "ids", model, NULL, state, logits);
     REFUSED(dr_model_step, "state", model, ids, NULL, logits);
@@ -112,13 +129,13 @@ static void test_calls(void **unused) {
 
     dr_batch without = batch;
     without.ids = NULL;
-    REFUSED(dr_model_loss, "id", model, &without, state, &loss, &hits, NULL, NULL);
-    REFUSED(dr_model_gradient, "id", model, &without, 1, &loss, &hits);
-    REFUSED(dr_model_logits, "id", model, &without, state, DR_F32, logits);
+    REFUSED(dr_session_loss, "id", session, &without, state, &loss, &hits, NULL, NULL);
+    REFUSED(dr_session_gradient, "id", session, &without, 1, gradients, &loss, &hits);
+    REFUSED(dr_session_logits, "id", session, &without, state, DR_F32, logits);
     without = batch, without.labels = NULL;
-    REFUSED(dr_model_loss, "label", model, &without, state, &loss, &hits, NULL, NULL);
-    REFUSED(dr_model_gradient, "label", model, &without, 1, &loss, &hits);
-    ALLOWED(dr_model_logits, "labels", model, &without, state, DR_F32, logits);
+    REFUSED(dr_session_loss, "label", session, &without, state, &loss, &hits, NULL, NULL);
+    REFUSED(dr_session_gradient, "label", session, &without, 1, gradients, &loss, &hits);
+    ALLOWED(dr_session_logits, "labels", session, &without, state, DR_F32, logits);
     null_all_right();
 }
 

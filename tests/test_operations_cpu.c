@@ -425,27 +425,27 @@ static void test_cross_entropy(void **state) {
 }
 
 static dr_status sum_squares(const call *c, dr_backend *b, void *const at[]) {
-    double sum = 0;
-    dr_status status = b->ops->sum_squares(b, *(const int64_t *)c->descriptor, at[0], &sum);
-    return status == DR_OK ? b->ops->upload(b, at[1], &sum, DR_F64, 1) : status;
+    dr_control control = {0};
+    dr_status status = b->ops->sum_squares(b, *(const int64_t *)c->descriptor, at[0], &control);
+    return status == DR_OK ? b->ops->upload(b, at[1], &control.squares, DR_F64, 1) : status;
 }
 
 static dr_status adamw(const call *c, dr_backend *b, void *const at[]) {
-    return b->ops->adamw(b, c->descriptor, *(const int64_t *)c->extra, at[0], at[1], at[2], at[3]);
+    return b->ops->adamw(b, c->descriptor, c->extra, c->tensors[0].count, at[0], at[1], at[2], at[3]);
 }
 
 static void test_optimizer(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
         int64_t count = size_drawn(80000);
-        dr_adamw a = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .scale = 0.5};
-        a.step = number_between(1, 3000);
+        dr_adamw a = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+        dr_control control = {.scale = 0.5, .updates = number_between(1, 3000)};
         tensor v = added("v", count);
         for (int64_t i = 0; i < count; i++) v.values[i] = fabs(v.values[i]);
         check(&(call){"sum_squares", &count, NULL, tolerance_forward, {input("x", count), overwritten("sum", 1)}, sum_squares});
         check(&(call){"adamw",
                       &a,
-                      &count,
+                      &control,
                       tolerance_forward,
                       {input("gradient", count), added("parameter", count), added("m", count), v},
                       adamw});

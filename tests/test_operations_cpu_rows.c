@@ -275,13 +275,13 @@ static void test_sum_squares_edges(void **state) {
     for (int isa = 0; isa < isas; isa++)
         for (int64_t place = 0; place < 50; place++) {
             float x[50] = {0};
-            double sum = 0;
+            dr_control control = {0};
             x[place] = NAN;
-            assert_int_equal(cpu[isa][1]->ops->sum_squares(cpu[isa][1], 50, x, &sum), DR_OK);
-            assert_true(isnan(sum));
+            assert_int_equal(cpu[isa][1]->ops->sum_squares(cpu[isa][1], 50, x, &control), DR_OK);
+            assert_true(isnan(control.squares));
             x[place] = 1e30f; /* its square is beyond single precision */
-            assert_int_equal(cpu[isa][1]->ops->sum_squares(cpu[isa][1], 50, x, &sum), DR_OK);
-            assert_true(fabs(sum / 1e60 - 1) < 1e-6);
+            assert_int_equal(cpu[isa][1]->ops->sum_squares(cpu[isa][1], 50, x, &control), DR_OK);
+            assert_true(fabs(control.squares / 1e60 - 1) < 1e-6);
         }
 }
 

@@ -300,17 +300,47 @@ static void test_cross_entropy_at_extremes(void **state) {
 
 static void test_sum_of_squares(void **state) {
     (void)state;
-    double x[] = {3, -4, 12}, sum = NAN;
-    assert_int_equal(ops->sum_squares(backend, 3, x, &sum), DR_OK);
-    assert_true(sum == 169);
-    assert_int_equal(ops->sum_squares(backend, 0, x, &sum), DR_OK);
-    assert_true(sum == 0);
+    double x[] = {3, -4, 12};
+    dr_control control = {.squares = NAN};
+    assert_int_equal(ops->sum_squares(backend, 3, x, &control), DR_OK);
+    assert_true(control.squares == 169);
+    assert_int_equal(ops->sum_squares(backend, 0, x, &control), DR_OK);
+    assert_true(control.squares == 0);
     x[1] = NAN;
-    ops->sum_squares(backend, 3, x, &sum);
-    assert_true(isnan(sum));
+    ops->sum_squares(backend, 3, x, &control);
+    assert_true(isnan(control.squares));
     x[1] = -INFINITY;
-    ops->sum_squares(backend, 3, x, &sum);
-    assert_true(isinf(sum));
+    ops->sum_squares(backend, 3, x, &control);
+    assert_true(isinf(control.squares));
+}
+
+/* What a step decides by its norm: one update more with a scale, or one skipped, which changes nothing. */
+static void test_clip(void **state) {
+    (void)state;
+    dr_control control = {.squares = 25, .updates = 7, .skipped = 2, .skipped_in_row = 2};
+    const dr_adamw adamw = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    double gradient = 1, parameter = 3, m = 0.5, v = 0.25;
+    assert_int_equal(ops->clip(backend, 2, &control), DR_OK);
+    assert_true(control.norm == 5 && control.scale == 0.4 && control.updates == 8);
+    assert_true(control.skipped == 2 && control.skipped_in_row == 0);
+    assert_int_equal(ops->clip(backend, 5, &control), DR_OK);
+    assert_true(control.scale == 1 && control.updates == 9);
+    assert_int_equal(ops->clip(backend, 0, &control), DR_OK);
+    assert_true(control.scale == 1 && control.updates == 10);
+    control.squares = INFINITY;
+    for (int i = 1; i <= 2; i++) {
+        if (i == 2) control.squares = NAN;
+        assert_int_equal(ops->clip(backend, 2, &control), DR_OK);
+        assert_true(!isfinite(control.norm) && control.updates == 10);
+        assert_true(control.skipped == 2 + i && control.skipped_in_row == i);
+        assert_int_equal(ops->adamw(backend, &adamw, &control, 1, &gradient, &parameter, &m, &v), DR_OK);
+        assert_true(parameter == 3 && m == 0.5 && v == 0.25);
+    }
+    double losses[] = {0.5, 0.25};
+    const uint8_t hits[] = {1, 0};
+    dr_loss_sum sum = {.loss = 1, .hits = 4};
+    assert_int_equal(ops->sum_losses(backend, 2, losses, hits, &sum), DR_OK);
+    assert_true(sum.loss == 1.75 && sum.hits == 5);
 }
 
 /* Against the closed form: m_t is the weighted sum of all gradients so far, and its correction the sum of the weights. */
@@ -322,9 +352,9 @@ static void test_adamw_by_closed_form(void **state) {
     for (int i = 0; i < COUNT; i++) expected[i] = parameter[i] = dr_random_normal(&numbers_random);
     for (int64_t step = 1; step <= STEPS; step++) {
         dr_adamw adamw = {.learning_rate = 0.01 * (double)step, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-        adamw.scale = 0.25, adamw.step = step;
+        const dr_control control = {.scale = 0.25, .updates = step};
         for (int i = 0; i < COUNT; i++) gradients[step - 1][i] = i == 0 ? 0 : dr_random_normal(&numbers_random);
-        assert_int_equal(ops->adamw(backend, &adamw, COUNT, gradients[step - 1], parameter, m, v), DR_OK);
+        assert_int_equal(ops->adamw(backend, &adamw, &control, COUNT, gradients[step - 1], parameter, m, v), DR_OK);
         for (int i = 0; i < COUNT; i++) {
             long double first = 0, second = 0, first_weight = 0, second_weight = 0;
             for (int64_t s = 1; s <= step; s++) {
@@ -393,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_elementwise_by_formula),
         cmocka_unit_test(test_cross_entropy_at_extremes),
         cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_clip),
         cmocka_unit_test(test_adamw_by_closed_form),
         cmocka_unit_test(test_copies_convert),
     };

@@ -44,7 +44,7 @@ static void test_optimizer_steps(void **state) {
     assert_int_equal(dr_optimizer_create(model, &settings, &optimizer), DR_OK);
     const dr_parameter *parameters;
     int64_t count = dr_model_parameters(model, &parameters), block = dr_model_block_count(model), decaying = 0;
-    double *value = dr_model_parameter_block(model), *gradient = dr_model_gradient_block(model);
+    double *value = dr_model_parameter_block(model), *gradient = optimizer->gradient;
     double *wanted = calloc((size_t)block * 3, sizeof(double)), *mean = wanted + block, *square = mean + block;
     assert_non_null(wanted);
     memcpy(wanted, value, (size_t)block * sizeof(double));

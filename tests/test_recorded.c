@@ -4,6 +4,7 @@
  * says so and takes over the line that the test prints.
  *
  * The parameters of the models are first values of a large deviation, so that every part of a layer shows in the sums. */
+#include "learner.h"
 #include "nn/config.h"
 #include "scratch.h"
 #include "statuses.h"
@@ -81,12 +82,12 @@ static void measure(const char *name, const dr_model_config *config, const recor
     double found[NUMBERS], loss, first;
     float step[VOCABULARY];
     must(dr_model_create(reference, config, 5, &model));
-    must(dr_model_gradient(model, &packed, 0.5, &found[0], NULL));
-    found[1] = weighted(dr_model_gradient_block(model), dr_model_block_count(model));
+    must(learner_gradient(model, &packed, 0.5, &found[0], NULL));
+    found[1] = weighted(learner_gradients(model), dr_model_block_count(model));
     must(dr_model_state_create(model, 1, &state));
-    must(dr_model_loss(model, &window, state, &first, NULL, NULL, NULL));
+    must(learner_loss(model, &window, state, &first, NULL, NULL, NULL));
     window.ids += 7, window.labels += 7, window.targets = window.layout.rows = 5;
-    must(dr_model_loss(model, &window, state, &loss, NULL, NULL, NULL));
+    must(learner_loss(model, &window, state, &loss, NULL, NULL, NULL));
     found[2] = first + 2 * loss;
     must(dr_model_step(model, (const int32_t[]){7}, state, step));
     found[3] = 0;
@@ -94,10 +95,10 @@ static void measure(const char *name, const dr_model_config *config, const recor
     /* a state that is reset has seen nothing: neither memory, nor inputs of convolutions, nor positions */
     window.ids -= 7, window.labels -= 7, window.targets = window.layout.rows = 7;
     dr_model_state_reset(state);
-    must(dr_model_loss(model, &window, state, &loss, NULL, NULL, NULL));
+    must(learner_loss(model, &window, state, &loss, NULL, NULL, NULL));
     assert_true(loss == first);
     dr_model_state_destroy(state);
-    dr_model_destroy(model);
+    learner_destroy(model);
     compare(name, found, records, count);
 }
 

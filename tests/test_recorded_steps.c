@@ -110,14 +110,14 @@ static void record_models(void) {
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */
 
-static double gradient_of(dr_model *model, batch_way way, const int32_t *ids, const int32_t *labels) {
+static double gradient_of(dr_session *session, void *gradients, batch_way way, const int32_t *ids, const int32_t *labels) {
     double sum = 0, part;
     int64_t positions[ROWS], chosen = 0;
     if (way == SEPARATE) {
         for (int i = 0; i < SEQUENCES; i++) {
             int64_t rows = boundaries[i + 1] - boundaries[i];
             dr_batch batch = {{1, rows, NULL}, ids + boundaries[i], rows, NULL, labels + boundaries[i]};
-            check(dr_model_gradient(model, &batch, 1.0 / ROWS, &part, NULL));
+            check(dr_session_gradient(session, &batch, 1.0 / ROWS, gradients, &part, NULL));
             sum += part;
         }
         return sum / ROWS;
@@ -127,7 +127,7 @@ static double gradient_of(dr_model *model, batch_way way, const int32_t *ids, co
         for (int64_t i = 0; i < ROWS; i += 1 + i % 3) positions[chosen++] = i;
         batch = (dr_batch){{2, ROWS, NULL}, ids, chosen, positions, labels};
     }
-    check(dr_model_gradient(model, &batch, 1.0 / (double)batch.targets, &sum, NULL));
+    check(dr_session_gradient(session, &batch, 1.0 / (double)batch.targets, gradients, &sum, NULL));
     return sum / (double)batch.targets;
 }
 
@@ -135,9 +135,11 @@ static void take_steps(dr_backend *backend, const char *rule, batch_way way, ste
     const dr_optimizer_settings settings = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1};
     char path[512];
     dr_model *model;
+    dr_session *session;
     dr_optimizer *optimizer;
     folder_of(rule, path);
     check(dr_model_load(backend, path, &model));
+    check(dr_session_create(model, &session));
     check(dr_optimizer_create(model, &settings, &optimizer));
     size_t size = dr_dtype_size(dr_backend_dtype(backend)), bytes = (size_t)dr_model_block_count(model) * size;
     dr_random random = dr_random_start(7, 1);
@@ -147,8 +149,8 @@ static void take_steps(dr_backend *backend, const char *rule, batch_way way, ste
         bool skipped;
         for (int i = 0; i < ROWS; i++) ids[i] = (int32_t)dr_random_below(&random, VOCABULARY);
         for (int i = 0; i < ROWS; i++) labels[i] = (ids[i] * 5 + ids[i > 0 ? i - 1 : 0]) % VOCABULARY;
-        dr_backend_zero(backend, dr_model_gradient_block(model), bytes);
-        outcome->loss[step] = gradient_of(model, way, ids, labels);
+        dr_backend_zero(backend, optimizer->gradient, bytes);
+        outcome->loss[step] = gradient_of(session, optimizer->gradient, way, ids, labels);
         check(dr_optimizer_step(optimizer, 5e-3, &norm, &skipped));
         if (skipped) fprintf(stderr, "%s: step %d was skipped\n", rule, step), abort();
     }
@@ -163,6 +165,7 @@ static void take_steps(dr_backend *backend, const char *rule, batch_way way, ste
                                     (size_t)parameters[i].count * size);
     free(weights);
     dr_optimizer_destroy(optimizer);
+    dr_session_destroy(session);
     dr_model_destroy(model);
 }
 

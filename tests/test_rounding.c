@@ -1,5 +1,6 @@
 /* Where the reference rounds that stores vectors in 16 bits (rounding.h): each operation, then whole models: every layer trains
  * on it, near the double and not equal to it. */
+#include "learner.h"
 #include "nn/config.h"
 #include "ops/shapes.h"
 #include "rounding.h"
@@ -404,13 +405,13 @@ static double model_loss(dr_backend *b, const dr_model_config *config, double *g
     for (int i = 0; i <= LENGTH; i++) tokens[i] = (int32_t)dr_random_below(&random, VOCABULARY);
     dr_batch batch = {{2, LENGTH, NULL}, tokens, LENGTH, NULL, tokens + 1};
     assert_int_equal(dr_model_create(b, config, 3, &model), DR_OK);
-    assert_non_null(dr_model_gradient_block(model));
-    assert_int_equal(dr_model_gradient(model, &batch, 1, &loss, NULL), DR_OK);
+    assert_non_null(learner_gradients(model));
+    assert_int_equal(learner_gradient(model, &batch, 1, &loss, NULL), DR_OK);
     *count = dr_model_block_count(model);
     assert_true(*count <= 1 << 16);
-    assert_int_equal(dr_backend_download(b, gradient, DR_F64, dr_model_gradient_block(model), *count), DR_OK);
-    assert_int_equal(dr_model_logits(model, &batch, NULL, DR_F64, logits), DR_OK);
-    dr_model_destroy(model);
+    assert_int_equal(dr_backend_download(b, gradient, DR_F64, learner_gradients(model), *count), DR_OK);
+    assert_int_equal(learner_logits(model, &batch, NULL, DR_F64, logits), DR_OK);
+    learner_destroy(model);
     return loss / LENGTH;
 }
 

@@ -43,7 +43,7 @@ static void check_steps(void) {
     assert_int_equal(spy.steps, 5);
     assert_int_equal(spy.trainings, 5);
     assert_int_equal(spy.progress[0].steps, 5);
-    assert_true(fabs(spy.update[spy.updates - 1].learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
+    assert_true(fabs(spy.update[spy.updates - 1].step.learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
 }
 
 /* Windows, and the documents that begin within them. */
@@ -198,8 +198,8 @@ static void assert_rates(int count, const double *rates) {
     int per_step = spy.updates / spy.steps;
     assert_int_equal(spy.steps, count);
     for (int i = 0; i < spy.updates; i++)
-        if (fabs(spy.update[i].learning_rate - rates[i / per_step]) > 1e-15)
-            fail_msg("step %d has learning rate %.17g, not %.17g", i / per_step + 1, spy.update[i].learning_rate,
+        if (fabs(spy.update[i].step.learning_rate - rates[i / per_step]) > 1e-15)
+            fail_msg("step %d has learning rate %.17g, not %.17g", i / per_step + 1, spy.update[i].step.learning_rate,
                      rates[i / per_step]);
     for (int i = 0; i < count; i++) assert_true(fabs(spy.progress[i].learning_rate - rates[i]) < 1e-15);
 }
@@ -224,9 +224,9 @@ static void check_weight_decay(void) {
     SPY_RUN("task", "mqar", "weight_decay", "0.75");
     int decayed = 0, plain = 0;
     for (int i = 0; i < spy.updates; i++) {
-        assert_true(spy.update[i].weight_decay == 0.75 || spy.update[i].weight_decay == 0);
-        decayed += spy.update[i].weight_decay == 0.75;
-        plain += spy.update[i].weight_decay == 0;
+        assert_true(spy.update[i].step.weight_decay == 0.75 || spy.update[i].step.weight_decay == 0);
+        decayed += spy.update[i].step.weight_decay == 0.75;
+        plain += spy.update[i].step.weight_decay == 0;
     }
     assert_true(decayed > 0 && plain > 0);
 }
@@ -235,18 +235,18 @@ static void check_betas(void) {
     SPY_RUN("task", "mqar", "beta1", "0.625", "beta2", "0.75", "eps", "0.0625");
     assert_true(spy.updates > 0);
     for (int i = 0; i < spy.updates; i++)
-        assert_true(spy.update[i].beta1 == 0.625 && spy.update[i].beta2 == 0.75 && spy.update[i].eps == 0.0625);
+        assert_true(spy.update[i].step.beta1 == 0.625 && spy.update[i].step.beta2 == 0.75 && spy.update[i].step.eps == 0.0625);
 }
 
 static void check_clip(void) {
     SPY_RUN("task", "mqar", "clip", "0.001", "steps", "1");
     double norm = spy.progress[0].gradient_norm;
     assert_true(norm > 0.001);
-    for (int i = 0; i < spy.updates; i++) assert_true(fabs(spy.update[i].scale * norm - 0.001) < 1e-15);
+    for (int i = 0; i < spy.updates; i++) assert_true(fabs(spy.update[i].control.scale * norm - 0.001) < 1e-15);
     SPY_RUN("task", "mqar", "clip", "1e6", "steps", "1"); /* a smaller gradient stays as it is */
-    for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].scale == 1);
+    for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].control.scale == 1);
     SPY_RUN("task", "mqar", "clip", "0", "steps", "1");
-    for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].scale == 1);
+    for (int i = 0; i < spy.updates; i++) assert_true(spy.update[i].control.scale == 1);
 }
 
 /* ---- model ---- */

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 
-#include <deltarule/model.h>
+#include <deltarule/generate.h>
 
 enum { THREADS = 4, REPEATS = 6, SEQUENCES = 3, TOKENS = 40, ROWS = SEQUENCES * TOKENS, VOCABULARY = 61, STEPS = 12 };
 
@@ -48,11 +48,16 @@ static result compute(dr_backend *backend, int rule) {
     const dr_batch batch = {.layout = {.sequences = SEQUENCES, .rows = ROWS}, .ids = ids, .targets = ROWS, .labels = labels};
     dr_model *model = model_of(backend, rule, 7);
     result made = {.count = dr_model_block_count(model)};
-    if (dr_model_gradient(model, &batch, 1.0 / ROWS, &made.loss, NULL) == DR_OK) {
+    dr_session *session = NULL;
+    void *gradients = NULL;
+    if (dr_model_gradients_create(model, &gradients) == DR_OK && dr_session_create(model, &session) == DR_OK &&
+        dr_session_gradient(session, &batch, 1.0 / ROWS, gradients, &made.loss, NULL) == DR_OK) {
         const size_t bytes = (size_t)made.count * sizeof(float);
         made.gradient = malloc(bytes);
-        if (made.gradient) memcpy(made.gradient, dr_model_gradient_block(model), bytes);
+        if (made.gradient) memcpy(made.gradient, gradients, bytes);
     }
+    dr_session_destroy(session);
+    dr_backend_free(backend, gradients);
     dr_model_destroy(model);
     return made;
 }
@@ -148,7 +153,92 @@ static void test_steps(void **unused) {
     dr_backend_close(backend);
 }
 
+/* ---- one model, many threads that generate, score and learn from it --------------------------------------------------- */
+
+enum { SAMPLES = 3, WRITTEN = 24 };
+
+typedef struct {
+    const dr_model *model;
+    int number;
+    char text[SAMPLES][WRITTEN + 1];
+    size_t length;
+    double loss[SAMPLES], gradient_loss[SAMPLES];
+    float *gradients; /* of the last; freed by the test */
+    int failed;
+} user;
+
+static bool keep_text(void *context, const char *bytes, size_t count) {
+    user *u = context;
+    for (size_t i = 0; i < count && u->length < WRITTEN; i++)
+        u->text[u->number][u->length++] = (char)(bytes[i] ? bytes[i] : '0');
+    return true;
+}
+
+/* Prompts and batches of several lengths, so that sessions grow while others compute. */
+static void *use(void *context) {
+    user *u = context;
+    dr_session *session = NULL;
+    dr_backend *backend = dr_model_backend(u->model);
+    const int64_t count = dr_model_block_count(u->model);
+    void *gradients = NULL;
+    int32_t ids[ROWS + 1];
+    char prompt[201];
+    for (int i = 0; i <= ROWS; i++) ids[i] = token_at(i, 0);
+    memset(prompt, 'a', sizeof prompt);
+    u->failed = dr_session_create(u->model, &session) != DR_OK || dr_model_gradients_create(u->model, &gradients) != DR_OK;
+    for (u->number = 0; u->number < SAMPLES && !u->failed; u->number++) {
+        dr_generate_options options = dr_generate_defaults();
+        options.tokens = WRITTEN, options.seed = (uint64_t)u->number + 1;
+        u->length = 0;
+        const int64_t rows = ROWS >> (SAMPLES - 1 - u->number);
+        const dr_batch batch = {.layout = {.sequences = 1, .rows = rows}, .ids = ids, .targets = rows, .labels = ids + 1};
+        u->failed = dr_generate(u->model, prompt, (size_t)(u->number * 100), &options, keep_text, u) != DR_OK ||
+                    dr_session_loss(session, &batch, NULL, &u->loss[u->number], NULL, NULL, NULL) != DR_OK ||
+                    dr_session_gradient(session, &batch, 1, gradients, &u->gradient_loss[u->number], NULL) != DR_OK;
+    }
+    u->gradients = malloc((size_t)count * sizeof(float));
+    if (!u->failed && u->gradients) u->failed = dr_backend_download(backend, u->gradients, DR_F32, gradients, count) != DR_OK;
+    dr_session_destroy(session);
+    dr_backend_free(backend, gradients);
+    return NULL;
+}
+
+static void test_sessions(void **unused) {
+    (void)unused;
+    static user alone, users[THREADS];
+    const dr_backend_options options = {.threads = 2};
+    dr_backend *backend = NULL;
+    dr_model *model = NULL;
+    assert_int_equal(dr_backend_open("cpu", &options, &backend), DR_OK);
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    config.vocabulary = 257, config.hidden = 32, config.layers = 2, config.heads = 2;
+    assert_int_equal(dr_model_create(backend, &config, 1, &model), DR_OK);
+    const size_t bytes = (size_t)dr_model_block_count(model) * sizeof(float);
+    pthread_t started[THREADS];
+    alone = (user){.model = model};
+    use(&alone);
+    assert_false(alone.failed);
+    assert_true(strlen(alone.text[0]) > 0);
+    for (int i = 0; i < THREADS; i++) {
+        users[i] = (user){.model = model};
+        assert_int_equal(pthread_create(&started[i], NULL, use, &users[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(started[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_false(users[i].failed);
+        assert_memory_equal(users[i].text, alone.text, sizeof alone.text);
+        assert_memory_equal(users[i].loss, alone.loss, sizeof alone.loss);
+        assert_memory_equal(users[i].gradient_loss, alone.gradient_loss, sizeof alone.loss);
+        assert_memory_equal(users[i].gradients, alone.gradients, bytes);
+        free(users[i].gradients);
+    }
+    free(alone.gradients);
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models), cmocka_unit_test(test_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models), cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_sessions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,6 +281,7 @@ static void test_scores(void **state) {
     char folder[PATH_MAX];
     dr_backend *backend;
     dr_model *model;
+    dr_session *session;
     dr_tokenizer *tokenizer;
     dr_shards *shards;
     dr_token_documents documents;
@@ -308,7 +309,8 @@ static void test_scores(void **state) {
     must(dr_score_files(model, scratch_path("texts"), &options, &of_text));
     must(dr_shards_open(folder, &(dr_shards_of){.start = -1}, &shards));
     must(dr_shard_set_documents(shards->sets[0], &documents));
-    must(dr_score_tokens(model, dr_shard_set_tokens(shards->sets[0]), &documents, &(dr_token_score_options){.window = 7},
+    must(dr_session_create(model, &session));
+    must(dr_score_tokens(session, dr_shard_set_tokens(shards->sets[0]), &documents, &(dr_token_score_options){.window = 7},
                          &of_tokens));
     const dr_score *const scores[] = {&of_text, &of_tokens};
     for (int i = 0; i < 2; i++) {
@@ -316,11 +318,12 @@ static void test_scores(void **state) {
         assert_true(fabs(scores[i]->loss - loss / (double)tokens) < 1e-12);
         assert_true(fabs(scores[i]->bits_per_byte - loss / (double)bytes / log(2)) < 1e-12);
     }
-    must(dr_score_tokens(model, dr_shard_set_tokens(shards->sets[0]), &documents,
+    must(dr_score_tokens(session, dr_shard_set_tokens(shards->sets[0]), &documents,
                          &(dr_token_score_options){.window = 7, .most = 40}, &of_tokens));
     assert_in_range(of_tokens.tokens, 1, 40);
     dr_token_documents_release(&documents);
     dr_shards_close(shards);
+    dr_session_destroy(session);
     dr_model_destroy(model);
     dr_backend_close(backend);
     dr_tokenizer_destroy(tokenizer);

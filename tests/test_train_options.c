@@ -1,6 +1,6 @@
 /* Settings of training by name and from configuration files: every one is checked, and wrong ones are refused by name; and what
  * memory a run with such settings is said to need. */
-#include "nn/model.h"
+#include "nn/session.h"
 #include "scratch.h"
 #include "train/run.h"
 #include "train/settings.h"
@@ -159,7 +159,7 @@ static void test_memory_of_a_run(void **state) {
     assert_int_equal(dr_run_measure(run, &costs), DR_OK);
     const int64_t blocks = 4 * (int64_t)sizeof(double) * dr_model_block_count(dr_run_model(run));
     assert_true(blocks >= 4 * (int64_t)sizeof(double) * costs.parameters);
-    assert_int_equal(costs.bytes - blocks, (int64_t)run->model->pass->capacity);
+    assert_int_equal(costs.bytes - blocks, (int64_t)run->session->capacity);
     dr_run_destroy(run);
 
     assert_int_equal(prepare_mqar(backend, "100000", "1000", &run), DR_ERROR_MEMORY);

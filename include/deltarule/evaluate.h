@@ -1,7 +1,7 @@
 /* Scoring: loss, perplexity and bits per byte of text, accuracy of associative recall.
  *
- * Threads. Scoring uses the model as dr_model_loss does: one call of this header at a time on one model, while different models
- * may be scored at once, also on one backend. Functions of the caller's are called on the thread that scores. */
+ * Threads. Scoring only reads the model: any number of threads may score, and generate from, one model at once, while nothing
+ * writes its parameters. Functions of the caller's are called on the thread that scores. */
 #ifndef DELTARULE_EVALUATE_H
 #define DELTARULE_EVALUATE_H
 
@@ -24,7 +24,7 @@ typedef struct {
  * window tokens a call, state carried from window to window and reset at each file. progress may be NULL; it returns false to
  * stop. DR_ERROR_NUMERIC if a loss is not finite. Large files are mapped: one that is written to meanwhile gives DR_ERROR_IO.
  */
-DR_API dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
+DR_API dr_status dr_score_corpus(const dr_model *model, const char *path, int64_t window,
                                  bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score);
 
 /* How text is scored, and who is told. Functions may be NULL and get `context`. Take dr_score_defaults() and change fields. */
@@ -42,11 +42,11 @@ DR_API dr_score_options dr_score_defaults(void);
 
 /* As dr_score_corpus. options NULL: the defaults. DR_ERROR_NUMERIC names the first file whose loss is not finite; it was told
  * to options->file. */
-DR_API dr_status dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score);
+DR_API dr_status dr_score_files(const dr_model *model, const char *path, const dr_score_options *options, dr_score *score);
 
 /* The same of a text in memory, which counts as one file of this name. DR_ERROR_FORMAT if it is not UTF-8 or has a byte 0,
  * DR_ERROR_ARGUMENT if it is empty. */
-DR_API dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes,
+DR_API dr_status dr_score_text(const dr_model *model, const char *name, const char *text, size_t bytes,
                                const dr_score_options *options, dr_score *score);
 
 /* Multi-query associative recall, the task mqar of training runs: examples of seq_len tokens show `pairs` keys with their
@@ -71,7 +71,7 @@ DR_API dr_recall_options dr_recall_defaults(void);
 
 /* options NULL: the defaults. DR_ERROR_ARGUMENT names a size that cannot be, the model's vocabulary among them;
  * DR_ERROR_NUMERIC if the loss is not finite. progress counts examples. */
-DR_API dr_status dr_score_recall(dr_model *model, const dr_recall_options *options,
+DR_API dr_status dr_score_recall(const dr_model *model, const dr_recall_options *options,
                                  bool (*progress)(void *context, int64_t done, int64_t total), void *context,
                                  dr_recall_score *score);
 

@@ -1,8 +1,7 @@
 /* Sampling text from a model, token by token, in constant memory.
  *
- * Threads. A prompt is read in memory of the model: one dr_generate at a time on one model, while different models may generate
- * at once, also on one backend. Options may be
- * shared. emit is called on the thread that generates. */
+ * Threads. Generating only reads the model: any number of threads may generate from one at once, while nothing writes its
+ * parameters. Options may be shared. emit is called on the thread that generates. */
 #ifndef DELTARULE_GENERATE_H
 #define DELTARULE_GENERATE_H
 
@@ -38,7 +37,7 @@ DR_API dr_status dr_generate_check(const dr_model *model, const dr_generate_opti
  * characters, U+FFFD for what is none, special tokens left out, and the token that ends or begins a text ends the generation.
  * Without one a character of several bytes may come in several calls. emit returns false to stop, which gives
  * DR_ERROR_INTERRUPTED. A seed repeats a text. Errors as dr_generate_check. */
-DR_API dr_status dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
+DR_API dr_status dr_generate(const dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
                              bool (*emit)(void *context, const char *bytes, size_t count), void *context);
 
 #ifdef __cplusplus

@@ -1,10 +1,9 @@
 /* Language models: embedding, blocks of norm, mixer, norm and SwiGLU, final norm, head. The mixer follows from the rule's axes.
  * A model lives in one backend's memory and type: float32 on the CPU, double on the reference.
  *
- * Threads. Different models may be used at once, also on one backend. Loss, gradient and logits compute in memory of the model:
- * one of these calls at a time on one model. dr_model_step computes in memory of its state: any number of threads may step one
- * model at once, each with a state of its own, and make, reset and destroy states, while nothing writes the parameters. What
- * takes the model as const only reads it. Destroying it, and writing its blocks, needs it alone; its states go first. */
+ * Threads. A model is only read by what computes: any number of sessions and states may share one, each used by one thread at a
+ * time, while nothing writes the parameters. Destroying it, and writing its block, needs it alone; its sessions and states go
+ * first. Different models may be used at once, also on one backend. */
 #ifndef DELTARULE_MODEL_H
 #define DELTARULE_MODEL_H
 
@@ -77,8 +76,8 @@ DR_API void *dr_model_parameter_block(dr_model *model);
 /* To be called after the block was written. A backend that stores vectors in a narrower type than its own computes with copies
  * of the matrices, which this makes anew; on the others it does nothing. */
 DR_API dr_status dr_model_changed(dr_model *model);
-/* Same layout; allocated and zeroed at the first call. NULL if there is no memory, or no model. */
-DR_API void *dr_model_gradient_block(dr_model *model);
+/* A block for gradients with the same layout, zero, in the backend's memory; free it with dr_backend_free. */
+DR_API dr_status dr_model_gradients_create(const dr_model *model, void **gradients);
 
 /* State for so many sequences, zero. */
 DR_API dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state);
@@ -94,20 +93,31 @@ typedef struct {
     const int32_t *labels;    /* [targets] */
 } dr_batch;
 
+/* A session: the memory of calls over one model, which grows with their sizes and is kept. */
+typedef struct dr_session dr_session;
+DR_API dr_status dr_session_create(const dr_model *model, dr_session **session);
+DR_API void dr_session_destroy(dr_session *session);                /* NULL is allowed */
+DR_API const dr_model *dr_session_model(const dr_session *session); /* NULL of NULL */
+
 /* Sum over targets of the cross-entropy in nats, and how many were predicted right (hits may be NULL). state: carried in and
  * out, NULL: from zero. per_target: [targets] losses, or NULL. per_hit: [targets] 0 or 1, or NULL. */
-DR_API dr_status dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
-                               double *per_target, uint8_t *per_hit);
+DR_API dr_status dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
+                                 double *per_target, uint8_t *per_hit);
 
-/* The same from zero state, and adds factor times the gradient of the summed loss to the gradient block. */
-DR_API dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double factor, double *loss, int64_t *hits);
+/* The same from zero state, and adds factor times the gradient of the summed loss to a block of gradients
+ * (dr_model_gradients_create). loss and hits may be NULL: with neither, nothing waits for the backend to compute them. */
+DR_API dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double factor, void *gradients, double *loss,
+                                     int64_t *hits);
+/* Loss and hits of the last call of the two above; NULL: not wanted. */
+DR_API dr_status dr_session_result(const dr_session *session, double *loss, int64_t *hits);
 
 /* Logits [targets, vocabulary] (labels unused) into host memory as float or double by dtype. */
-DR_API dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits);
+DR_API dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model_state *state, dr_dtype dtype,
+                                   void *logits);
 
 /* One token for each of the state's sequences through the decode engine; logits [sequences, vocabulary] float in host memory.
  */
-DR_API dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *state, float *logits);
+DR_API dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits);
 
 #ifdef __cplusplus
 }

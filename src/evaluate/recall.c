@@ -1,5 +1,6 @@
 /* Scoring associative recall: examples from the stream of held-out ones, the same for a seed wherever they are asked, so that a
  * training run and `score` evaluate on the same. */
+#include "evaluate/recall.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -72,22 +73,20 @@ static dr_batch draw(struct asker *asker, int64_t first, int64_t count) {
 }
 
 /* Every example has the same number of queries, so the mean over queries is the mean over examples of their accuracy. */
-dr_status dr_score_recall(dr_model *model, const dr_recall_options *options,
-                          bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_recall_score *score) {
-    DR_NEED(model);
-    DR_NEED(score);
-    dr_recall_options defaults = dr_recall_defaults();
-    struct asker asker = {.options = options ? options : &defaults};
+dr_status dr_score_recall_in(dr_session *session, const dr_recall_options *options,
+                             bool (*progress)(void *context, int64_t done, int64_t total), void *context,
+                             dr_recall_score *score) {
+    struct asker asker = {.options = options};
     const dr_recall_options *o = asker.options;
     double start = dr_clock_now(), loss = 0;
     int64_t hits = 0;
     dr_status status;
-    DR_GO(open_asker(&asker, dr_model_get_config(model)->vocabulary));
+    DR_GO(open_asker(&asker, dr_model_get_config(dr_session_model(session))->vocabulary));
     for (int64_t first = 0; first < o->examples; first += o->batch) {
         int64_t count = o->examples - first < o->batch ? o->examples - first : o->batch, batch_hits;
         dr_batch batch = draw(&asker, first, count);
         double batch_loss;
-        DR_GO(dr_model_loss(model, &batch, NULL, &batch_loss, &batch_hits, NULL, NULL));
+        DR_GO(dr_session_loss(session, &batch, NULL, &batch_loss, &batch_hits, NULL, NULL));
         loss += batch_loss;
         hits += batch_hits;
         if (!progress || progress(context, first + count, o->examples)) continue;
@@ -106,5 +105,17 @@ dr_status dr_score_recall(dr_model *model, const dr_recall_options *options,
                          isnan(loss) ? "not a number" : "infinite");
 done:
     close_asker(&asker);
+    return status;
+}
+
+dr_status dr_score_recall(const dr_model *model, const dr_recall_options *options,
+                          bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_recall_score *score) {
+    DR_NEED(model);
+    DR_NEED(score);
+    dr_recall_options defaults = dr_recall_defaults();
+    dr_session *session = NULL;
+    DR_TRY(dr_session_create(model, &session));
+    dr_status status = dr_score_recall_in(session, options ? options : &defaults, progress, context, score);
+    dr_session_destroy(session);
     return status;
 }

@@ -15,7 +15,7 @@
 enum { WINDOW = 1024 };
 
 struct scorer {
-    dr_model *model;
+    dr_session *session;
     dr_model_state *state;
     const dr_score_options *options;
     int64_t done, total;         /* bytes, of all documents */
@@ -51,13 +51,13 @@ static dr_status score_window(struct scorer *scorer, const dr_document *document
     dr_batch batch = {
         .layout = {.sequences = 1, .rows = count}, .ids = scorer->ids, .targets = count, .labels = scorer->labels};
     double sum;
-    DR_TRY(dr_model_loss(scorer->model, &batch, scorer->state, &sum, NULL, NULL, NULL));
+    DR_TRY(dr_session_loss(scorer->session, &batch, scorer->state, &sum, NULL, NULL, NULL));
     *loss += sum;
     scorer->tokens += count;
     return DR_OK;
 }
 
-static dr_status open_scorer(struct scorer *scorer) {
+static dr_status open_scorer(struct scorer *scorer, const dr_model *model) {
     size_t bytes = (size_t)scorer->options->window * sizeof(int32_t);
     void *memory;
     DR_TRY(dr_allocate(bytes, "a window of tokens", &memory));
@@ -65,7 +65,7 @@ static dr_status open_scorer(struct scorer *scorer) {
     DR_TRY(dr_allocate(bytes, "a window of labels", &memory));
     scorer->labels = memory;
     if (scorer->options->tokenizer) DR_TRY(dr_document_encoder_create(scorer->options->tokenizer, &scorer->encoder));
-    return dr_model_state_create(scorer->model, 1, &scorer->state);
+    return dr_model_state_create(model, 1, &scorer->state);
 }
 
 static void close_scorer(struct scorer *scorer) {
@@ -123,17 +123,17 @@ static dr_status score_document(struct scorer *scorer, const dr_document *docume
 }
 
 /* finite: the first document whose loss is not finite ends it. */
-static dr_status score_all(dr_model *model, const dr_documents *documents, int64_t most, const dr_score_options *options,
+static dr_status score_all(dr_session *session, const dr_documents *documents, int64_t most, const dr_score_options *options,
                            bool finite, dr_score *score) {
     if (options->window < 1)
         return dr_fail(DR_ERROR_ARGUMENT, "window is %lld: it must be at least 1 token", (long long)options->window);
-    DR_TRY(dr_vocabulary_check(dr_model_get_config(model)->vocabulary, options->tokenizer));
+    DR_TRY(dr_vocabulary_check(dr_model_get_config(dr_session_model(session))->vocabulary, options->tokenizer));
     double start = dr_clock_now(), loss = 0;
     int64_t files = 0, seen = 0;
-    struct scorer scorer = {.model = model, .options = options};
+    struct scorer scorer = {.session = session, .options = options};
     scorer.total = most > 0 && most < documents->bytes ? most : documents->bytes;
     dr_status status;
-    DR_GO(open_scorer(&scorer));
+    DR_GO(open_scorer(&scorer, dr_session_model(session)));
     for (int64_t i = 0; i < documents->count; i++) {
         const dr_document *document = &documents->at[i];
         seen += document->bytes;
@@ -155,12 +155,22 @@ done:
     return status;
 }
 
-dr_status dr_score_documents(dr_model *model, const dr_documents *documents, int64_t most, const dr_score_options *options,
+/* In a session of its own. */
+static dr_status score_model(const dr_model *model, const dr_documents *documents, const dr_score_options *options,
                              dr_score *score) {
-    return score_all(model, documents, most, options, false, score);
+    dr_session *session = NULL;
+    DR_TRY(dr_session_create(model, &session));
+    dr_status status = score_all(session, documents, 0, options, true, score);
+    dr_session_destroy(session);
+    return status;
 }
 
-dr_status dr_score_files(dr_model *model, const char *path, const dr_score_options *options, dr_score *score) {
+dr_status dr_score_documents(dr_session *session, const dr_documents *documents, int64_t most, const dr_score_options *options,
+                             dr_score *score) {
+    return score_all(session, documents, most, options, false, score);
+}
+
+dr_status dr_score_files(const dr_model *model, const char *path, const dr_score_options *options, dr_score *score) {
     dr_score_options defaults = dr_score_defaults();
     dr_corpus *corpus;
     DR_NEED(model);
@@ -171,13 +181,13 @@ dr_status dr_score_files(dr_model *model, const char *path, const dr_score_optio
     DR_TRY(dr_corpus_read(path, options->skip_unreadable, &corpus));
     for (int64_t i = 0; i < corpus->left_out.count && options->left_out; i++)
         options->left_out(options->context, corpus->left_out.at[i].problem);
-    dr_status status = score_all(model, &corpus->documents, 0, options, true, score);
+    dr_status status = score_model(model, &corpus->documents, options, score);
     dr_corpus_destroy(corpus);
     return status;
 }
 
-dr_status dr_score_text(dr_model *model, const char *name, const char *text, size_t bytes, const dr_score_options *options,
-                        dr_score *score) {
+dr_status dr_score_text(const dr_model *model, const char *name, const char *text, size_t bytes,
+                        const dr_score_options *options, dr_score *score) {
     dr_score_options defaults = dr_score_defaults();
     DR_NEED(model);
     DR_NEED(name);
@@ -191,10 +201,10 @@ dr_status dr_score_text(dr_model *model, const char *name, const char *text, siz
                        (unsigned char)text[valid]);
     dr_document document = {.name = name, .text = (const uint8_t *)text, .bytes = (int64_t)bytes};
     dr_documents documents = {.at = &document, .count = 1, .bytes = (int64_t)bytes};
-    return score_all(model, &documents, 0, options ? options : &defaults, true, score);
+    return score_model(model, &documents, options ? options : &defaults, score);
 }
 
-dr_status dr_score_corpus(dr_model *model, const char *path, int64_t window,
+dr_status dr_score_corpus(const dr_model *model, const char *path, int64_t window,
                           bool (*progress)(void *context, int64_t done, int64_t total), void *context, dr_score *score) {
     dr_score_options options = {.window = window, .progress = progress, .context = context};
     return dr_score_files(model, path, &options, score);

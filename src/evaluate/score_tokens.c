@@ -11,7 +11,7 @@
 static const double LN_2 = 0.693147180559945309417;
 
 typedef struct {
-    dr_model *model;
+    dr_session *session;
     dr_model_state *state;
     dr_tokens *tokens;
     const dr_token_score_options *options;
@@ -33,7 +33,7 @@ static dr_status allocate(token_scorer *self) {
     self->positions = memory;
     DR_TRY(dr_allocate(window + 1, "the marks of a window", &memory));
     self->marks = memory;
-    return dr_model_state_create(self->model, 1, &self->state);
+    return dr_model_state_create(dr_session_model(self->session), 1, &self->state);
 }
 
 static void release(token_scorer *self) {
@@ -61,7 +61,7 @@ static dr_status score_window(token_scorer *self, int64_t from, int64_t count) {
                       .targets = targets,
                       .positions = self->positions,
                       .labels = self->labels};
-    DR_TRY(dr_model_loss(self->model, &batch, self->state, &sum, NULL, NULL, NULL));
+    DR_TRY(dr_session_loss(self->session, &batch, self->state, &sum, NULL, NULL, NULL));
     self->loss += sum;
     self->scored += targets;
     return DR_OK;
@@ -102,9 +102,9 @@ static dr_status score_all(token_scorer *self, const dr_token_documents *documen
     return DR_OK;
 }
 
-dr_status dr_score_tokens(dr_model *model, dr_tokens *tokens, const dr_token_documents *documents,
+dr_status dr_score_tokens(dr_session *session, dr_tokens *tokens, const dr_token_documents *documents,
                           const dr_token_score_options *options, dr_score *score) {
-    token_scorer self = {.model = model, .tokens = tokens, .options = options};
+    token_scorer self = {.session = session, .tokens = tokens, .options = options};
     double start = dr_clock_now();
     int64_t files = 0;
     dr_status status;

@@ -16,7 +16,7 @@ typedef struct {
 /* Each document is predicted from its first token on, with the state carried from window to window and none from the document
  * before. Tokens that are given are read, not scored. score->files counts documents. A loss that is not finite is no failure.
  * Where nothing can be scored, tokens is 0 and the loss NaN. */
-dr_status dr_score_tokens(dr_model *model, dr_tokens *tokens, const dr_token_documents *documents,
+dr_status dr_score_tokens(dr_session *session, dr_tokens *tokens, const dr_token_documents *documents,
                           const dr_token_score_options *options, dr_score *score);
 
 #endif

@@ -22,7 +22,8 @@ dr_generate_options dr_generate_defaults(void) {
 typedef bool (*emit_function)(void *context, const char *bytes, size_t count);
 
 struct sampler {
-    dr_model *model;
+    const dr_model *model;
+    dr_session *session; /* of the prompt */
     dr_model_state *state;
     const dr_tokenizer *tokenizer; /* NULL: bytes */
     dr_document_encoder encoder;
@@ -57,6 +58,7 @@ static dr_status open_sampler(struct sampler *sampler, const dr_generate_options
     sampler->logits = memory;
     DR_TRY(dr_allocate((size_t)sampler->vocabulary * sizeof(dr_candidate), "the candidates", &memory));
     sampler->candidates = memory;
+    DR_TRY(dr_session_create(sampler->model, &sampler->session));
     return dr_model_state_create(sampler->model, 1, &sampler->state);
 }
 
@@ -68,6 +70,7 @@ static void close_sampler(struct sampler *sampler) {
     dr_release(sampler->ready);
     dr_stop_destroy(&sampler->stop);
     dr_model_state_destroy(sampler->state);
+    dr_session_destroy(sampler->session);
 }
 
 /* ---- the prompt ---- */
@@ -75,7 +78,7 @@ static void close_sampler(struct sampler *sampler) {
 static dr_status read_ids(struct sampler *sampler, const int32_t *ids, int64_t count) {
     const int64_t last = count - 1;
     dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = 1, .positions = &last};
-    return dr_model_logits(sampler->model, &batch, sampler->state, DR_F32, sampler->logits);
+    return dr_session_logits(sampler->session, &batch, sampler->state, DR_F32, sampler->logits);
 }
 
 /* Token 0 is the separator, token i + 1 byte i of the prompt: there is always one token to predict from. */
@@ -202,7 +205,7 @@ dr_status dr_generate_check(const dr_model *model, const dr_generate_options *op
     return dr_sampling_check(options);
 }
 
-dr_status dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
+dr_status dr_generate(const dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
                       bool (*emit)(void *context, const char *bytes, size_t count), void *context) {
     DR_TRY(dr_generate_check(model, options));
     if (prompt_bytes > 0) DR_NEED(prompt);

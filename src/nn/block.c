@@ -21,18 +21,16 @@ dr_status dr_block_add_parameters(dr_mixer *mixer, int64_t intermediate) {
     return dr_slot_fill(mixer->slot, DR_ROLE_MLP_DOWN, normal, mixer->hidden, intermediate, 0);
 }
 
-void dr_block_place(const dr_layer *layer, const dr_recurrence_memory *engine, bool keep, dr_arena *arena,
-                    dr_block_memory *memory) {
+void dr_block_place(const dr_layer *layer, bool keep, dr_arena *arena, dr_block_memory *memory) {
     void *x = memory->x;
     *memory = (dr_block_memory){.x = x};
     memory->middle = dr_arena_take(arena, bytes_of(layer, layer->mixer->hidden));
     memory->gate = dr_arena_take(arena, bytes_of(layer, width(layer)));
     memory->up = dr_arena_take(arena, bytes_of(layer, width(layer)));
-    dr_mixer_place(layer, engine, keep, arena, &memory->mixer);
+    dr_mixer_place(layer, keep, arena, &memory->mixer);
 }
 
-void dr_block_place_scratch(const dr_layer *layer, const dr_recurrence_memory *engine, bool backward, dr_arena *arena,
-                            dr_block_scratch *scratch) {
+void dr_block_place_scratch(const dr_layer *layer, bool backward, dr_arena *arena, dr_block_scratch *scratch) {
     *scratch = (dr_block_scratch){0};
     scratch->normed = dr_arena_take(arena, bytes_of(layer, layer->mixer->hidden));
     if (backward) scratch->d_normed = dr_arena_take(arena, bytes_of(layer, layer->mixer->hidden));
@@ -45,7 +43,7 @@ void dr_block_place_scratch(const dr_layer *layer, const dr_recurrence_memory *e
         scratch->d_up = dr_arena_take(arena, bytes_of(layer, width(layer)));
     }
     dr_arena_rewind(arena, halves);
-    dr_mixer_place_scratch(layer, engine, backward, arena, &scratch->mixer);
+    dr_mixer_place_scratch(layer, backward, arena, &scratch->mixer);
 }
 
 static dr_status norm(const dr_layer *layer, dr_role role, const void *x, void *y) {

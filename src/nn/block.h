@@ -27,10 +27,8 @@ typedef struct {
 dr_status dr_block_add_parameters(dr_mixer *mixer, int64_t intermediate);
 
 /* memory->x is not handed out here: it is where the block before writes. */
-void dr_block_place(const dr_layer *layer, const dr_recurrence_memory *engine, bool keep, dr_arena *arena,
-                    dr_block_memory *memory);
-void dr_block_place_scratch(const dr_layer *layer, const dr_recurrence_memory *engine, bool backward, dr_arena *arena,
-                            dr_block_scratch *scratch);
+void dr_block_place(const dr_layer *layer, bool keep, dr_arena *arena, dr_block_memory *memory);
+void dr_block_place_scratch(const dr_layer *layer, bool backward, dr_arena *arena, dr_block_scratch *scratch);
 
 /* y [rows, hidden] from memory->x; y may be memory->x where no backward follows. state may be NULL. */
 dr_status dr_block_forward(const dr_layer *layer, void *y, const dr_block_memory *memory, const dr_block_scratch *scratch,

@@ -1,6 +1,6 @@
-/* Loss, gradient and logits of a batch: the pass through the blocks, then the head at the targets, some rows at a time. */
+/* Loss, gradient and logits of a batch: the run through the blocks, then the head at the targets, some rows at a time. */
 #include "base/error.h"
-#include "nn/model.h"
+#include "nn/session.h"
 #include <inttypes.h>
 
 enum { MOST_ROWS = 1 << 22 }; /* of a call: sizes of its tensors stay within 64 bits */
@@ -50,16 +50,17 @@ static dr_status check_batch(const dr_model *model, const dr_batch *batch, const
     return DR_OK;
 }
 
-/* ---- passes --------------------------------------------------------------------------------------------------------- */
+/* ---- runs ----------------------------------------------------------------------------------------------------------- */
 
-/* Runs the blocks; pass->selected are then the targets' rows. */
-static dr_status run_blocks(dr_model *model, const dr_batch *batch, dr_pass_kind kind, dr_model_state *state) {
-    dr_pass *pass = model->pass;
-    DR_TRY(dr_pass_prepare(model, pass, kind, &batch->layout, batch->targets, batch->positions != NULL));
-    DR_TRY(dr_pass_forward(model, pass, kind, &batch->layout, batch->ids, state));
+/* Runs the blocks; session->selected are then the targets' rows. */
+static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase phase, bool labelled, dr_model_state *state) {
+    DR_TRY(dr_session_prepare(session, phase, &batch->layout, batch->targets, batch->positions != NULL, labelled));
+    DR_TRY(dr_session_upload(session, batch, state));
+    DR_TRY(dr_session_run(session, state));
+    if (state) dr_model_state_advance(state, &batch->layout);
     if (!batch->positions) return DR_OK;
-    return model->backend->ops->rows_gather(model->backend, batch->targets, model->config.hidden, batch->positions, pass->x,
-                                            pass->selected);
+    return session->backend->ops->rows_gather(session->backend, batch->targets, session->model->config.hidden,
+                                              session->tokens.positions, session->x, session->selected);
 }
 
 static int64_t rows_at(const dr_batch *batch, int64_t begin) {
@@ -67,80 +68,83 @@ static int64_t rows_at(const dr_batch *batch, int64_t begin) {
     return left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
 }
 
-dr_status dr_model_loss(dr_model *model, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
-                        double *per_target, uint8_t *per_hit) {
-    DR_NEED(model);
-    DR_NEED(batch);
-    DR_NEED(loss);
-    dr_pass *pass = model->pass;
-    DR_TRY(check_batch(model, batch, state, true));
-    double sum = 0;
-    int64_t right = 0;
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(model, batch, DR_PASS_FORWARD, state));
-    for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin);
-        double *losses = per_target ? per_target + begin : pass->loss;
-        uint8_t *hit = per_hit ? per_hit + begin : pass->hit;
-        DR_TRY(dr_pass_head(model, pass, pass->selected, begin, count));
-        DR_TRY(model->backend->ops->cross_entropy(model->backend, count, model->config.vocabulary, pass->logits,
-                                                  batch->labels + begin, 1, losses, hit, NULL));
-        for (int64_t i = 0; i < count; i++) {
-            sum += losses[i];
-            right += hit[i];
-        }
-    }
-    *loss = sum;
-    if (hits) *hits = right;
+/* Losses and hits of so many targets into session->losses and hits and the sum. */
+static dr_status measure(dr_session *session, int64_t begin, int64_t count, double factor, void *d_logits) {
+    const dr_operations *ops = session->backend->ops;
+    DR_TRY(ops->cross_entropy(session->backend, count, session->model->config.vocabulary, session->logits,
+                              session->tokens.labels + begin, factor, session->losses, session->hits, d_logits));
+    return ops->sum_losses(session->backend, count, session->losses, session->hits, session->sum);
+}
+
+dr_status dr_session_result(const dr_session *session, double *loss, int64_t *hits) {
+    dr_loss_sum sum = {0};
+    DR_NEED(session);
+    if (session->measured) DR_TRY(session->backend->ops->get(session->backend, &sum, session->sum, sizeof sum));
+    if (loss) *loss = sum.loss;
+    if (hits) *hits = sum.hits;
     return DR_OK;
 }
 
-dr_status dr_model_gradient(dr_model *model, const dr_batch *batch, double factor, double *loss, int64_t *hits) {
-    DR_NEED(model);
+dr_status dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
+                          double *per_target, uint8_t *per_hit) {
+    DR_NEED(session);
     DR_NEED(batch);
     DR_NEED(loss);
-    const dr_operations *ops = model->backend->ops;
-    dr_pass *pass = model->pass;
-    DR_TRY(check_batch(model, batch, NULL, true));
-    if (!dr_model_gradient_block(model)) return dr_fail(DR_ERROR_MEMORY, "there is no memory for the gradients");
-    double sum = 0;
-    int64_t right = 0;
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(model, batch, DR_PASS_GRADIENT, NULL));
+    const dr_operations *ops = session->backend->ops;
+    DR_TRY(check_batch(session->model, batch, state, true));
+    session->measured = false;
+    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_FORWARD, true, state));
+    session->measured = batch->layout.rows > 0;
     for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
         int64_t count = rows_at(batch, begin);
-        DR_TRY(dr_pass_head(model, pass, pass->selected, begin, count));
-        DR_TRY(ops->cross_entropy(model->backend, count, model->config.vocabulary, pass->logits, batch->labels + begin, factor,
-                                  pass->loss, pass->hit, pass->logits));
-        DR_TRY(dr_pass_head_backward(model, pass, pass->selected, pass->d_selected, begin, count));
-        for (int64_t i = 0; i < count; i++) {
-            sum += pass->loss[i];
-            right += pass->hit[i];
-        }
+        DR_TRY(dr_session_head(session, session->selected, begin, count));
+        DR_TRY(measure(session, begin, count, 1, NULL));
+        if (per_target)
+            DR_TRY(ops->get(session->backend, per_target + begin, session->losses, (size_t)count * sizeof *per_target));
+        if (per_hit) DR_TRY(ops->get(session->backend, per_hit + begin, session->hits, (size_t)count));
     }
-    if (batch->layout.rows > 0) {
+    return dr_session_result(session, loss, hits);
+}
+
+dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double factor, void *gradients, double *loss,
+                              int64_t *hits) {
+    DR_NEED(session);
+    DR_NEED(batch);
+    DR_NEED(gradients);
+    DR_TRY(check_batch(session->model, batch, NULL, true));
+    session->measured = false;
+    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_GRADIENT, true, NULL));
+    session->measured = batch->layout.rows > 0;
+    for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
+        int64_t count = rows_at(batch, begin);
+        DR_TRY(dr_session_head(session, session->selected, begin, count));
+        DR_TRY(measure(session, begin, count, factor, session->logits));
+        DR_TRY(dr_session_head_back(session, session->selected, session->d_selected, begin, count, gradients));
+    }
+    if (session->measured) {
         if (batch->positions)
-            DR_TRY(ops->rows_scatter(model->backend, batch->layout.rows, batch->targets, model->config.hidden, batch->positions,
-                                     pass->d_selected, pass->d_x));
-        DR_TRY(dr_pass_backward(model, pass, &batch->layout, batch->ids));
+            DR_TRY(session->backend->ops->rows_scatter(session->backend, batch->layout.rows, batch->targets,
+                                                       session->model->config.hidden, session->tokens.positions,
+                                                       session->d_selected, session->d_x));
+        DR_TRY(dr_session_run_back(session, gradients));
     }
-    *loss = sum;
-    if (hits) *hits = right;
-    return DR_OK;
+    return loss || hits ? dr_session_result(session, loss, hits) : DR_OK;
 }
 
-dr_status dr_model_logits(dr_model *model, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits) {
-    DR_NEED(model);
+dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits) {
+    DR_NEED(session);
     DR_NEED(batch);
-    dr_pass *pass = model->pass;
     if (dtype != DR_F32 && dtype != DR_F64)
         return dr_fail(DR_ERROR_ARGUMENT, "logits are written as F32 or F64, not as %s", dr_dtype_name(dtype));
-    DR_TRY(check_batch(model, batch, state, false));
+    DR_TRY(check_batch(session->model, batch, state, false));
     if (batch->targets > 0) DR_NEED(logits);
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(model, batch, DR_PASS_FORWARD, state));
+    session->measured = false;
+    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_FORWARD, false, state));
     for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin), vocabulary = model->config.vocabulary;
-        DR_TRY(dr_pass_head(model, pass, pass->selected, begin, count));
+        int64_t count = rows_at(batch, begin), vocabulary = session->model->config.vocabulary;
+        DR_TRY(dr_session_head(session, session->selected, begin, count));
         char *to = (char *)logits + (size_t)(begin * vocabulary) * dr_dtype_size(dtype);
-        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, to, dtype, pass->logits, count * vocabulary));
+        DR_TRY(dr_kind_download(session->backend, DR_VECTOR, to, dtype, session->logits, count * vocabulary));
     }
     return DR_OK;
 }

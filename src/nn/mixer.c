@@ -321,10 +321,19 @@ dr_recurrence dr_layer_recurrence(const dr_layer *layer) {
     const dr_mixer *mixer = layer->mixer;
     return (dr_recurrence){.rule = &mixer->rule,
                            .forget = DR_FORGET,
-                           .layout = layer->layout,
+                           .layout = {layer->layout.sequences, layer->layout.rows, NULL},
                            .key_heads = mixer->heads,
                            .value_heads = mixer->value_heads,
                            .key_size = mixer->key_size,
                            .value_size = mixer->value_size,
                            .scale = mixer->scale};
+}
+
+dr_call dr_layer_call(const dr_layer *layer, const dr_inputs *inputs, const dr_mixer_memory *memory,
+                      const dr_mixer_scratch *scratch) {
+    return (dr_call){.size = sizeof(dr_call),
+                     .boundaries = {.at = layer->decode ? NULL : layer->layout.cu_seqlens, .dtype = DR_I64, .device = true},
+                     .inputs = inputs,
+                     .saved = memory->saved,
+                     .workspace = scratch->workspace};
 }

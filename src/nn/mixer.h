@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "nn/family.h"
 #include "nn/parameters.h"
+#include "ops/plan.h"
 
 enum { DR_MAX_STREAMS = 16 };
 
@@ -62,19 +63,20 @@ typedef struct {
 typedef struct {
     const dr_mixer *mixer;
     dr_backend *backend;
+    const dr_plan *plan;    /* of the recurrence, for this call */
     const char *parameters; /* the layer's part of the block */
     const char *weights;    /* the same part of the copies that products read */
     char *gradients;        /* likewise, or NULL */
-    dr_layout layout;
-    const int64_t *seen; /* [sequences] tokens before this call, or NULL: none */
-    bool decode;         /* one token a sequence, by the decode engine; needs a state */
+    dr_layout layout;       /* cu_seqlens in the backend's memory, as is seen */
+    const int64_t *seen;    /* [sequences] tokens before this call */
+    bool decode;            /* one token a sequence, by the decode engine; needs a state */
 } dr_layer;
 
 /* A role's parameter, as a number and as a vector; its gradient. NULL if there is none. */
 const void *dr_layer_parameter(const dr_layer *layer, dr_role role);
 const void *dr_layer_weight(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
-dr_recurrence dr_layer_recurrence(const dr_layer *layer);
+dr_recurrence dr_layer_recurrence(const dr_layer *layer);              /* without boundaries */
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream); /* with rows */
 
 /* What a forward makes of each stream, [rows, heads, dim] but for hidden [rows, rank]. Stages that do nothing share memory. */
@@ -99,10 +101,8 @@ typedef struct {
 } dr_mixer_scratch;
 
 /* Hands out memory for rows tokens. keep: stages overwrite nothing that a backward needs. */
-void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, bool keep, dr_arena *arena,
-                    dr_mixer_memory *memory);
-void dr_mixer_place_scratch(const dr_layer *layer, const dr_recurrence_memory *engine, bool backward, dr_arena *arena,
-                            dr_mixer_scratch *scratch);
+void dr_mixer_place(const dr_layer *layer, bool keep, dr_arena *arena, dr_mixer_memory *memory);
+void dr_mixer_place_scratch(const dr_layer *layer, bool backward, dr_arena *arena, dr_mixer_scratch *scratch);
 
 /* y [rows, hidden] from x [rows, hidden]. state: carried in and out, or NULL: from zero. */
 dr_status dr_mixer_forward(const dr_layer *layer, const void *x, void *y, const dr_mixer_memory *memory,
@@ -116,6 +116,9 @@ dr_status dr_mixer_backward(const dr_layer *layer, const void *x, const void *d_
 /* Norm, gate and order of the output: scratch->y from memory->o. Also the backward's, which does not keep it. */
 dr_status dr_mixer_norm_output(const dr_layer *layer, const dr_mixer_memory *memory, const dr_mixer_scratch *scratch);
 dr_rms_norm dr_mixer_output_norm(const dr_layer *layer);
+/* A call of the plan: boundaries, saved and workspace are filled in. */
+dr_call dr_layer_call(const dr_layer *layer, const dr_inputs *inputs, const dr_mixer_memory *memory,
+                      const dr_mixer_scratch *scratch);
 /* The recurrence's inputs from the streams. */
 dr_inputs dr_mixer_inputs(const dr_layer *layer, const dr_mixer_memory *memory);
 

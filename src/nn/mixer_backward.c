@@ -47,9 +47,9 @@ static void place_backward(const dr_layer *layer, dr_arena *arena, dr_mixer_scra
         scratch->d_ridge = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, mixer->heads * mixer->key_size));
 }
 
-void dr_mixer_place_scratch(const dr_layer *layer, const dr_recurrence_memory *engine, bool backward, dr_arena *arena,
-                            dr_mixer_scratch *scratch) {
+void dr_mixer_place_scratch(const dr_layer *layer, bool backward, dr_arena *arena, dr_mixer_scratch *scratch) {
     const dr_mixer *mixer = layer->mixer;
+    const dr_recurrence_memory *engine = &layer->plan->memory;
     size_t work = layer->decode ? engine->decode : engine->forward;
     if (backward && engine->backward > work) work = engine->backward;
     *scratch = (dr_mixer_scratch){0};
@@ -84,7 +84,6 @@ static dr_status output_backward(const dr_layer *layer, const void *d_y, const d
 
 static dr_status recur_backward(const dr_layer *layer, const dr_mixer_memory *memory, const dr_mixer_scratch *scratch) {
     const dr_mixer *mixer = layer->mixer;
-    dr_recurrence recurrence = dr_layer_recurrence(layer);
     dr_inputs inputs = dr_mixer_inputs(layer, memory);
     dr_input_gradients gradients = {{NULL}};
     for (int i = 0; i < mixer->streams; i++)
@@ -93,8 +92,10 @@ static dr_status recur_backward(const dr_layer *layer, const dr_mixer_memory *me
     if (mixer->feedback) gradients.at[DR_INPUT_FEEDBACK_KEY] = scratch->d_erasing;
     gradients.at[DR_INPUT_SCAN_CENTRE] = scratch->d_centre;
     gradients.at[DR_INPUT_RIDGE] = scratch->d_ridge;
-    return dr_recurrence_backward(layer->backend, &recurrence, &inputs, NULL, memory->saved, scratch->d_o, NULL, &gradients,
-                                  NULL, scratch->workspace);
+    dr_call call = dr_layer_call(layer, &inputs, memory, scratch);
+    call.d_o = scratch->d_o;
+    call.d_inputs = &gradients;
+    return dr_plan_backward(layer->plan, &call);
 }
 
 /* Parameters that the recurrence reads as they are, or through a map without tokens. */

@@ -25,8 +25,7 @@ static void place_stream(const dr_layer *layer, int index, bool keep, dr_arena *
     memory->out[index] = stream->unit && keep ? dr_arena_take(arena, bytes) : memory->mapped[index];
 }
 
-void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, bool keep, dr_arena *arena,
-                    dr_mixer_memory *memory) {
+void dr_mixer_place(const dr_layer *layer, bool keep, dr_arena *arena, dr_mixer_memory *memory) {
     const dr_mixer *mixer = layer->mixer;
     int64_t rows = layer->layout.rows;
     size_t keys = dr_kind_bytes(layer->backend, DR_VECTOR, rows * mixer->heads * mixer->key_size);
@@ -48,7 +47,7 @@ void dr_mixer_place(const dr_layer *layer, const dr_recurrence_memory *engine, b
     if (mixer->fixed_lambda >= 0)
         memory->fixed_lambda = dr_arena_take(arena, dr_kind_bytes(layer->backend, DR_NUMBER, rows * mixer->value_heads));
     memory->o = dr_arena_take(arena, values);
-    if (keep) memory->saved = dr_arena_take(arena, engine->saved);
+    if (keep) memory->saved = dr_arena_take(arena, layer->plan->memory.saved);
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------------- */
@@ -193,17 +192,18 @@ dr_inputs dr_mixer_inputs(const dr_layer *layer, const dr_mixer_memory *memory) 
 
 static dr_status recur(const dr_layer *layer, const dr_mixer_memory *memory, const dr_mixer_scratch *scratch,
                        const dr_mixer_state *state) {
-    dr_recurrence recurrence = dr_layer_recurrence(layer);
     dr_inputs inputs = dr_mixer_inputs(layer, memory);
-    if (!state)
-        return dr_recurrence_forward(layer->backend, &recurrence, &inputs, NULL, memory->o, NULL, memory->saved,
-                                     scratch->workspace);
     dr_states initial = {{NULL}};
     dr_mutable_states final = {{NULL}};
-    for (int kind = 0; kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = state->at[kind];
-    if (layer->decode) return dr_recurrence_decode(layer->backend, &recurrence, &inputs, &final, memory->o, scratch->workspace);
-    return dr_recurrence_forward(layer->backend, &recurrence, &inputs, &initial, memory->o, &final, memory->saved,
-                                 scratch->workspace);
+    dr_call call = dr_layer_call(layer, &inputs, memory, scratch);
+    call.o = memory->o;
+    for (int kind = 0; state && kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = state->at[kind];
+    if (layer->decode) {
+        call.states = &final;
+        return dr_plan_decode(layer->plan, &call);
+    }
+    if (state) call.initial = &initial, call.final = &final;
+    return dr_plan_forward(layer->plan, &call);
 }
 
 dr_rms_norm dr_mixer_output_norm(const dr_layer *layer) {

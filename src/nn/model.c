@@ -78,8 +78,8 @@ static dr_status check_backend(const dr_backend *backend) {
                                           DR_OPERATION_RMS_NORM,     DR_OPERATION_L2_NORM,        DR_OPERATION_CONV,
                                           DR_OPERATION_GATE,         DR_OPERATION_ROTARY,         DR_OPERATION_SWIGLU,
                                           DR_OPERATION_ADD,          DR_OPERATION_SCALE_HEADS,    DR_OPERATION_ROWS_GATHER,
-                                          DR_OPERATION_ROWS_SCATTER, DR_OPERATION_CROSS_ENTROPY,  DR_OPERATION_SUM_SQUARES,
-                                          DR_OPERATION_ADAMW};
+                                          DR_OPERATION_ROWS_SCATTER, DR_OPERATION_CROSS_ENTROPY,  DR_OPERATION_SUM_LOSSES,
+                                          DR_OPERATION_SUM_SQUARES,  DR_OPERATION_CLIP,           DR_OPERATION_ADAMW};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!dr_supports(backend, needed[i]))
             return dr_fail(
@@ -102,7 +102,6 @@ dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_
     DR_GO(dr_block_add_parameters(&model->mixer, model->config.intermediate));
     DR_GO(check_block(&model->config, dr_slots_place(model->mixer.slot)));
     DR_GO(list_parameters(model));
-    DR_GO(dr_pass_create(model, &model->pass));
     *result = model;
     return DR_OK;
 done:
@@ -161,10 +160,8 @@ dr_status dr_model_create(dr_backend *backend, const dr_model_config *config, ui
 void dr_model_destroy(dr_model *model) {
     if (!model) return;
     const dr_operations *ops = model->backend->ops;
-    dr_pass_destroy(model->backend, model->pass);
     if (model->values) ops->free(model->backend, model->values);
     if (model->copies) ops->free(model->backend, model->copies);
-    if (model->gradients) ops->free(model->backend, model->gradients);
     dr_mixer_destroy(model->backend, &model->mixer);
     dr_release(model->parameters);
     dr_release(model->initials);
@@ -214,15 +211,14 @@ dr_status dr_model_changed(dr_model *model) {
     return model->backend->ops->store_vectors(model->backend, model->block_count, model->values, model->copies);
 }
 
-void *dr_model_gradient_block(dr_model *model) {
-    if (!model) return NULL;
+dr_status dr_model_gradients_create(const dr_model *model, void **gradients) {
+    DR_NEED(model);
+    DR_NEED(gradients);
     const dr_operations *ops = model->backend->ops;
     size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
-    if (!model->gradients) {
-        void *memory = NULL;
-        if (ops->allocate(model->backend, bytes, &memory) != DR_OK) return NULL;
-        ops->zero(model->backend, memory, bytes);
-        model->gradients = memory;
-    }
-    return model->gradients;
+    void *memory = NULL;
+    DR_TRY(ops->allocate(model->backend, bytes, &memory));
+    ops->zero(model->backend, memory, bytes);
+    *gradients = memory;
+    return DR_OK;
 }

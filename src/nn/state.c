@@ -2,7 +2,7 @@
  * how many tokens each sequence has seen. One token a sequence goes through the decode engine in memory that was planned when
  * the state was made: a step allocates nothing. */
 #include "base/error.h"
-#include "nn/model.h"
+#include "nn/session.h"
 #include <inttypes.h>
 
 /* Hands out the state's block; shapes as dr_recurrence_state_shape and the convolution's. */
@@ -43,9 +43,9 @@ static dr_status fill_state(dr_model_state *state) {
     arena = (dr_arena){.block = state->block};
     place_state(state, &arena);
     dr_model_state_reset(state);
-    DR_TRY(dr_pass_create(state->model, &state->step));
+    DR_TRY(dr_session_create(state->model, &state->step));
     dr_layout layout = {state->sequences, state->sequences, NULL};
-    return dr_pass_prepare(state->model, state->step, DR_PASS_DECODE, &layout, state->sequences, false);
+    return dr_session_prepare(state->step, DR_PHASE_DECODE, &layout, state->sequences, false, false);
 }
 
 dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state) {
@@ -74,14 +74,19 @@ void dr_model_state_reset(dr_model_state *state) {
 
 void dr_model_state_destroy(dr_model_state *state) {
     if (!state) return;
-    dr_pass_destroy(state->backend, state->step);
+    dr_session_destroy(state->step);
     if (state->block) state->backend->ops->free(state->backend, state->block);
     dr_release(state->layers);
     dr_release(state->seen);
     dr_release(state);
 }
 
-dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
+void dr_model_state_advance(dr_model_state *state, const dr_layout *layout) {
+    for (int64_t i = 0; i < layout->sequences; i++)
+        state->seen[i] += dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+}
+
+dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
     DR_NEED(model);
     DR_NEED(ids);
     DR_NEED(state);
@@ -92,12 +97,15 @@ dr_status dr_model_step(dr_model *model, const int32_t *ids, dr_model_state *sta
         if (ids[i] < 0 || ids[i] >= vocabulary)
             return dr_fail(DR_ERROR_ARGUMENT, "id %" PRId64 " is %" PRId32 "; it must be from 0 to %" PRId64, i, ids[i],
                            vocabulary - 1);
-    dr_layout layout = {state->sequences, state->sequences, NULL};
-    DR_TRY(dr_pass_forward(model, state->step, DR_PASS_DECODE, &layout, ids, state));
+    dr_session *session = state->step;
+    dr_batch batch = {.layout = {state->sequences, state->sequences, NULL}, .ids = ids, .targets = state->sequences};
+    DR_TRY(dr_session_upload(session, &batch, state));
+    DR_TRY(dr_session_run(session, state));
+    dr_model_state_advance(state, &batch.layout);
     for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
         int64_t left = state->sequences - begin, count = left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
-        DR_TRY(dr_pass_head(model, state->step, state->step->x, begin, count));
-        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, state->step->logits,
+        DR_TRY(dr_session_head(session, session->x, begin, count));
+        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, session->logits,
                                 count * vocabulary));
     }
     return DR_OK;

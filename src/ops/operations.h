@@ -1,15 +1,16 @@
 /* The contract of every operation that a backend offers: one table of functions, filled by each backend in its own file of the
  * same name (backends/reference/conv.c, backends/cpu/conv.c). No arithmetic here.
  *
- * Conventions. Pointers are to dense row-major tensors in the backend's memory; the shape stands beside each. Each is a vector
- * or a number (ops/kind.h): activations, the weights of linear, grouped_linear and embedding are vectors, and what is a number
- * is said at the operation. A gradient is of the kind of what it is the gradient of, but that of a parameter, which is a number
- * always. An operation computes in the backend's own type, and rounds a vector that it writes once, to the nearest; where it
- * adds to one, it rounds the sum. rows counts tokens. A gradient "d_x" is overwritten unless its comment says "added to";
- * gradients of parameters are always added to. NULL gradients are not computed. Descriptors were checked by whoever made them
- * (ops/shapes.c for the recurrence, the model for the rest). Results are the same bits for any number of threads; a token's
- * result does not depend on which other tokens are in the call (linear: up to the padding of its fixed row blocks), so packed
- * equals separate. */
+ * Conventions. Pointers are to dense row-major tensors in the backend's memory; the shape stands beside each. So do token ids,
+ * labels, positions, boundaries, losses and what the optimizer decides lie there: the host reads numbers with get, and only
+ * when it wants them. Descriptors themselves are the host's. Each is a vector or a number (ops/kind.h): activations, the
+ * weights of linear, grouped_linear and embedding are vectors, and what is a number is said at the operation. A gradient is of
+ * the kind of what it is the gradient of, but that of a parameter, which is a number always. An operation computes in the
+ * backend's own type, and rounds a vector that it writes once, to the nearest; where it adds to one, it rounds the sum. rows
+ * counts tokens. A gradient "d_x" is overwritten unless its comment says "added to"; gradients of parameters are always added
+ * to. NULL gradients are not computed. Descriptors were checked by whoever made them (ops/shapes.c for the recurrence, the
+ * model for the rest). Results are the same bits for any number of threads; a token's result does not depend on which other
+ * tokens are in the call (linear: up to the padding of its fixed row blocks), so packed equals separate. */
 #ifndef DR_OPS_OPERATIONS_H
 #define DR_OPS_OPERATIONS_H
 
@@ -56,7 +57,9 @@ typedef struct {
     double eps;
 } dr_l2_norm;
 
-/* Depthwise causal convolution, then the activation:
+/* Of conv and rotary: cu_seqlens of layout lies in the backend's memory.
+ *
+ * Depthwise causal convolution, then the activation:
  * y[t, c] = act(bias[c] + sum_{w < width} weight[c, w] x[t - width + 1 + w, c]), x before a sequence's start from the state. */
 typedef struct {
     dr_layout layout;
@@ -94,12 +97,24 @@ typedef struct {
     int64_t rows, heads, key_size, value_size;
 } dr_bonus;
 
-/* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). The
- * gradient is read as gradient * scale. step counts from 1. */
+/* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). */
 typedef struct {
-    double learning_rate, beta1, beta2, eps, weight_decay, scale;
-    int64_t step;
+    double learning_rate, beta1, beta2, eps, weight_decay;
 } dr_adamw;
+
+/* What is decided from step to step, in the backend's memory, so that no step waits for the host. */
+typedef struct {
+    double squares, norm; /* of the last step's gradient */
+    double scale;         /* adamw reads the gradient times this */
+    int64_t updates;      /* steps that changed parameters, the last one included */
+    int64_t skipped, skipped_in_row;
+} dr_control;
+
+/* Over the targets of a batch, in the backend's memory. */
+typedef struct {
+    double loss;
+    int64_t hits;
+} dr_loss_sum;
 
 typedef struct dr_operations {
     const char *name;
@@ -118,7 +133,10 @@ typedef struct dr_operations {
     dr_status (*upload_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*download_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*copy)(dr_backend *, void *to, const void *from, size_t bytes); /* within the backend's memory */
-    dr_status (*wait)(dr_backend *);                                           /* NULL: nothing is ever under way */
+    /* bytes from and to host memory, as they are; from may change when put has returned, and to is there when get has */
+    dr_status (*put)(dr_backend *, void *to, const void *from, size_t bytes);
+    dr_status (*get)(dr_backend *, void *to, const void *from, size_t bytes);
+    dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
 
     /* Measuring; NULL where calls return when their work is done, so that the clock of the process tells its time.
      * time_runs: seconds of so many calls of run, one after another, as the device counts them. run puts work on the backend
@@ -143,7 +161,7 @@ typedef struct dr_operations {
     dr_status (*grouped_linear_backward)(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight,
                                          const void *d_y, void *d_x, void *d_weight);
 
-    /* y [rows, dim] = table[ids[row]]; ids in host memory, 0 <= id < vocabulary. d_table is added to, in order of rows. */
+    /* y [rows, dim] = table[ids[row]], 0 <= id < vocabulary. d_table is added to, in order of rows. */
     dr_status (*embedding_forward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y);
     dr_status (*embedding_backward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
                                     void *d_table);
@@ -277,22 +295,29 @@ typedef struct dr_operations {
     dr_status (*scale_heads_backward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
 
-    /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]; vectors. positions in
-     * host memory, rising, none twice. */
+    /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]; vectors. positions
+     * rise, none twice. */
     dr_status (*rows_gather)(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
     dr_status (*rows_scatter)(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions, const void *d_y,
                               void *d_x);
 
-    /* loss[i] = logsumexp(logits[i]) - logits[i, labels[i]] and hit[i] = (first index of the largest logit == labels[i]), in
-     * host memory; if d_logits (may be logits) is not NULL: d_logits[i] = factor (softmax(logits[i]) - onehot). logits [count,
+    /* loss[i] = logsumexp(logits[i]) - logits[i, labels[i]] and hit[i] = (first index of the largest logit == labels[i]); if
+     * d_logits (may be logits) is not NULL: d_logits[i] = factor (softmax(logits[i]) - onehot). logits [count,
      * vocabulary], vectors. */
     dr_status (*cross_entropy)(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
                                double factor, double *loss, uint8_t *hit, void *d_logits);
 
-    /* sum of squares of count numbers, in double, in a fixed order; NaN or infinite if any element is */
-    dr_status (*sum_squares)(dr_backend *, int64_t count, const void *x, double *sum);
-    /* parameter, m, v [count] updated in place, all numbers */
-    dr_status (*adamw)(dr_backend *, const dr_adamw *, int64_t count, const void *gradient, void *parameter, void *m, void *v);
+    /* adds count losses and hits to a sum, in order */
+    dr_status (*sum_losses)(dr_backend *, int64_t count, const double *loss, const uint8_t *hit, dr_loss_sum *sum);
+
+    /* squares of count numbers, summed in double in a fixed order, to control; NaN or infinite if any element is */
+    dr_status (*sum_squares)(dr_backend *, int64_t count, const void *x, dr_control *control);
+    /* From the squares: norm, their root, and scale, clip / norm where the norm is above clip (0: any may be), else 1. One more
+     * update; or, where the norm is not finite, one more skipped. */
+    dr_status (*clip)(dr_backend *, double clip, dr_control *control);
+    /* parameter, m, v [count] updated in place, all numbers; nothing is done in a skipped step */
+    dr_status (*adamw)(dr_backend *, const dr_adamw *, const dr_control *control, int64_t count, const void *gradient,
+                       void *parameter, void *m, void *v);
 
     /* The recurrence. A plan comes with recurrence and calls filled in and checked; recurrence_plan fills in memory, saved and
      * engine, or refuses with DR_ERROR_UNSUPPORTED. Calls come with checked arguments (ops/plan.c); where memory is the host's,
@@ -334,7 +359,9 @@ typedef enum {
     DR_OPERATION_ROWS_GATHER,
     DR_OPERATION_ROWS_SCATTER,
     DR_OPERATION_CROSS_ENTROPY,
+    DR_OPERATION_SUM_LOSSES,
     DR_OPERATION_SUM_SQUARES,
+    DR_OPERATION_CLIP,
     DR_OPERATION_ADAMW,
     DR_OPERATION_TIME_RUNS,
     DR_OPERATION_BOUNDARY, /* recurrence_chunk and recurrence_boundary */

@@ -18,7 +18,7 @@ typedef struct {
     double factor;
     const double *frequencies; /* [dim/2] radians from one position to the next, in host memory; NULL: base^(-2i/dim) */
     double base;
-    const int64_t *offset; /* [sequences] tokens that each sequence has already seen, in host memory; NULL: zero */
+    const int64_t *offset; /* [sequences] tokens that each sequence has already seen, in the backend's memory; NULL: zero */
 } dr_rotary;
 
 typedef enum {

@@ -35,6 +35,8 @@ static const struct {
     [DR_OPERATION_ROWS_GATHER] = {"rows_gather", {AT(rows_gather)}},
     [DR_OPERATION_ROWS_SCATTER] = {"rows_scatter", {AT(rows_scatter)}},
     [DR_OPERATION_CROSS_ENTROPY] = {"cross_entropy", {AT(cross_entropy)}},
+    [DR_OPERATION_SUM_LOSSES] = {"sum_losses", {AT(sum_losses)}},
+    [DR_OPERATION_CLIP] = {"clip", {AT(clip)}},
     [DR_OPERATION_SUM_SQUARES] = {"sum_squares", {AT(sum_squares)}},
     [DR_OPERATION_ADAMW] = {"adamw", {AT(adamw)}},
     [DR_OPERATION_TIME_RUNS] = {"time_runs", {AT(time_runs)}},

@@ -155,11 +155,13 @@ dr_status dr_checkpoint_read(const char *folder, dr_optimizer *optimizer, dr_run
     char path[PATH_MAX];
     dr_safetensors *file;
     dr_status status;
+    int64_t updates = 0;
     DR_TRY(path_of(folder, OPTIMIZER_FILE, path));
     DR_TRY(dr_safetensors_open(path, &file));
-    DR_GO(read_position(file, position, &optimizer->updates));
+    DR_GO(read_position(file, position, &updates));
     DR_GO(read_means(file, "mean", optimizer, optimizer->mean));
     DR_GO(read_means(file, "square", optimizer, optimizer->square));
+    DR_GO(dr_optimizer_resume(optimizer, updates));
 done:
     dr_safetensors_close(file);
     return status;

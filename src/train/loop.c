@@ -3,19 +3,12 @@
  * makes the numbers of an uninterrupted one. */
 #include "base/clock.h"
 #include "base/error.h"
-#include "ops/kind.h"
 #include "train/run.h"
 #include "train/trial.h"
 
 #include <math.h>
 
 enum { MOST_SKIPPED_IN_ROW = 50 };
-
-static void zero_gradient(dr_model *model) {
-    dr_backend *backend = dr_model_backend(model);
-    size_t bytes = dr_kind_bytes(backend, DR_NUMBER, dr_model_block_count(model));
-    dr_backend_zero(backend, dr_model_gradient_block(model), bytes);
-}
 
 /* One step: moves the position and tells loss, bits per byte, learning rate, norm and the tokens it read. */
 static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) {
@@ -25,11 +18,14 @@ static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) 
     double sum;
     bool skipped;
     DR_TRY(run->task->ops->batch(run->task, step, &batch, &bytes));
-    zero_gradient(run->model);
+    dr_optimizer_zero(run->optimizer);
     double mean = batch.targets > 0 ? 1.0 / (double)batch.targets : 0; /* a mask may leave nothing to learn */
-    DR_TRY(dr_model_gradient(run->model, &batch, mean, &sum, NULL));
+    DR_TRY(dr_session_gradient(run->session, &batch, mean, run->optimizer->gradient, NULL, NULL));
     progress->learning_rate = dr_schedule_rate(&run->schedule, step);
-    DR_TRY(dr_optimizer_step(run->optimizer, progress->learning_rate, &progress->gradient_norm, &skipped));
+    DR_TRY(dr_optimizer_update(run->optimizer, progress->learning_rate));
+    /* the only time in a step at which the host waits */
+    DR_TRY(dr_session_result(run->session, &sum, NULL));
+    DR_TRY(dr_optimizer_result(run->optimizer, &progress->gradient_norm, &skipped));
     progress->loss = sum * mean;
     progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : (double)NAN; /* ln 2 */
     *tokens = batch.layout.rows;
@@ -58,7 +54,7 @@ static bool is_over(const dr_run *run) {
 }
 
 static dr_status evaluate(dr_run *run, dr_evaluation *evaluation) {
-    DR_TRY(run->task->ops->evaluate(run->task, run->model, evaluation));
+    DR_TRY(run->task->ops->evaluate(run->task, run->session, evaluation));
     run->position.held_out = evaluation->loss;
     run->position.accuracy = evaluation->accuracy;
     return DR_OK;

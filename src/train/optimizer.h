@@ -1,8 +1,11 @@
-/* AdamW over the parameter block of a model, with clipping by the norm of the whole gradient. */
+/* AdamW over the parameter block of a model, with clipping by the norm of the whole gradient. All of a step is decided in the
+ * backend's memory; the host reads what came of it when it wants to know. */
 #ifndef DR_TRAIN_OPTIMIZER_H
 #define DR_TRAIN_OPTIMIZER_H
 
 #include "base/for_check.h"
+
+#include "ops/operations.h"
 
 #include <deltarule/model.h>
 
@@ -20,8 +23,10 @@ typedef struct {
 typedef struct {
     dr_model *model;
     dr_optimizer_settings settings;
-    int64_t count;              /* elements of the block */
-    void *mean, *square;        /* [count] of gradients, in the backend's memory */
+    int64_t count;       /* elements of the block */
+    void *gradient;      /* [count] added to by whoever computes it; in the backend's memory, as the next are */
+    void *mean, *square; /* [count] of gradients */
+    dr_control *control;
     dr_parameter_run *runs;     /* [run_count] */
     int64_t run_count, updates; /* updates: how often parameters were changed */
 } dr_optimizer;
@@ -29,8 +34,16 @@ typedef struct {
 DR_FOR_CHECK dr_status dr_optimizer_create(dr_model *model, const dr_optimizer_settings *settings, dr_optimizer **optimizer);
 DR_FOR_CHECK void dr_optimizer_destroy(dr_optimizer *optimizer); /* NULL is allowed */
 
-/* Changes the parameters by the model's gradient block and tells the gradient's norm before clipping. If that is not finite,
- * nothing is changed and *skipped is true. */
+void dr_optimizer_zero(dr_optimizer *optimizer); /* the gradient */
+
+/* Changes the parameters by the gradient, unless its norm is not finite; does not wait. */
+dr_status dr_optimizer_update(dr_optimizer *optimizer, double learning_rate);
+/* Of the last update: the gradient's norm before clipping, and whether the step was skipped. */
+dr_status dr_optimizer_result(dr_optimizer *optimizer, double *norm, bool *skipped);
+/* Both of these. */
 DR_FOR_CHECK dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
+
+/* Goes on from so many updates. */
+dr_status dr_optimizer_resume(dr_optimizer *optimizer, int64_t updates);
 
 #endif

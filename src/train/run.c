@@ -54,7 +54,7 @@ static dr_status begin(dr_run **run) {
     return status;
 }
 
-static dr_status make_optimizer(dr_run *run) {
+static dr_status make_trainer(dr_run *run) {
     const dr_train_options *options = run->options;
     dr_optimizer_settings settings = {.beta1 = dr_setting_real(options, DR_SET_BETA1),
                                       .beta2 = dr_setting_real(options, DR_SET_BETA2),
@@ -65,6 +65,7 @@ static dr_status make_optimizer(dr_run *run) {
                                   .last_ratio = dr_setting_real(options, DR_SET_MIN_LEARNING_RATE_RATIO),
                                   .warmup = dr_setting_real(options, DR_SET_WARMUP),
                                   .steps = dr_setting_integer(options, DR_SET_STEPS)};
+    DR_TRY(dr_session_create(run->model, &run->session));
     return dr_optimizer_create(run->model, &settings, &run->optimizer);
 }
 
@@ -84,7 +85,7 @@ dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, d
     DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
     DR_GO(dr_trial_fits(backend, &config));
     DR_GO(dr_model_create(backend, &config, (uint64_t)dr_setting_integer(made->options, DR_SET_SEED), &made->model));
-    DR_GO(make_optimizer(made));
+    DR_GO(make_trainer(made));
     DR_GO(dr_trial_run(made));
     *run = made;
     return DR_OK;
@@ -208,7 +209,7 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     DR_GO(dr_model_load(backend, folder, &made->model));
-    DR_GO(make_optimizer(made));
+    DR_GO(make_trainer(made));
     if (steps != made->schedule.steps) made->earlier_steps = steps;
     DR_GO(dr_checkpoint_read(folder, made->optimizer, &made->position));
     DR_GO(check_agreement(made));
@@ -273,6 +274,7 @@ void dr_run_destroy(dr_run *run) {
     dr_metrics_close(&run->metrics);
     dr_run_lock_release(&run->lock);
     dr_optimizer_destroy(run->optimizer);
+    dr_session_destroy(run->session);
     dr_model_destroy(run->model);
     if (run->task) run->task->ops->destroy(run->task);
     dr_train_options_destroy(run->options);

@@ -13,6 +13,7 @@ struct dr_run {
     dr_train_options *options;
     dr_task *task;
     dr_model *model;
+    dr_session *session; /* of training and evaluation */
     dr_optimizer *optimizer;
     dr_schedule schedule;
     dr_metrics metrics;

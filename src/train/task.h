@@ -32,7 +32,7 @@ typedef struct {
     dr_status (*batch)(dr_task *, int64_t step, dr_batch *batch, int64_t *bytes);
     /* Does beforehand, out of measured time, what the batches from a step on need once; NULL: nothing. */
     void (*prepare)(dr_task *, int64_t step);
-    dr_status (*evaluate)(dr_task *, dr_model *model, dr_evaluation *evaluation);
+    dr_status (*evaluate)(dr_task *, dr_session *session, dr_evaluation *evaluation);
     /* Writes what the user needs beside the model among the first files of a run; NULL: nothing. */
     dr_status (*publish)(const dr_task *, dr_folder *change);
     void (*describe)(const dr_task *, void (*line)(void *context, const char *text), void *context);

@@ -94,25 +94,25 @@ static void prepare(dr_task *task, int64_t step) {
 
 /* ---- evaluation ---- */
 
-static dr_status score_set(const language *self, const dr_held_out_set *set, dr_model *model, dr_score *score) {
+static dr_status score_set(const language *self, const dr_held_out_set *set, dr_session *session, dr_score *score) {
     const dr_training_data *data = self->data;
     dr_score_options options = {.window = self->length};
-    if (!set->tokens) return dr_score_documents(model, set->text, self->evaluate_tokens, &options, score);
+    if (!set->tokens) return dr_score_documents(session, set->text, self->evaluate_tokens, &options, score);
     dr_token_score_options of_tokens = {.window = self->length,
                                         .most = self->evaluate_tokens,
                                         .lengths = data->lengths,
                                         .known = data->tokenizer ? dr_tokenizer_size(data->tokenizer) : 0};
-    return dr_score_tokens(model, set->tokens, &set->documents, &of_tokens, score);
+    return dr_score_tokens(session, set->tokens, &set->documents, &of_tokens, score);
 }
 
-static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
+static dr_status evaluate(dr_task *task, dr_session *session, dr_evaluation *evaluation) {
     language *self = (language *)task;
     const dr_training_data *data = self->data;
     double loss = 0, bits = 0;
     int64_t tokens = 0, bytes = 0;
     for (int64_t i = 0; i < data->held_out_count; i++) {
         dr_score score;
-        DR_TRY(score_set(self, &data->held_out[i], model, &score));
+        DR_TRY(score_set(self, &data->held_out[i], session, &score));
         self->sets[i] = (dr_set_evaluation){score.loss, score.bits_per_byte};
         if (score.tokens == 0) continue;
         loss += score.loss * (double)score.tokens;

@@ -5,6 +5,7 @@
 #include "base/number.h"
 #include "data/mqar.h"
 #include "data/streams.h"
+#include "evaluate/recall.h"
 #include "train/task.h"
 
 #include <deltarule/evaluate.h>
@@ -53,7 +54,7 @@ static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *b
 }
 
 /* Held-out examples have all pairs. A loss that is not finite is a result like others. */
-static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluation) {
+static dr_status evaluate(dr_task *task, dr_session *session, dr_evaluation *evaluation) {
     recall *self = (recall *)task;
     const dr_recall_options options = {.seq_len = self->shape.length,
                                        .pairs = self->shape.pairs,
@@ -63,7 +64,7 @@ static dr_status evaluate(dr_task *task, dr_model *model, dr_evaluation *evaluat
                                        .random_fillers = self->shape.random_fillers,
                                        .seed = self->held_out_seed};
     dr_recall_score score = {.loss = (double)NAN};
-    dr_status status = dr_score_recall(model, &options, NULL, NULL, &score);
+    dr_status status = dr_score_recall_in(session, &options, NULL, NULL, &score);
     *evaluation = (dr_evaluation){.loss = score.loss, .bits_per_byte = (double)NAN, .accuracy = score.accuracy};
     return status == DR_ERROR_NUMERIC ? DR_OK : status;
 }

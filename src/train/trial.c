@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "nn/model.h"
+#include "nn/session.h"
 #include "train/run.h"
 
 enum {
@@ -43,12 +43,11 @@ dr_status dr_trial_run(dr_run *run) {
     dr_model *model = run->model;
     dr_layout layout = {.sequences = task->sequences, .rows = task->rows};
     dr_batch few = {.layout = {.sequences = 1, .rows = FEW_TOKENS}, .ids = tokens, .targets = FEW_TOKENS, .labels = tokens};
-    double loss;
-    DR_TRY(dr_pass_prepare(model, model->pass, DR_PASS_GRADIENT, &layout, task->targets, task->selects));
-    DR_TRY(check_available((int64_t)model->pass->capacity, model->count, "a step"));
-    return dr_model_gradient(model, &few, 1, &loss, NULL);
+    DR_TRY(dr_session_prepare(run->session, DR_PHASE_GRADIENT, &layout, task->targets, task->selects, true));
+    DR_TRY(check_available((int64_t)run->session->capacity, model->count, "a step"));
+    return dr_session_gradient(run->session, &few, 1, run->optimizer->gradient, NULL, NULL);
 }
 
 int64_t dr_trial_bytes(const dr_run *run) {
-    return BLOCKS * block_bytes(run->model) + (int64_t)run->model->pass->capacity;
+    return BLOCKS * block_bytes(run->model) + (int64_t)run->session->capacity;
 }

@@ -1,4 +1,5 @@
 #include "work.h"
+#include "../learner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,15 +122,15 @@ static uint64_t model(dr_backend *backend, uint64_t digest) {
     float logits[2 * VOCABULARY];
     bool right = went(dr_model_create(backend, &config, 1, &made), "a model") &&
                  went(dr_model_state_create(made, 2, &state), "a model's state") &&
-                 went(dr_model_gradient(made, &batch, 1, &loss, NULL), "a gradient") &&
-                 went(dr_model_loss(made, &batch, state, &loss, NULL, NULL, NULL), "a loss");
-    if (right) digest = mix(digest, dr_model_gradient_block(made), (size_t)dr_model_block_count(made) * sizeof(float));
+                 went(learner_gradient(made, &batch, 1, &loss, NULL), "a gradient") &&
+                 went(learner_loss(made, &batch, state, &loss, NULL, NULL, NULL), "a loss");
+    if (right) digest = mix(digest, learner_gradients(made), (size_t)dr_model_block_count(made) * sizeof(float));
     for (int i = 0; right && i < 4; i++) {
         right = went(dr_model_step(made, ids + i, state, logits), "a step");
         digest = mix(digest, logits, sizeof logits);
     }
     dr_model_state_destroy(state);
-    dr_model_destroy(made);
+    learner_destroy(made);
     return right ? digest : 0;
 }
 

@@ -8,23 +8,40 @@
 
 #include <math.h>
 
-dr_status dr_reference_sum_squares(dr_backend *backend, int64_t count, const void *x_, double *sum) {
+dr_status dr_reference_sum_squares(dr_backend *backend, int64_t count, const void *x_, dr_control *control) {
     (void)backend;
     const double *x = x_;
     double squares = 0;
     for (int64_t i = 0; i < count; i++) squares += x[i] * x[i];
-    *sum = squares;
+    control->squares = squares;
     return DR_OK;
 }
 
-dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, int64_t count, const void *gradient_, void *parameter_,
-                             void *m_, void *v_) {
+dr_status dr_reference_clip(dr_backend *backend, double clip, dr_control *control) {
     (void)backend;
+    const double norm = sqrt(control->squares);
+    control->norm = norm;
+    if (!isfinite(norm)) {
+        control->skipped++;
+        control->skipped_in_row++;
+        return DR_OK;
+    }
+    control->scale = clip > 0 && norm > clip ? clip / norm : 1;
+    control->skipped_in_row = 0;
+    control->updates++;
+    return DR_OK;
+}
+
+dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int64_t count,
+                             const void *gradient_, void *parameter_, void *m_, void *v_) {
+    (void)backend;
+    if (control->skipped_in_row > 0) return DR_OK;
+    const double step = (double)control->updates;
     const double *gradient = gradient_;
     double *parameter = parameter_, *m = m_, *v = v_;
-    double first = 1 - pow(adamw->beta1, (double)adamw->step), second = 1 - pow(adamw->beta2, (double)adamw->step);
+    double first = 1 - pow(adamw->beta1, step), second = 1 - pow(adamw->beta2, step);
     for (int64_t i = 0; i < count; i++) {
-        double g = adamw->scale * gradient[i];
+        double g = control->scale * gradient[i];
         m[i] = adamw->beta1 * m[i] + (1 - adamw->beta1) * g;
         v[i] = adamw->beta2 * v[i] + (1 - adamw->beta2) * g * g;
         double direction = m[i] / first / (sqrt(v[i] / second) + adamw->eps);

@@ -23,6 +23,7 @@ typedef struct {
     const dr_train_options *settings;
     dr_backend *backend;
     dr_model *model;
+    dr_session *session;
     dr_optimizer *optimizer;
     dr_batch batch;
     int32_t *ids; /* [rows], then the labels [rows] */
@@ -35,8 +36,8 @@ static dr_status run_step(void *context) {
     double norm;
     bool skipped;
     size_t bytes = dr_kind_bytes(c->backend, DR_NUMBER, dr_model_block_count(c->model));
-    dr_backend_zero(c->backend, dr_model_gradient_block(c->model), bytes);
-    DR_TRY(dr_model_gradient(c->model, &c->batch, 1.0 / (double)c->batch.targets, &c->loss, NULL));
+    dr_backend_zero(c->backend, c->optimizer->gradient, bytes);
+    DR_TRY(dr_session_gradient(c->session, &c->batch, 1.0 / (double)c->batch.targets, c->optimizer->gradient, &c->loss, NULL));
     DR_TRY(dr_optimizer_step(c->optimizer, LEARNING_RATE, &norm, &skipped));
     if (skipped) return dr_fail(DR_ERROR_NUMERIC, "the gradient is not finite: its norm is %g", norm);
     return DR_OK;
@@ -67,7 +68,7 @@ static dr_status prepare(const dr_bench_options *options, int threads, train_cas
     DR_TRY(dr_train_model_config(c->settings, DR_BYTE_VOCABULARY, &config));
     DR_TRY(dr_backend_open("cpu", &backend, &c->backend));
     DR_TRY(dr_model_create(c->backend, &config, options->seed, &c->model));
-    if (!dr_model_gradient_block(c->model)) return DR_ERROR_MEMORY;
+    DR_TRY(dr_session_create(c->model, &c->session));
     DR_TRY(dr_optimizer_create(c->model, &optimizer, &c->optimizer));
     DR_TRY(draw_batch(options, c));
     return dr_bench_sgemm_create(threads, options->seed, &c->sgemm);
@@ -77,6 +78,7 @@ static void destroy(train_case *c) {
     dr_bench_sgemm_destroy(&c->sgemm);
     dr_release(c->ids);
     dr_optimizer_destroy(c->optimizer);
+    dr_session_destroy(c->session);
     dr_model_destroy(c->model);
     dr_backend_close(c->backend);
 }

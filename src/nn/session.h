@@ -1,0 +1,56 @@
+/* A session: the memory of calls over one model. The model is only read, so that any number of sessions may use it at once. */
+#ifndef DR_NN_SESSION_H
+#define DR_NN_SESSION_H
+
+#include "nn/model.h"
+#include "nn/rows.h"
+#include "ops/plan.h"
+
+/* The head's products go through so many targets at a time, so that logits never take more than this many rows. */
+enum { DR_HEAD_ROWS = 1024 };
+
+/* What a call's memory is planned for: a forward, which keeps nothing; a gradient, which keeps what each layer's backward
+ * reads; one token a sequence through the decode engine. */
+typedef enum { DR_PHASE_FORWARD, DR_PHASE_GRADIENT, DR_PHASE_DECODE } dr_phase;
+
+/* The block grows when a call needs more and is kept; all pointers are into it. A forward needs one layer's memory, a gradient
+ * that of every layer. */
+struct dr_session {
+    const dr_model *model;
+    dr_backend *backend;
+    dr_phase phase; /* of the planned call */
+    void *block;
+    size_t capacity;
+    dr_rows tokens;
+    dr_plan plan;            /* of the mixer's recurrence */
+    dr_block_memory *blocks; /* [layers] */
+    dr_block_scratch scratch;
+    void *x;                          /* [rows, hidden] after the last block; the gradient of the stream in a backward */
+    void *selected, *d_selected;      /* [targets, hidden] rows of x at the positions */
+    void *normed, *d_normed, *logits; /* [up to DR_HEAD_ROWS, hidden or vocabulary] */
+    void *d_x;                        /* [rows, hidden] */
+    double *losses;                   /* [up to DR_HEAD_ROWS] of targets; like all of these in the backend's memory */
+    uint8_t *hits;
+    dr_loss_sum *sum; /* over the targets of the call */
+    bool measured;    /* whether the last call left one */
+};
+
+/* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all
+ * rows; labelled: there are labels. */
+dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
+                             bool labelled);
+/* Takes the batch of a prepared call over to the backend, with the tokens that the state has seen; state may be NULL. */
+dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr_model_state *state);
+
+/* From ids to session->x through all blocks. state: carried in and out, or NULL: from zero. */
+dr_status dr_session_run(dr_session *session, dr_model_state *state);
+/* From session->d_x to the block of gradients, after a run of phase DR_PHASE_GRADIENT. */
+dr_status dr_session_run_back(dr_session *session, char *gradients);
+
+/* Logits of targets begin .. begin + count into session->logits; rows: [targets, hidden] before the final norm. */
+dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, int64_t count);
+/* The gradient of the same rows into d_rows from that of session->logits, and the head's and the final norm's. */
+dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_rows, int64_t begin, int64_t count,
+                               char *gradients);
+
+#endif
