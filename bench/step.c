@@ -36,9 +36,7 @@ TIMED(PRODUCTS, linear_forward,
       (b, l, x, weight, bias, y))
 TIMED(PRODUCTS, grouped_linear_forward,
       (dr_backend * b, const dr_grouped_linear *l, const void *x, const void *weight, void *y), (b, l, x, weight, y))
-TIMED(RECURRENCE, recurrence_decode,
-      (dr_backend * b, const dr_recurrence *r, const dr_inputs *inputs, const dr_mutable_states *states, void *o, void *work),
-      (b, r, inputs, states, o, work))
+TIMED(RECURRENCE, recurrence_decode, (const dr_plan *plan, const dr_call *call), (plan, call))
 TIMED(CONVOLUTION, conv_forward,
       (dr_backend * b, const dr_conv *c, const void *x, const void *weight, const void *bias, const void *initial, void *y,
        void *final),
@@ -56,7 +54,8 @@ TIMED(HEADS, scale_heads_forward,
 TIMED(ROTARY, rotary, (dr_backend * b, const dr_rotary *r, void *x, bool inverse), (b, r, x, inverse))
 TIMED(SWIGLU, swiglu_forward, (dr_backend * b, int64_t count, const void *gate, const void *up, void *y),
       (b, count, gate, up, y))
-TIMED(ADD, add, (dr_backend * b, int64_t count, double factor, const void *x, void *y), (b, count, factor, x, y))
+TIMED(ADD, add, (dr_backend * b, dr_kind of, int64_t count, double factor, const void *x, void *y),
+      (b, of, count, factor, x, y))
 TIMED(EMBEDDING, embedding_forward, (dr_backend * b, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y),
       (b, rows, dim, ids, table, y))
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The scripts of bench/ skip a peer that is not there, and say so.
+# The scripts of bench/ skip a peer that is not there, and say so; its programs compile with today's headers.
 set -eu
 root=$1
 work=$(mktemp -d)
@@ -26,6 +26,10 @@ expect 0 'skipped: this ggml has no gated_delta_net' env GGML="$work/old" "$root
 expect 1 'has no libdeltarule.so' env GGML="$work/new" DELTARULE="$work" "$root/bench/peers_ggml"
 expect 2 'usage:' "$root/bench/lengths"
 expect 1 'is not there: build it first' env DELTARULE="$work" "$root/bench/all"
+
+for program in "$root"/bench/*.c; do
+    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I "$root/include" -I "$root/src" "$program"
+done
 
 # A module that does not load stands for PyTorch where it is missing.
 if command -v python3 >/dev/null; then
