@@ -7,6 +7,7 @@
 #include "backends/cpu/threads.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/host.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,11 +44,11 @@ static const dr_operations operations = {
     .dtype = DR_F32,
     .bf16_state = true,
     .allocate = dr_cpu_allocate,
-    .free = dr_cpu_free,
-    .zero = dr_cpu_zero,
-    .copy = dr_cpu_copy,
-    .put = dr_cpu_copy,
-    .get = dr_cpu_copy,
+    .free = dr_host_free,
+    .zero = dr_host_zero,
+    .copy = dr_host_copy,
+    .put = dr_host_copy,
+    .get = dr_host_copy,
     .upload = dr_cpu_upload,
     .download = dr_cpu_download,
     .describe = describe,
@@ -102,9 +103,9 @@ static const dr_operations operations = {
     .rows_gather = dr_cpu_rows_gather,
     .rows_scatter = dr_cpu_rows_scatter,
     .cross_entropy = dr_cpu_cross_entropy,
-    .sum_losses = dr_cpu_sum_losses,
+    .sum_losses = dr_host_sum_losses,
     .sum_squares = dr_cpu_sum_squares,
-    .clip = dr_cpu_clip,
+    .clip = dr_host_clip,
     .adamw = dr_cpu_adamw,
     .recurrence_plan = dr_cpu_recurrence_plan,
     .recurrence_forward = dr_cpu_recurrence_forward,

@@ -12,22 +12,6 @@ dr_status dr_cpu_allocate(dr_backend *backend, size_t bytes, void **memory) {
     return dr_allocate(bytes, "tensors of the CPU backend", memory);
 }
 
-void dr_cpu_free(dr_backend *backend, void *memory) {
-    (void)backend;
-    dr_release(memory);
-}
-
-void dr_cpu_zero(dr_backend *backend, void *memory, size_t bytes) {
-    (void)backend;
-    memset(memory, 0, bytes);
-}
-
-dr_status dr_cpu_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
-    (void)backend;
-    memcpy(to, from, bytes);
-    return DR_OK;
-}
-
 /* Blocks of scratch memory that no call uses lie in the backend's places, each of which is exchanged as a whole: a thread never
  * waits for another, and a child of fork finds none that its parent held locked. */
 dr_status dr_cpu_scratch_take(dr_backend *backend, size_t bytes, dr_cpu_scratch **scratch) {

@@ -7,9 +7,6 @@
 
 /* memory.c */
 dr_status dr_cpu_allocate(dr_backend *, size_t bytes, void **memory);
-void dr_cpu_free(dr_backend *, void *memory);
-void dr_cpu_zero(dr_backend *, void *memory, size_t bytes);
-dr_status dr_cpu_copy(dr_backend *, void *to, const void *from, size_t bytes); /* also put and get */
 dr_status dr_cpu_upload(dr_backend *, void *to, const void *from, dr_dtype from_dtype, int64_t count);
 dr_status dr_cpu_download(dr_backend *, void *to, dr_dtype to_dtype, const void *from, int64_t count);
 
@@ -130,11 +127,9 @@ dr_status dr_cpu_rows_scatter(dr_backend *, int64_t rows, int64_t count, int64_t
 /* cross_entropy.c */
 dr_status dr_cpu_cross_entropy(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
                                double factor, double *loss, uint8_t *hit, void *d_logits);
-dr_status dr_cpu_sum_losses(dr_backend *, int64_t count, const double *loss, const uint8_t *hit, dr_loss_sum *sum);
 
 /* optimizer.c */
 dr_status dr_cpu_sum_squares(dr_backend *, int64_t count, const void *x, dr_control *control);
-dr_status dr_cpu_clip(dr_backend *, double clip, dr_control *control);
 dr_status dr_cpu_adamw(dr_backend *, const dr_adamw *, const dr_control *, int64_t count, const void *gradient, void *parameter,
                        void *m, void *v);
 

@@ -3,8 +3,6 @@
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 
-#include <math.h>
-
 dr_status dr_cpu_sum_squares(dr_backend *backend, int64_t count, const void *x, dr_control *control) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
     double sums[DR_CPU_PARTS], sum = 0;
@@ -15,21 +13,6 @@ dr_status dr_cpu_sum_squares(dr_backend *backend, int64_t count, const void *x, 
     }
     for (int part = 0; part < DR_CPU_PARTS; part++) sum += sums[part];
     control->squares = sum;
-    return DR_OK;
-}
-
-dr_status dr_cpu_clip(dr_backend *backend, double clip, dr_control *control) {
-    (void)backend;
-    const double norm = sqrt(control->squares);
-    control->norm = norm;
-    if (!isfinite(norm)) {
-        control->skipped++;
-        control->skipped_in_row++;
-        return DR_OK;
-    }
-    control->scale = clip > 0 && norm > clip ? clip / norm : 1;
-    control->skipped_in_row = 0;
-    control->updates++;
     return DR_OK;
 }
 

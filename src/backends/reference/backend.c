@@ -4,6 +4,7 @@
 #include "backends/reference/stored.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/host.h"
 
 static void describe(const dr_backend *backend, void (*line)(void *context, const char *text), void *context) {
     (void)backend;
@@ -18,13 +19,13 @@ static const dr_operations operations = {
     .name = "reference",
     .dtype = DR_F64,
     .allocate = dr_reference_allocate,
-    .free = dr_reference_free,
-    .zero = dr_reference_zero,
+    .free = dr_host_free,
+    .zero = dr_host_zero,
     .upload = dr_reference_upload,
     .download = dr_reference_download,
-    .copy = dr_reference_copy,
-    .put = dr_reference_copy,
-    .get = dr_reference_copy,
+    .copy = dr_host_copy,
+    .put = dr_host_copy,
+    .get = dr_host_copy,
     .describe = describe,
     .close = dr_reference_close,
     .linear_forward = dr_reference_linear_forward,
@@ -77,9 +78,9 @@ static const dr_operations operations = {
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = dr_reference_cross_entropy,
-    .sum_losses = dr_reference_sum_losses,
+    .sum_losses = dr_host_sum_losses,
     .sum_squares = dr_reference_sum_squares,
-    .clip = dr_reference_clip,
+    .clip = dr_host_clip,
     .adamw = dr_reference_adamw,
     .recurrence_plan = dr_reference_recurrence_plan,
     .recurrence_forward = dr_reference_recurrence_forward,

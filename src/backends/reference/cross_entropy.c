@@ -25,13 +25,3 @@ dr_status dr_reference_cross_entropy(dr_backend *backend, int64_t count, int64_t
     }
     return DR_OK;
 }
-
-dr_status dr_reference_sum_losses(dr_backend *backend, int64_t count, const double *loss, const uint8_t *hit,
-                                  dr_loss_sum *sum) {
-    (void)backend;
-    for (int64_t i = 0; i < count; i++) {
-        sum->loss += loss[i];
-        sum->hits += hit[i];
-    }
-    return DR_OK;
-}

@@ -12,22 +12,6 @@ dr_status dr_reference_allocate(dr_backend *backend, size_t bytes, void **memory
     return dr_allocate(bytes, "tensors of the reference", memory);
 }
 
-void dr_reference_free(dr_backend *backend, void *memory) {
-    (void)backend;
-    dr_release(memory);
-}
-
-void dr_reference_zero(dr_backend *backend, void *memory, size_t bytes) {
-    (void)backend;
-    memset(memory, 0, bytes);
-}
-
-dr_status dr_reference_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
-    (void)backend;
-    memcpy(to, from, bytes);
-    return DR_OK;
-}
-
 dr_status dr_reference_upload(dr_backend *backend, void *to_, const void *from, dr_dtype from_dtype, int64_t count) {
     (void)backend;
     double *to = to_;

@@ -17,21 +17,6 @@ dr_status dr_reference_sum_squares(dr_backend *backend, int64_t count, const voi
     return DR_OK;
 }
 
-dr_status dr_reference_clip(dr_backend *backend, double clip, dr_control *control) {
-    (void)backend;
-    const double norm = sqrt(control->squares);
-    control->norm = norm;
-    if (!isfinite(norm)) {
-        control->skipped++;
-        control->skipped_in_row++;
-        return DR_OK;
-    }
-    control->scale = clip > 0 && norm > clip ? clip / norm : 1;
-    control->skipped_in_row = 0;
-    control->updates++;
-    return DR_OK;
-}
-
 dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int64_t count,
                              const void *gradient_, void *parameter_, void *m_, void *v_) {
     (void)backend;

@@ -7,6 +7,7 @@
 #include "backends/reference/stored.h"
 #include "backends/reference/recurrence.h"
 #include "backends/reference/stored_call.h"
+#include "ops/host.h"
 #include "ops/shapes.h"
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
@@ -352,15 +353,15 @@ const dr_operations dr_reference_stored_operations = {
     .name = "reference",
     .dtype = DR_F64,
     .allocate = dr_reference_allocate,
-    .free = dr_reference_free,
-    .zero = dr_reference_zero,
+    .free = dr_host_free,
+    .zero = dr_host_zero,
     .upload = dr_reference_upload,
     .download = dr_reference_download,
     .upload_as = upload_as,
     .download_as = download_as,
-    .copy = dr_reference_copy,
-    .put = dr_reference_copy,
-    .get = dr_reference_copy,
+    .copy = dr_host_copy,
+    .put = dr_host_copy,
+    .get = dr_host_copy,
     .describe = describe,
     .close = dr_reference_close,
     .linear_forward = linear_forward,
@@ -414,9 +415,9 @@ const dr_operations dr_reference_stored_operations = {
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = cross_entropy,
-    .sum_losses = dr_reference_sum_losses,
+    .sum_losses = dr_host_sum_losses,
     .sum_squares = dr_reference_sum_squares,
-    .clip = dr_reference_clip,
+    .clip = dr_host_clip,
     .adamw = dr_reference_adamw,
     .recurrence_plan = dr_reference_recurrence_plan,
     .recurrence_forward = recurrence_forward,
