@@ -317,6 +317,17 @@ dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream) {
     return gate;
 }
 
+dr_rotary dr_layer_rotary(const dr_layer *layer, const dr_stream *stream) {
+    return (dr_rotary){.layout = layer->layout,
+                       .heads = stream->heads,
+                       .size = stream->dim,
+                       .row = stream->heads * stream->dim,
+                       .dim = stream->dim,
+                       .factor = 1,
+                       .base = layer->mixer->rotary_base,
+                       .offset = layer->seen};
+}
+
 dr_recurrence dr_layer_recurrence(const dr_layer *layer) {
     const dr_mixer *mixer = layer->mixer;
     return (dr_recurrence){.rule = &mixer->rule,

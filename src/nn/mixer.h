@@ -78,6 +78,7 @@ const void *dr_layer_weight(const dr_layer *layer, dr_role role);
 void *dr_layer_gradient(const dr_layer *layer, dr_role role);
 dr_recurrence dr_layer_recurrence(const dr_layer *layer);              /* without boundaries */
 dr_gate dr_layer_gate(const dr_layer *layer, const dr_stream *stream); /* with rows */
+dr_rotary dr_layer_rotary(const dr_layer *layer, const dr_stream *stream);
 
 /* What a forward makes of each stream, [rows, heads, dim] but for hidden [rows, rank]. Stages that do nothing share memory. */
 typedef struct {

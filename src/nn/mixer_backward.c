@@ -119,14 +119,7 @@ static dr_status finish_backward(const dr_layer *layer, int index, const dr_mixe
     const dr_stream *stream = &layer->mixer->stream[index];
     const dr_operations *ops = layer->backend->ops;
     if (stream->rotated) {
-        dr_rotary rotary = {.layout = layer->layout,
-                            .heads = stream->heads,
-                            .size = stream->dim,
-                            .row = stream->heads * stream->dim,
-                            .dim = stream->dim,
-                            .factor = 1,
-                            .base = layer->mixer->rotary_base,
-                            .offset = layer->seen};
+        const dr_rotary rotary = dr_layer_rotary(layer, stream);
         DR_TRY(ops->rotary(layer->backend, &rotary, scratch->d_out[index], true));
     }
     if (!stream->unit) return DR_OK;

@@ -125,14 +125,7 @@ static dr_status finish(const dr_layer *layer, int index, const dr_mixer_memory 
         DR_TRY(ops->l2_norm_forward(layer->backend, &norm, memory->mapped[index], memory->out[index]));
     }
     if (stream->rotated) {
-        dr_rotary rotary = {.layout = layer->layout,
-                            .heads = stream->heads,
-                            .size = stream->dim,
-                            .row = stream->heads * stream->dim,
-                            .dim = stream->dim,
-                            .factor = 1,
-                            .base = layer->mixer->rotary_base,
-                            .offset = layer->seen};
+        const dr_rotary rotary = dr_layer_rotary(layer, stream);
         DR_TRY(ops->rotary(layer->backend, &rotary, memory->out[index], false));
     }
     return DR_OK;
