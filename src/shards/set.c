@@ -309,10 +309,6 @@ bool dr_shard_set_validates(const dr_shard_set *set) {
     return set->validates;
 }
 
-int64_t dr_shard_set_files(const dr_shard_set *set) {
-    return set->count;
-}
-
 int64_t dr_shard_set_document_count(const dr_shard_set *set) {
     return set->documents;
 }

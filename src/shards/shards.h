@@ -35,7 +35,6 @@ void dr_shards_close(dr_shards *shards); /* NULL is allowed */
 dr_tokens *dr_shard_set_tokens(dr_shard_set *set); /* lives as long as the shards; not to be destroyed */
 const char *dr_shard_set_name(const dr_shard_set *set);
 bool dr_shard_set_validates(const dr_shard_set *set);
-int64_t dr_shard_set_files(const dr_shard_set *set);
 /* Documents and bytes of text; -1: not known. */
 int64_t dr_shard_set_document_count(const dr_shard_set *set);
 int64_t dr_shard_set_bytes(const dr_shard_set *set);
