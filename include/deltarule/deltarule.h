@@ -4,6 +4,7 @@
 #define DELTARULE_DELTARULE_H
 
 #include <deltarule/backend.h>
+#include <deltarule/chat.h>
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 #include <deltarule/model.h>
