@@ -15,6 +15,11 @@ from ..torch.operators import call
 
 L2_EPS = 1e-6  # of flash-linear-attention's l2norm
 
+# Why arguments of several functions are refused.
+CONTEXT_PARALLEL = "context parallelism is flash-linear-attention's"
+REVERSE = "sequences from their ends are no rule: flip them before and after"
+MIDDLE = "states between chunks are not returned"
+
 _calls: Dict[Tuple[str, str, str], int] = collections.Counter()
 _last: Dict[str, str] = {}
 

@@ -12,10 +12,9 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ._door import beta_of, channel_gate, check_chunk, check_heads, check_old, l2norm, refuse, run, scalar_gate, values_first
+from ._door import (CONTEXT_PARALLEL, MIDDLE, beta_of, channel_gate, check_chunk, check_heads, check_old, l2norm, refuse, run,
+                    scalar_gate, values_first)
 
-_CP = "context parallelism is flash-linear-attention's"
-_MIDDLE = "states between chunks are not returned"
 Result = Tuple[Tensor, Optional[Tensor]]
 
 
@@ -30,7 +29,7 @@ def chunk_gated_delta_rule(
     name = "chunk_gated_delta_rule"
     check_old(head_first)
     check_chunk(" for Gated Delta Rule", chunk_size, (16, 32, 64), "16, 32, or 64")
-    refuse(name, cp_context=(cp_context is not None, _CP))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log,
                 dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, v_first, cu_seqlens, cu_seqlens_cpu)
@@ -88,7 +87,8 @@ def chunk_kda(
     """Kimi Delta Attention over whole sequences."""
     name = "chunk_kda"
     check_chunk(" for KDA", chunk_size, (32, 64), "either 32 or 64")
-    refuse(name, cp_context=(cp_context is not None, _CP), return_intermediate_states=(return_intermediate_states, _MIDDLE))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
+           return_intermediate_states=(return_intermediate_states, MIDDLE))
     v_first = values_first(state_v_first, transpose_state_layout)
     if use_gate_in_kernel:
         g = channel_gate(g, A_log, dt_bias, lower_bound, safe_gate)
@@ -153,7 +153,8 @@ def chunk_gdn2(
     """GDN-2 over whole sequences: b [B, T, HV, K] erases, w [B, T, HV, V] writes."""
     name = "chunk_gdn2"
     check_chunk(" for GDN-2", chunk_size, (64,), "64")
-    refuse(name, cp_context=(cp_context is not None, _CP), return_intermediate_states=(return_intermediate_states, _MIDDLE))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
+           return_intermediate_states=(return_intermediate_states, MIDDLE))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _gdn2(name, q, k, v, g, b, w, A_log, dt_bias, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
                  use_gate_in_kernel, lower_bound, safe_gate, v_first, cu_seqlens, cu_seqlens_cpu)
@@ -187,7 +188,7 @@ def chunk_gated_delta_product(
         cu_seqlens: Optional[Tensor] = None, cu_seqlens_cpu: Optional[Tensor] = None, cp_context: Any = None) -> Result:
     """Gated DeltaProduct: k, v and beta have num_householder steps for each token of q, [B, T n, ...]; g may be None."""
     name, n = "chunk_gated_delta_product", num_householder
-    refuse(name, cp_context=(cp_context is not None, _CP))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL))
     if n == 1:
         return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, False, None, None, False,
                     False, False, cu_seqlens, cu_seqlens_cpu)

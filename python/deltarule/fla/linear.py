@@ -12,9 +12,8 @@ from typing import Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ._door import check_old, refuse, retention_gamma, run, values_first
+from ._door import REVERSE, check_old, refuse, retention_gamma, run, values_first
 
-_REVERSE = "sequences from their ends are no rule: flip them before and after"
 _GV = "decays by value channel are no axis of a rule"
 _ATTENTION = "the matrix of attention is never made"
 Result = Tuple[Tensor, Optional[Tensor]]
@@ -36,7 +35,7 @@ def fused_recurrent_gla(
         cu_seqlens: Optional[Tensor] = None, *, transpose_state_layout: Optional[bool] = None) -> Result:
     """Gated linear attention token by token; without gk linear attention."""
     name = "fused_recurrent_gla"
-    refuse(name, gv=(gv is not None, _GV), reverse=(reverse, _REVERSE))
+    refuse(name, gv=(gv is not None, _GV), reverse=(reverse, REVERSE))
     v_first = values_first(state_v_first, transpose_state_layout)
     o, S, _ = run(name, "linear_attention" if gk is None else "gla", (q, k, v), () if gk is None else (gk,), scale=scale,
                   initial=initial_state, final=output_final_state, cu_seqlens=cu_seqlens, v_first=v_first)
@@ -68,7 +67,7 @@ def fused_recurrent_simple_gla(
         cu_seqlens: Optional[Tensor] = None, *, transpose_state_layout: Optional[bool] = None) -> Result:
     """As chunk_simple_gla."""
     name = "fused_recurrent_simple_gla"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _simple(name, q, k, v, g, g_gamma, scale, initial_state, output_final_state, v_first, cu_seqlens, None)
 
@@ -114,7 +113,7 @@ def fused_recurrent_retention(
         transpose_state_layout: Optional[bool] = None) -> Result:
     """As chunk_retention."""
     name = "fused_recurrent_retention"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     v_first = values_first(state_v_first, transpose_state_layout)
     return _simple(name, q, k, v, None, retention_gamma(q), scale, initial_state, output_final_state, v_first, cu_seqlens, None)
 
@@ -150,7 +149,7 @@ def fused_recurrent_linear_attn(
         reverse: bool = False, normalize: bool = False, cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, State]:
     """As chunk_linear_attn, by default without normalize."""
     name = "fused_recurrent_linear_attn"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     return _linear(name, q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens)
 
 
@@ -194,7 +193,7 @@ def fused_recurrent_lightning_attn(
         cu_seqlens: Optional[Tensor] = None) -> Result:
     """As chunk_lightning_attn."""
     name = "fused_recurrent_lightning_attn"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     return _lightning(name, q, k, v, layer_idx, num_layers, scale, initial_state, output_final_state, cu_seqlens)
 
 

@@ -10,10 +10,8 @@ from typing import Any, Optional, Tuple
 
 from torch import Tensor
 
-from ._door import check_old, refuse, run
+from ._door import CONTEXT_PARALLEL, REVERSE, check_old, refuse, run
 
-_CP = "context parallelism is flash-linear-attention's"
-_REVERSE = "sequences from their ends are no rule: flip them before and after"
 _IPLR = '{"base": "dplr", "decay": "none"}'
 Result = Tuple[Tensor, Optional[Tensor]]
 
@@ -27,7 +25,7 @@ def chunk_dplr_delta_rule(
     """DPLR over whole sequences."""
     name = "chunk_dplr_delta_rule"
     check_old(head_first)
-    refuse(name, cp_context=(cp_context is not None, _CP))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL))
     if lower_bound is not None and lower_bound >= 0:
         raise ValueError(f"`lower_bound` must be negative (gk is a log-decay < 0), got {lower_bound}.")
     return _dplr(name, q, k, v, a, b, gk, scale, initial_state, output_final_state, cu_seqlens, cu_seqlens_cpu)
@@ -39,7 +37,7 @@ def fused_recurrent_dplr_delta_rule(
         cu_seqlens: Optional[Tensor] = None) -> Result:
     """DPLR token by token."""
     name = "fused_recurrent_dplr_delta_rule"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     return _dplr(name, q, k, v, a, b, gk, scale, initial_state, output_final_state, cu_seqlens, None)
 
 
@@ -74,7 +72,7 @@ def chunk_rwkv7(
         disable_recompute: bool = False, cp_context: Any = None, lower_bound: Optional[float] = None) -> Result:
     """RWKV-7 as DPLR: r is the query, w the log decay."""
     name = "chunk_rwkv7"
-    refuse(name, cp_context=(cp_context is not None, _CP))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL))
     if lower_bound is not None and lower_bound >= 0:
         raise ValueError(f"`lower_bound` must be negative (gk is a log-decay < 0), got {lower_bound}.")
     return _dplr(name, r, k, v, a, b, w, scale, initial_state, output_final_state, cu_seqlens, cu_seqlens_cpu)
@@ -93,7 +91,7 @@ def fused_mul_recurrent_rwkv7(
         cu_seqlens: Optional[Tensor] = None) -> Result:
     """RWKV-7 in its own terms: erased along kk, written at the rate a along it."""
     name = "fused_mul_recurrent_rwkv7"
-    refuse(name, reverse=(reverse, _REVERSE))
+    refuse(name, reverse=(reverse, REVERSE))
     o, S, _ = run(name, "rwkv7", (r, k, v, kk, a), (w,), "vvvgvv", scale=scale, initial=initial_state, final=output_final_state,
                   cu_seqlens=cu_seqlens)
     return o, S

@@ -10,10 +10,8 @@ from typing import Any, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ._door import channel_gate, check_heads, l2norm, refuse, run
+from ._door import CONTEXT_PARALLEL, MIDDLE, channel_gate, check_heads, l2norm, refuse, run
 
-_CP = "context parallelism is flash-linear-attention's"
-_MIDDLE = "states between chunks are not returned"
 Result = Tuple[Tensor, Optional[Tensor], Optional[Tensor]]
 
 
@@ -51,7 +49,7 @@ def chunk_precond_gated_delta_rule(
     """Preconditioned Gated DeltaNet, (o, S, A): g_atk, beta_atk [B, T, H] are the scan's decay and gain, log_atk_scale [H] its
     centre."""
     name = "chunk_precond_gated_delta_rule"
-    refuse(name, cp_context=(cp_context is not None, _CP))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL))
     return _precond(name, "pgdn", q, k, v, g, g_atk, beta_atk, beta, scale, initial_state, initial_A_state, output_final_state,
                     use_qk_l2norm_in_kernel, cu_seqlens, cu_seqlens_cpu, transpose_state_layout, x, eps, log_atk_scale)
 
@@ -87,7 +85,8 @@ def chunk_precond_kda(
         return_intermediate_states: bool = False, *, A_log: Optional[Tensor] = None, dt_bias: Optional[Tensor] = None) -> Result:
     """Preconditioned KDA, (o, S, A); queries and keys are always normalized."""
     name = "chunk_precond_kda"
-    refuse(name, cp_context=(cp_context is not None, _CP), return_intermediate_states=(return_intermediate_states, _MIDDLE))
+    refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
+           return_intermediate_states=(return_intermediate_states, MIDDLE))
     if use_gate_in_kernel:
         g = channel_gate(g, A_log, dt_bias, lower_bound, safe_gate)
     return _precond(name, "pkda", q, k, v, g, g_atk, beta_atk, beta, scale, initial_state, initial_A_state, output_final_state, True,
