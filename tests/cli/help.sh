@@ -45,7 +45,19 @@ grep -q 'cannot write to standard output' stderr || fail 'no word on lost output
 expect 0 'backend cpu' "$deltarule" info
 expect 0 '(F32, portable, 1 threads)' "$deltarule" info --isa portable --threads 1
 expect 0 ', 3 threads)' env OMP_NUM_THREADS=3 "$deltarule" info
-for wrong in abc 0 -1 1.5 1e1 99999 '' '2,0'; do
+for wrong in abc true 0 -1 1.5 1e1 1e400 99999 99999999999999999999 '{0}' '' ' ' '2,0'; do
     expect 2 "OMP_NUM_THREADS is \"$wrong\": set it to a number from 1 to 1024, or unset it" env OMP_NUM_THREADS="$wrong" "$deltarule" info
     expect 0 ', 2 threads)' env OMP_NUM_THREADS="$wrong" "$deltarule" info --threads 2
 done
+# No OpenMP runtime ends a command, or makes threads without end, for what it cannot read.
+for name in NUM_THREADS STACKSIZE DYNAMIC SCHEDULE PROC_BIND PLACES MAX_ACTIVE_LEVELS WAIT_POLICY; do
+    for wrong in true -1 1.5 99999999999999999999 '' 1e400; do
+        expect 0 '1 passed' env "OMP_$name=$wrong" "$deltarule" verify --backend cpu --threads 2 "$root/tests/vectors/gdn__T1.safetensors"
+    done
+done
+for name in GOMP_STACKSIZE KMP_STACKSIZE GOMP_CPU_AFFINITY; do
+    for wrong in true -1 1.5 99999999999999999999 '' '0:'; do
+        expect 0 '1 passed' env "$name=$wrong" "$deltarule" verify --backend cpu --threads 2 "$root/tests/vectors/gdn__T1.safetensors"
+    done
+done
+expect 1 'threads cannot be made, only 1' env OMP_STACKSIZE=4000G "$deltarule" info --threads 2

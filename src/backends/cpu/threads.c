@@ -7,9 +7,13 @@
  * Where a thread cannot be made, libgomp ends the process. So the threads of a region are made here first, all at once and with
  * the same stacks, and go again before the region makes its own. The runtime ends the threads of a larger region when a smaller
  * one comes, and makes them anew: regions therefore have one thread, which leaves the others waiting, or all of the backend's,
- * and `team` remembers how many the calling thread has made. */
+ * and `team` remembers how many the calling thread has made.
+ *
+ * LLVM's runtime reads the environment when it is first used, and ends the process or makes threads without end where a
+ * variable holds what it cannot read. So it is first used here, while such a variable is hidden from it. */
 #include "backends/cpu/threads.h"
 #include "base/error.h"
+#include "base/memory.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -57,6 +61,92 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(before_fork, NULL, in_child);
 }
 
+/* ---- the environment ------------------------------------------------------------------------------------------------- */
+
+/* A list of numbers of threads from 1 to DR_MOST_THREADS. */
+static bool counts_are_right(const char *text) {
+    for (const char *at = text;; at++) {
+        char *end;
+        const long number = strtol(at, &end, 10);
+        if (end == at || number < 1 || number > DR_MOST_THREADS) return false;
+        end += strspn(end, " \t");
+        if (*end == '\0') return true;
+        if (*end != ',') return false;
+        at = end;
+    }
+}
+
+/* Bytes of a stack: a number, of KiB where no unit follows; 0 where the text is no such number or one beyond memory. */
+static size_t bytes_in(const char *text) {
+    char *end;
+    errno = 0;
+    const unsigned long long number = strtoull(text, &end, 10);
+    const bool is_number = end != text && errno == 0;
+    end += strspn(end, " \t");
+    const char *const units = "bBkKmMgG", *unit = strchr(units, *end ? *end : 'k');
+    const int shift = unit ? (int)(unit - units) / 2 * 10 : 0;
+    return unit && is_number && number <= (SIZE_MAX >> 1) >> shift ? (size_t)number << shift : 0;
+}
+
+/* Bytes of a stack as the environment says; 0: it says nothing. */
+static size_t stack_bytes(void) {
+    const char *text = getenv("OMP_STACKSIZE");
+    if (!text) text = getenv("GOMP_STACKSIZE");
+    return text ? bytes_in(text) : 0;
+}
+
+static bool stack_is_right(const char *text) {
+    return bytes_in(text) > 0;
+}
+
+/* Processors as "0 2,4-7 8-14:2": numbers, ranges, ranges with a step. */
+static bool processors_are_right(const char *text) {
+    const char *const digits = "0123456789", *const between = " \t,";
+    const char *at = text;
+    do {
+        const char *const marks = "-:";
+        for (int mark = 0;; mark++) {
+            const size_t count = strspn(at, digits);
+            if (count == 0 || count > 6) return false;
+            at += count;
+            if (mark == 2 || *at != marks[mark]) break;
+            at++;
+        }
+        const size_t gap = strspn(at, between);
+        if (*at && gap == 0) return false;
+        at += gap;
+    } while (*at);
+    return true;
+}
+
+/* What LLVM's runtime does not survive, or tells the user in words of its own. */
+static const struct {
+    const char *name;
+    bool (*is_right)(const char *text);
+} variables[] = {
+    {"OMP_NUM_THREADS", counts_are_right}, {"OMP_STACKSIZE", stack_is_right},           {"GOMP_STACKSIZE", stack_is_right},
+    {"KMP_STACKSIZE", stack_is_right},     {"GOMP_CPU_AFFINITY", processors_are_right},
+};
+enum { VARIABLES = sizeof variables / sizeof *variables };
+
+/* The environment is as it was afterwards. Where nothing is wrong, the runtime is left to start when it likes. */
+__attribute__((constructor)) static void start_runtime(void) {
+    char *kept[VARIABLES] = {NULL};
+    bool is_any_wrong = false;
+    for (int i = 0; i < VARIABLES; i++) {
+        const char *text = getenv(variables[i].name);
+        if (!text || variables[i].is_right(text) || dr_copy_string(text, &kept[i]) != DR_OK) continue;
+        unsetenv(variables[i].name);
+        is_any_wrong = true;
+    }
+    if (!is_any_wrong) return;
+    omp_get_max_threads();
+    for (int i = 0; i < VARIABLES; i++) {
+        if (kept[i]) setenv(variables[i].name, kept[i], 1);
+        dr_release(kept[i]);
+    }
+}
+
 /* ---- making threads -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -71,19 +161,6 @@ static void *wait_at_gate(void *argument) {
     pthread_mutex_lock(self->gate);
     pthread_mutex_unlock(self->gate);
     return NULL;
-}
-
-/* Bytes of a stack as OMP_STACKSIZE says: a number, of KiB where no unit follows; 0: it says nothing. */
-static size_t stack_bytes(void) {
-    const char *text = getenv("OMP_STACKSIZE");
-    if (!text) text = getenv("GOMP_STACKSIZE");
-    if (!text) return 0;
-    char *end;
-    unsigned long long number = strtoull(text, &end, 10);
-    end += strspn(end, " \t");
-    const char *const units = "bBkKmMgG", *unit = strchr(units, *end ? *end : 'k');
-    const int shift = unit ? (int)(unit - units) / 2 * 10 : 0;
-    return unit && end != text && number <= SIZE_MAX >> shift ? (size_t)number << shift : 0;
 }
 
 /* The system counts a thread for a moment after it was joined. */
@@ -130,20 +207,6 @@ int dr_cpu_team(int most) {
 
 /* ---- opening a backend ----------------------------------------------------------------------------------------------- */
 
-/* Whether OMP_NUM_THREADS is missing, or a list of numbers from 1 to DR_MOST_THREADS: the runtime reads over what is wrong. */
-static bool environment_is_right(const char *text) {
-    for (const char *at = text; at; at++) {
-        char *end;
-        const long number = strtol(at, &end, 10);
-        if (end == at || number < 1 || number > DR_MOST_THREADS) return false;
-        end += strspn(end, " \t");
-        if (*end == '\0') return true;
-        if (*end != ',') return false;
-        at = end;
-    }
-    return true;
-}
-
 static dr_status check_asked(int asked, int *threads) {
     const int limit = omp_get_thread_limit();
     if (asked > limit)
@@ -152,7 +215,7 @@ static dr_status check_asked(int asked, int *threads) {
     if (asked > 0) return DR_OK;
 
     const char *environment = getenv("OMP_NUM_THREADS");
-    if (!environment_is_right(environment))
+    if (environment && !counts_are_right(environment))
         return dr_fail(DR_ERROR_ARGUMENT, "OMP_NUM_THREADS is \"%.60s\": set it to a number from 1 to %d, or unset it",
                        environment, DR_MOST_THREADS);
     int told = omp_get_max_threads();
