@@ -1,23 +1,12 @@
 /* The mixer of every named rule, and of compositions that use each option of each axis that has a layer: its hand-written
  * backward against differences in double on the reference, by the input and by every parameter. */
 #include "backends/reference/reference.h"
-#include "base/random.h"
-#include "differences.h"
+#include "module_problem.h"
 #include "nn/config.h"
-#include "nn/mixer.h"
-#include "ops/plan_make.h"
-#include "ops/shapes.h"
+#include "nn/mixers/recurrent/recurrent.h"
 #include "trainable.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const double tolerance = 1e-6;
-
-/* sequences of 3, 0, 1 and 4 tokens */
-enum { SEQUENCES = 4, ROWS = 8 };
-static const int64_t begins[SEQUENCES + 1] = {0, 3, 3, 4, 8};
 
 static dr_backend *backend;
 
@@ -32,128 +21,20 @@ static int close_backend(void **state) {
     return 0;
 }
 
-#define ASSERT_OK(call)                                                                                                        \
-    do {                                                                                                                       \
-        if ((call) != DR_OK) fail_msg("%s: %s", #call, dr_last_error());                                                       \
-    } while (0)
-
-/* ---- one mixer with its memory -------------------------------------------------------------------------------------- */
-
-typedef struct {
-    dr_model_config config;
-    dr_mixer mixer;
-    int64_t count; /* of parameters, gaps included */
-    double *parameters, *gradients;
-    dr_layer layer;
-    dr_plan plan;
-    dr_mixer_memory memory;
-    dr_mixer_scratch scratch;
-    void *block;
-    double *x, *y, *d_y, *d_x; /* [ROWS, hidden] */
-} problem;
-
-static double *doubles(int64_t count) {
-    double *memory = calloc((size_t)count + 1, sizeof(double));
-    assert_non_null(memory);
-    return memory;
-}
-
-static void place(problem *of, dr_arena *arena) {
-    dr_mixer_place(&of->layer, true, arena, &of->memory);
-    dr_mixer_place_scratch(&of->layer, true, arena, &of->scratch);
-}
-
-/* Parameters as they are first drawn, moved by a normal draw: gains in the middle of their range, norms off 1. */
-static void draw_parameters(problem *of, dr_random *random) {
-    for (int role = 0; role < DR_ROLES; role++) {
-        const dr_slot *slot = &of->mixer.slot[role];
-        dr_initial_draw(&slot->initial, 0.5, 7, (uint64_t)role, slot->count, of->parameters + slot->offset);
-        for (int64_t i = 0; i < slot->count; i++) of->parameters[slot->offset + i] += 0.2 * dr_random_normal(random);
-    }
-    /* a decay that is steep in its parameters needs no steeper one than this */
-    const dr_slot *a_log = &of->mixer.slot[DR_ROLE_A_LOG];
-    for (int64_t i = 0; i < a_log->count; i++) of->parameters[a_log->offset + i] = 0.3 * dr_random_normal(random);
-}
-
-static void begin(problem *of, const dr_model_config *config) {
-    dr_random random = dr_random_start(11, 0);
-    *of = (problem){0};
-    ASSERT_OK(dr_config_resolve(config, &of->config));
-    ASSERT_OK(dr_mixer_create(backend, &of->config, &of->mixer));
-    of->count = dr_slots_place(of->mixer.slot);
-    of->parameters = doubles(of->count);
-    of->gradients = doubles(of->count);
-    of->layer = (dr_layer){.mixer = &of->mixer,
-                           .backend = backend,
-                           .parameters = (const char *)of->parameters,
-                           .weights = (const char *)of->parameters,
-                           .gradients = (char *)of->gradients,
-                           .layout = {SEQUENCES, ROWS, begins}};
-    draw_parameters(of, &random);
-    dr_recurrence recurrence = dr_layer_recurrence(&of->layer);
-    recurrence.longest = dr_layout_longest(&of->layer.layout);
-    ASSERT_OK(dr_plan_make(backend, &recurrence, DR_CALLS_PACKED, &of->plan));
-    of->layer.plan = &of->plan;
-    dr_arena arena = {0};
-    place(of, &arena);
-    ASSERT_OK(dr_allocate(arena.peak, "test", &of->block));
-    arena = (dr_arena){.block = of->block};
-    place(of, &arena);
-    int64_t elements = ROWS * of->config.hidden;
-    of->x = doubles(elements);
-    of->y = doubles(elements);
-    of->d_x = doubles(elements);
-    of->d_y = doubles(elements);
-    for (int64_t i = 0; i < elements; i++) {
-        of->x[i] = dr_random_normal(&random);
-        of->d_y[i] = dr_random_normal(&random);
-    }
-}
-
-static void end(problem *of) {
-    dr_mixer_destroy(backend, &of->mixer);
-    dr_release(of->block);
-    free(of->parameters);
-    free(of->gradients);
-    free(of->x);
-    free(of->y);
-    free(of->d_x);
-    free(of->d_y);
-}
-
-/* L = <y, d_y> */
-static double objective(void *context) {
-    problem *of = context;
-    double sum = 0;
-    ASSERT_OK(dr_mixer_forward(&of->layer, of->x, of->y, &of->memory, &of->scratch, NULL));
-    for (int64_t i = 0; i < ROWS * of->config.hidden; i++) sum += of->y[i] * of->d_y[i];
-    return sum;
+static void begin(module_problem *of, const dr_model_config *config) {
+    dr_model_config resolved;
+    *of = (module_problem){.backend = backend};
+    ASSERT_OK(dr_config_resolve(config, &resolved));
+    ASSERT_OK(dr_recurrent_create(backend, &resolved, "", &of->list, &of->module));
+    module_begin(of);
 }
 
 static void check(const char *name, const dr_model_config *config) {
-    problem of;
+    module_problem of;
     begin(&of, config);
-    assert_true(isfinite(objective(&of)));
-    ASSERT_OK(dr_mixer_backward(&of.layer, of.x, of.d_y, of.d_x, &of.memory, &of.scratch));
-    char label[160];
-    snprintf(label, sizeof label, "%s: d_x", name);
-    assert_gradient(label, objective, &of, of.x, ROWS * of.config.hidden, of.d_x, tolerance);
-    int parameters = 0;
-    for (int role = 0; role < DR_ROLES; role++) {
-        const dr_slot *slot = &of.mixer.slot[role];
-        if (slot->count == 0) continue;
-        parameters++;
-        snprintf(label, sizeof label, "%s: %s", name, slot->name);
-        assert_gradient(label, objective, &of, of.parameters + slot->offset, slot->count, of.gradients + slot->offset,
-                        tolerance);
-    }
-    assert_true(parameters >= 5); /* query, key, value, norm and output at least */
-    /* gradients are added to */
-    double before = of.gradients[of.mixer.slot[DR_ROLE_QUERY].offset];
-    objective(&of);
-    ASSERT_OK(dr_mixer_backward(&of.layer, of.x, of.d_y, of.d_x, &of.memory, &of.scratch));
-    assert_true(fabs(of.gradients[of.mixer.slot[DR_ROLE_QUERY].offset] - 2 * before) <= 1e-12 * fabs(before));
-    end(&of);
+    module_check(name, &of, tolerance);
+    assert_true(of.list.count >= 5); /* query, key, value, norm and output at least */
+    module_end(&of);
 }
 
 /* Sizes that are no multiples of anything, three value heads a key head. The large eps keeps the norms of these few channels
@@ -311,22 +192,23 @@ static void test_compositions(void **state) {
 /* What lambda is in the recurrence: the fixed number, doubled with negative eigenvalues; sigmoid(bias) under a zero projection.
  */
 static void check_lambda(bool fixed, bool learned, bool negative, double expected) {
-    problem of;
+    module_problem of;
     dr_model_config config = small(dr_rule_find("qdelta"));
     config.gates.lambda = fixed ? DR_LAMBDA_FIXED : DR_LAMBDA_PROJECTED;
     config.gates.lambda_value = 0.8;
     config.gates.lambda_bias_learned = learned;
     config.gates.negative_eigenvalues = negative;
     begin(&of, &config);
-    const dr_slot *weight = &of.mixer.slot[DR_ROLE_LAMBDA], *bias = &of.mixer.slot[DR_ROLE_LAMBDA_BIAS];
-    assert_int_equal(bias->count, learned);
-    assert_true((weight->count == 0) == fixed);
-    for (int64_t i = 0; i < weight->count; i++) of.parameters[weight->offset + i] = 0;
+    const dr_layer_parameter *weight = module_parameter(&of, "lamb_proj.weight"), *bias = module_parameter(&of, "lamb_bias");
+    assert_int_equal(bias != NULL, learned);
+    assert_int_equal(weight == NULL, fixed);
+    for (int64_t i = 0; weight && i < weight->count; i++) of.parameters[weight->offset + i] = 0;
     if (learned) of.parameters[bias->offset] = bias->initial.value;
-    objective(&of);
-    const double *lambda = dr_mixer_inputs(&of.layer, &of.memory).at[DR_INPUT_LAMBDA];
-    for (int64_t i = 0; i < ROWS * of.config.value_heads; i++) assert_true(fabs(lambda[i] - expected) <= 1e-15);
-    end(&of);
+    module_objective(&of);
+    const double *lambda = dr_recurrent_inputs(&of.call, of.memory).at[DR_INPUT_LAMBDA];
+    for (int64_t i = 0; i < MODULE_ROWS * dr_recurrent_of(&of.call)->value_heads; i++)
+        assert_true(fabs(lambda[i] - expected) <= 1e-15);
+    module_end(&of);
 }
 
 static void test_lambda(void **state) {

@@ -1,6 +1,6 @@
 /* The second table of the design: for each family of layers what its rule does not decide (docs/adding-a-rule.md). Which
- * projections and gates a layer has follows from the rule's axes alone (nn/mixer.c); this table says how the streams are
- * treated. A rule says which family it has, so that a variant of a named rule keeps that rule's layer. */
+ * projections and gates a layer has follows from the rule's axes alone (nn/mixers/recurrent/build.c); this table says how the
+ * streams are treated. A rule says which family it has, so that a variant of a named rule keeps that rule's layer. */
 #include "nn/family.h"
 #include "rules/compare.h"
 
@@ -32,7 +32,7 @@ static const dr_layer_family families[DR_FAMILIES] = {
     [DR_FAMILY_QDELTA] = {DELTA, SILU, GATED, .expansion = 2, LOG},
     [DR_FAMILY_PGDN] = {DELTA, SILU, .expansion = 1, LOG},
     [DR_FAMILY_KDA] = {KDA},
-    [DR_FAMILY_PKDA] = {KDA, .scan_decay_name = "attn.a_proj.weight"},
+    [DR_FAMILY_PKDA] = {KDA, .scan_decay_name = "a_proj.weight"},
     [DR_FAMILY_EDA] = {DELTA, SIGMOID, GATED, .expansion = 1, .decay = DR_DECAY_LOW_RANK_HEADS, .a_least = 1,
                        .form = DR_GATE_FORM_EDA_BOUNDED},
     [DR_FAMILY_MESANET] = {MESA, .log_sigmoid = 1, .gains_biased = true},

@@ -1,106 +1,179 @@
-/* Models: the list of parameters and their block, random first values, and what callers ask a model for. */
+/* Models: their layers, the list of parameters and their block, random first values, and what callers ask a model for. */
 #include "nn/model.h"
 #include "base/error.h"
 #include "nn/config.h"
+#include "nn/mixers/recurrent/recurrent.h"
+#include "nn/modules/swiglu.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- parameters ----------------------------------------------------------------------------------------------------- */
+/* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-static void list_parameter(dr_model *model, const char *name, const dr_slot *slot, int64_t offset) {
-    dr_parameter *parameter = &model->parameters[model->listed];
-    *parameter = (dr_parameter){.rank = slot->rank, .offset = offset, .count = slot->count, .decays = slot->decays};
-    snprintf(parameter->name, sizeof parameter->name, "%s", name);
-    memcpy(parameter->shape, slot->shape, sizeof slot->shape);
-    model->initials[model->listed++] = slot->initial;
-    model->count += slot->count;
+static dr_norm rms(const dr_model_config *config) {
+    return (dr_norm){.kind = DR_NORM_RMS, .dim = config->hidden, .eps = config->norm_eps};
 }
 
-static int64_t list_model_parameter(dr_model *model, const char *name, dr_slot slot) {
-    int64_t offset = model->block_count;
-    list_parameter(model, name, &slot, offset);
-    model->block_count += (slot.count + DR_OFFSET_UNIT - 1) / DR_OFFSET_UNIT * DR_OFFSET_UNIT;
-    return offset;
-}
-
-static int roles_present(const dr_mixer *mixer) {
-    int present = 0;
-    for (int role = 0; role < DR_ROLES; role++) present += mixer->slot[role].count > 0;
-    return present;
-}
-
-static dr_slot matrix(int64_t rows, int64_t columns) {
-    return (dr_slot){
-        .initial = {DR_INITIAL_NORMAL, 0}, .decays = true, .rank = 2, .shape = {rows, columns}, .count = rows * columns};
-}
-
-static dr_status list_parameters(dr_model *model) {
-    const dr_model_config *config = &model->config;
-    dr_slot vector = {.initial = {DR_INITIAL_CONSTANT, 1}, .rank = 1, .shape = {config->hidden}, .count = config->hidden};
-    int64_t present = roles_present(&model->mixer), all = config->layers * present + 3;
-    void *memory = NULL;
-    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_parameter), "the list of parameters", &memory));
-    model->parameters = memory;
-    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_initial), "the list of parameters", &memory));
-    model->initials = memory;
-    model->layer_stride = dr_slots_place(model->mixer.slot);
-    list_model_parameter(model, "model.embeddings.weight", matrix(config->vocabulary, config->hidden));
-    model->first_layer = model->block_count;
-    for (int64_t i = 0; i < config->layers; i++) {
-        for (int role = 0; role < DR_ROLES; role++) {
-            const dr_slot *slot = &model->mixer.slot[role];
-            char name[sizeof model->parameters->name];
-            if (slot->count == 0) continue;
-            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", i, slot->name);
-            list_parameter(model, name, slot, model->block_count + slot->offset);
-        }
-        model->block_count += model->layer_stride;
-    }
-    model->final_norm = list_model_parameter(model, "model.norm.weight", vector);
-    if (!config->tied) model->head = list_model_parameter(model, "lm_head.weight", matrix(config->vocabulary, config->hidden));
+static dr_status add_mixer(dr_backend *backend, const dr_model_config *config, dr_layer *layer) {
+    dr_part part = {.before = rms(config), .scale = 1};
+    DR_TRY(dr_norm_add(&part.before, false, "attn_norm.", &layer->list));
+    DR_TRY(dr_recurrent_create(backend, config, "attn.", &layer->list, &part.module));
+    dr_layer_add(layer, &part);
     return DR_OK;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+static dr_status add_feed_forward(const dr_model_config *config, dr_layer *layer) {
+    dr_part part = {.before = rms(config), .scale = 1};
+    if (config->intermediate == 0) return DR_OK;
+    DR_TRY(dr_norm_add(&part.before, false, "mlp_norm.", &layer->list));
+    DR_TRY(dr_swiglu_create(config->hidden, config->intermediate, "mlp.", &layer->list, &part.module));
+    dr_layer_add(layer, &part);
+    return DR_OK;
+}
+
+static dr_status make_layers(dr_model *model) {
+    const dr_model_config *config = &model->config;
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(dr_layer), "the kinds of layers", &memory));
+    model->kinds = memory;
+    model->kinds[0].hidden = config->hidden;
+    model->kind_count = 1;
+    DR_TRY(add_mixer(model->backend, config, &model->kinds[0]));
+    DR_TRY(add_feed_forward(config, &model->kinds[0]));
+    DR_TRY(dr_allocate_zero((size_t)config->layers * sizeof(dr_model_layer), "the list of layers", &memory));
+    model->layers = memory;
+    for (int64_t i = 0; i < config->layers; i++) model->layers[i].kind = &model->kinds[0];
+    return DR_OK;
+}
+
+static dr_status check_needs(const dr_backend *backend, const dr_operation *needs) {
+    for (; *needs != DR_OPERATIONS; needs++)
+        if (!dr_supports(backend, *needs))
+            return dr_fail(
+                DR_ERROR_UNSUPPORTED,
+                "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
+                "or reference",
+                backend->ops->name, dr_operation_name(*needs));
+    return DR_OK;
+}
+
+static dr_status check_norm(const dr_backend *backend, const dr_norm *norm) {
+    static const dr_operation rms[] = {DR_OPERATION_RMS_NORM, DR_OPERATIONS},
+                              layer[] = {DR_OPERATION_LAYER_NORM, DR_OPERATIONS};
+    switch (norm->kind) {
+    case DR_NORM_NONE:
+        return DR_OK;
+    case DR_NORM_RMS:
+        return check_needs(backend, rms);
+    case DR_NORM_LAYER:
+        return check_needs(backend, layer);
+    }
+    return DR_OK;
+}
+
+/* Whether the backend has what the model and its modules call. */
+static dr_status check_operations(const dr_model *model) {
+    static const dr_operation own[] = {DR_OPERATION_EMBEDDING,
+                                       DR_OPERATION_LINEAR,
+                                       DR_OPERATION_ADD,
+                                       DR_OPERATION_ROWS_GATHER,
+                                       DR_OPERATION_ROWS_SCATTER,
+                                       DR_OPERATION_CROSS_ENTROPY,
+                                       DR_OPERATION_SUM_LOSSES,
+                                       DR_OPERATION_SUM_SQUARES,
+                                       DR_OPERATION_CLIP,
+                                       DR_OPERATION_ADAMW,
+                                       DR_OPERATIONS};
+    DR_TRY(check_needs(model->backend, own));
+    for (int64_t k = 0; k < model->kind_count; k++)
+        for (int i = 0; i < model->kinds[k].parts; i++) {
+            const dr_part *part = &model->kinds[k].part[i];
+            DR_TRY(check_norm(model->backend, &part->before));
+            DR_TRY(check_norm(model->backend, &part->after));
+            DR_TRY(check_needs(model->backend, part->module->operations->needs));
+        }
+    return check_norm(model->backend, &model->final_norm);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------------------------------- */
 
 /* The block must not overflow: its elements, counted in double, stay far below 2^63 bytes. */
-static dr_status check_block(const dr_model_config *config, int64_t layer) {
-    double elements = (double)config->layers * (double)layer + 2.0 * (double)config->vocabulary * (double)config->hidden;
+static dr_status check_block(const dr_model *model) {
+    double elements = 2.0 * (double)model->config.vocabulary * (double)model->config.hidden;
+    for (int64_t i = 0; i < model->config.layers; i++) elements += (double)model->layers[i].kind->list.elements;
     if (elements <= 0x1p40) return DR_OK;
     return dr_fail(DR_ERROR_ARGUMENT,
                    "a model of %g parameters: at most 2^40 are possible; make layers, hidden or vocabulary smaller", elements);
 }
 
-/* A model may need any operation of its layers, whatever its rule. */
-static dr_status check_backend(const dr_backend *backend) {
-    static const dr_operation needed[] = {DR_OPERATION_LINEAR,       DR_OPERATION_GROUPED_LINEAR, DR_OPERATION_EMBEDDING,
-                                          DR_OPERATION_RMS_NORM,     DR_OPERATION_L2_NORM,        DR_OPERATION_CONV,
-                                          DR_OPERATION_GATE,         DR_OPERATION_ROTARY,         DR_OPERATION_SWIGLU,
-                                          DR_OPERATION_ADD,          DR_OPERATION_SCALE_HEADS,    DR_OPERATION_ROWS_GATHER,
-                                          DR_OPERATION_ROWS_SCATTER, DR_OPERATION_CROSS_ENTROPY,  DR_OPERATION_SUM_LOSSES,
-                                          DR_OPERATION_SUM_SQUARES,  DR_OPERATION_CLIP,           DR_OPERATION_ADAMW};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!dr_supports(backend, needed[i]))
-            return dr_fail(
-                DR_ERROR_UNSUPPORTED,
-                "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
-                "or reference",
-                backend->ops->name, dr_operation_name(needed[i]));
+/* The embedding stands at the start of the block, the rest behind the layers. */
+static dr_status make_trunk(dr_model *model) {
+    const dr_initial normal = {DR_INITIAL_NORMAL, 0};
+    const dr_model_config *config = &model->config;
+    dr_layer_parameters *trunk = &model->trunk;
+    model->final_norm = rms(config);
+    DR_TRY(
+        dr_add_matrix(trunk, "", "model.embeddings.weight", normal, config->vocabulary, config->hidden, 0, &model->embedding));
+    for (int64_t i = 0; i < config->layers; i++) {
+        model->layers[i].offset = trunk->elements;
+        trunk->elements += model->layers[i].kind->list.elements;
+    }
+    DR_TRY(dr_norm_add(&model->final_norm, false, "model.norm.", trunk));
+    model->head = model->embedding;
+    if (!config->tied)
+        DR_TRY(dr_add_matrix(trunk, "", "lm_head.weight", normal, config->vocabulary, config->hidden, 0, &model->head));
+    model->block_count = trunk->elements;
     return DR_OK;
 }
+
+static dr_status list_one(dr_model *model, const char *prefix, const dr_layer_parameter *from, int64_t offset) {
+    dr_parameter *parameter = &model->parameters[model->listed];
+    *parameter = (dr_parameter){.rank = from->rank, .offset = offset, .count = from->count, .decays = from->decays};
+    if (snprintf(parameter->name, sizeof parameter->name, "%s%s", prefix, from->name) >= (int)sizeof parameter->name)
+        return dr_fail(DR_ERROR_ARGUMENT, "the name of the parameter %s%s is longer than %zu characters", prefix, from->name,
+                       sizeof parameter->name - 1);
+    memcpy(parameter->shape, from->shape, sizeof from->shape);
+    model->initials[model->listed++] = from->initial;
+    model->count += from->count;
+    return DR_OK;
+}
+
+/* In the order of the block. */
+static dr_status list_parameters(dr_model *model) {
+    const int64_t layers = model->config.layers;
+    int64_t all = model->trunk.count;
+    for (int64_t i = 0; i < layers; i++) all += model->layers[i].kind->list.count;
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_parameter), "the list of parameters", &memory));
+    model->parameters = memory;
+    DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_initial), "the list of parameters", &memory));
+    model->initials = memory;
+    for (int t = 0; t < model->trunk.count; t++) {
+        DR_TRY(list_one(model, "", &model->trunk.at[t], model->trunk.at[t].offset));
+        for (int64_t i = 0; t == model->embedding && i < layers; i++) {
+            const dr_layer_parameters *list = &model->layers[i].kind->list;
+            char prefix[40];
+            snprintf(prefix, sizeof prefix, "model.layers.%" PRId64 ".", i);
+            for (int j = 0; j < list->count; j++)
+                DR_TRY(list_one(model, prefix, &list->at[j], model->layers[i].offset + list->at[j].offset));
+        }
+    }
+    return DR_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
     void *memory = NULL;
     dr_status status = DR_OK;
-    DR_TRY(check_backend(backend));
     DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
     dr_model *model = memory;
     model->backend = backend;
     DR_GO(dr_config_resolve(config, &model->config));
-    DR_GO(dr_mixer_create(backend, &model->config, &model->mixer));
-    DR_GO(dr_block_add_parameters(&model->mixer, model->config.intermediate));
-    DR_GO(check_block(&model->config, dr_slots_place(model->mixer.slot)));
+    DR_GO(make_layers(model));
+    DR_GO(check_block(model));
+    DR_GO(make_trunk(model));
+    DR_GO(check_operations(model));
     DR_GO(list_parameters(model));
     *result = model;
     return DR_OK;
@@ -122,7 +195,7 @@ dr_status dr_model_allocate(dr_model *model) {
     return DR_OK;
 }
 
-/* Each parameter has a random stream of its own, so values depend on the seed and the place in the list alone. */
+/* Each parameter has a random stream of its own, by its name. */
 static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     const dr_operations *ops = model->backend->ops;
     int64_t longest = 0;
@@ -133,7 +206,7 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     dr_status status = DR_OK;
     for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
         const dr_parameter *parameter = &model->parameters[i];
-        dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, (uint64_t)i, parameter->count, host);
+        dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, parameter->name, parameter->count, host);
         status = ops->upload(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), host,
                              DR_F64, parameter->count);
     }
@@ -162,7 +235,10 @@ void dr_model_destroy(dr_model *model) {
     const dr_operations *ops = model->backend->ops;
     if (model->values) ops->free(model->backend, model->values);
     if (model->copies) ops->free(model->backend, model->copies);
-    dr_mixer_destroy(model->backend, &model->mixer);
+    for (int64_t i = 0; i < model->kind_count; i++) dr_layer_release(model->backend, &model->kinds[i]);
+    dr_release(model->kinds);
+    dr_release(model->layers);
+    dr_layer_parameters_release(&model->trunk);
     dr_release(model->parameters);
     dr_release(model->initials);
     for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);
@@ -221,4 +297,22 @@ dr_status dr_model_gradients_create(const dr_model *model, void **gradients) {
     ops->zero(model->backend, memory, bytes);
     *gradients = memory;
     return DR_OK;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+static dr_module_call call_at(const dr_model *model, const dr_layer_parameters *list, int64_t offset, char *gradients) {
+    const size_t numbers = dr_kind_bytes(model->backend, DR_NUMBER, offset);
+    dr_module_call call = {.backend = model->backend, .list = list->at, .parameters = model->values + numbers};
+    call.weights = model->copies ? model->copies + dr_kind_bytes(model->backend, DR_VECTOR, offset) : call.parameters;
+    call.gradients = gradients ? gradients + numbers : NULL;
+    return call;
+}
+
+dr_module_call dr_model_trunk(const dr_model *model, char *gradients) {
+    return call_at(model, &model->trunk, 0, gradients);
+}
+
+dr_module_call dr_model_layer_call(const dr_model *model, int64_t index, char *gradients) {
+    return call_at(model, &model->layers[index].kind->list, model->layers[index].offset, gradients);
 }

@@ -1,18 +1,28 @@
-/* What a model holds: its configuration and parameters, which sessions and states only read. */
+/* What a model holds: its configuration, layers and parameters, which sessions and states only read. */
 #ifndef DR_NN_MODEL_H
 #define DR_NN_MODEL_H
 
-#include "nn/block.h"
+#include "nn/layer.h"
+
+/* One layer of the model: how it is configured, and where its parameters begin in the block (elements). */
+typedef struct {
+    const dr_layer *kind;
+    int64_t offset;
+} dr_model_layer;
 
 struct dr_model {
     dr_backend *backend;
     dr_model_config config;
-    dr_mixer mixer; /* the same for all layers; its slots hold the whole layer */
+    dr_layer *kinds; /* [kind_count] layers that are configured alike share one */
+    int64_t kind_count;
+    dr_model_layer *layers;    /* [config.layers] */
+    dr_layer_parameters trunk; /* what is no layer's; offsets are from the block's start */
+    dr_norm final_norm;        /* list of the trunk */
+    int embedding, head;       /* likewise; one and the same where they are tied */
     dr_parameter *parameters;
     dr_initial *initials; /* of each parameter */
     int64_t listed, count, block_count;
-    int64_t first_layer, layer_stride, final_norm, head; /* offsets into the block; the embedding is at 0 */
-    char *values, *gradients;                            /* numbers */
+    char *values;   /* numbers */
     char *copies;   /* the same elements as vectors, for products; NULL where vectors are of the numbers' type */
     char **ignored; /* [ignored_count] names of stored tensors that are not used */
     int64_t ignored_count;
@@ -22,17 +32,22 @@ struct dr_model_state {
     const dr_model *model;
     dr_backend *backend;
     int64_t sequences;
-    void *block; /* of all layers */
+    void *block; /* of all layers, in the backend's memory */
     size_t bytes;
-    dr_mixer_state *layers;
-    int64_t *seen;    /* [sequences] tokens, in host memory */
-    dr_session *step; /* one token each, planned once */
+    void *host;             /* the modules' structs */
+    dr_layer_state *layers; /* [config.layers] */
+    int64_t *seen;          /* [sequences] tokens, in host memory */
+    dr_session *step;       /* one token each, planned once */
 };
 
 /* A model of this configuration with the list of its parameters, but no memory for them yet. */
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **model);
 /* Allocates the block of parameters, zero. */
 dr_status dr_model_allocate(dr_model *model);
+
+/* What the functions of parameters need of a call over the trunk's, or a layer's; gradients: the block of them, or NULL. */
+dr_module_call dr_model_trunk(const dr_model *model, char *gradients);
+dr_module_call dr_model_layer_call(const dr_model *model, int64_t index, char *gradients);
 
 /* Counts the tokens of a call that has run. */
 void dr_model_state_advance(dr_model_state *state, const dr_layout *layout);

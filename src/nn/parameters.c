@@ -1,83 +1,46 @@
-/* Names of a layer's parameters by role, their places, and their first values. The names are those of flash-linear-attention
- * where it has the parameter, so that a checkpoint of a published model type needs no translation. */
+/* Lists of parameters, and their first values. */
 #include "nn/parameters.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
-static const struct {
-    const char *name;
-    bool decays;
-} roles[DR_ROLES] = {
-    [DR_ROLE_MIXER_NORM] = {"attn_norm.weight", false},
-    [DR_ROLE_QUERY] = {"attn.q_proj.weight", true},
-    [DR_ROLE_KEY] = {"attn.k_proj.weight", true},
-    [DR_ROLE_VALUE] = {"attn.v_proj.weight", true},
-    [DR_ROLE_QUERY_CONV] = {"attn.q_conv1d.weight", true},
-    [DR_ROLE_QUERY_CONV_BIAS] = {"attn.q_conv1d.bias", false},
-    [DR_ROLE_KEY_CONV] = {"attn.k_conv1d.weight", true},
-    [DR_ROLE_KEY_CONV_BIAS] = {"attn.k_conv1d.bias", false},
-    [DR_ROLE_VALUE_CONV] = {"attn.v_conv1d.weight", true},
-    [DR_ROLE_VALUE_CONV_BIAS] = {"attn.v_conv1d.bias", false},
-    [DR_ROLE_DECAY] = {"attn.a_proj.weight", true},
-    [DR_ROLE_DECAY_BIAS] = {"attn.a_proj.bias", false},
-    [DR_ROLE_DECAY_DOWN] = {"attn.f_proj.0.weight", true},
-    [DR_ROLE_DECAY_UP] = {"attn.f_proj.1.weight", true},
-    [DR_ROLE_DECAY_UP_BIAS] = {"attn.f_proj.1.bias", false},
-    [DR_ROLE_A_LOG] = {"attn.A_log", false},
-    [DR_ROLE_DT_BIAS] = {"attn.dt_bias", false},
-    [DR_ROLE_BETA] = {"attn.b_proj.weight", true},
-    [DR_ROLE_BETA_BIAS] = {"attn.b_proj.bias", false},
-    [DR_ROLE_ERASE_KEY_DOWN] = {"attn.e_proj.0.weight", true},
-    [DR_ROLE_ERASE_KEY_UP] = {"attn.e_proj.1.weight", true},
-    [DR_ROLE_ERASE_GAIN] = {"attn.gamma_proj.weight", true},
-    [DR_ROLE_LAMBDA] = {"attn.lamb_proj.weight", true},
-    [DR_ROLE_LAMBDA_BIAS] = {"attn.lamb_bias", false},
-    [DR_ROLE_ERASE_GATE] = {"attn.erase_gate_proj.weight", true},
-    [DR_ROLE_WRITE_GATE] = {"attn.write_gate_proj.weight", true},
-    [DR_ROLE_FEEDBACK] = {"attn.decay", false},
-    [DR_ROLE_CORRECTION] = {"attn.D", false},
-    [DR_ROLE_SCAN_DECAY] = {"attn.a_atk_proj.weight", true},
-    [DR_ROLE_SCAN_GAIN] = {"attn.b_atk_proj.weight", true},
-    [DR_ROLE_SCAN_A_LOG] = {"attn.A_log_atk", false},
-    [DR_ROLE_SCAN_DT_BIAS] = {"attn.dt_bias_atk", false},
-    [DR_ROLE_SCAN_CENTRE] = {"attn.log_atk_scale", false},
-    [DR_ROLE_RIDGE] = {"attn.ridge", false},
-    [DR_ROLE_SKIP] = {"attn.D_skip", false},
-    [DR_ROLE_GATE] = {"attn.g_proj.weight", true},
-    [DR_ROLE_GATE_DOWN] = {"attn.g_proj.0.weight", true},
-    [DR_ROLE_GATE_UP] = {"attn.g_proj.1.weight", true},
-    [DR_ROLE_GATE_UP_BIAS] = {"attn.g_proj.1.bias", false},
-    [DR_ROLE_OUTPUT_NORM] = {"attn.o_norm.weight", false},
-    [DR_ROLE_OUTPUT] = {"attn.o_proj.weight", true},
-    [DR_ROLE_MLP_NORM] = {"mlp_norm.weight", false},
-    [DR_ROLE_MLP_GATE] = {"mlp.gate_proj.weight", true},
-    [DR_ROLE_MLP_UP] = {"mlp.up_proj.weight", true},
-    [DR_ROLE_MLP_DOWN] = {"mlp.down_proj.weight", true},
-};
-
-dr_status dr_slot_fill(dr_slot slots[DR_ROLES], dr_role role, dr_initial initial, int64_t rows, int64_t columns,
-                       int64_t depth) {
-    dr_slot slot = {
-        .name = roles[role].name, .initial = initial, .decays = roles[role].decays, .shape = {rows, columns, depth}};
-    slot.rank = depth ? 3 : columns ? 2 : 1;
-    if (!dr_product(slot.shape, slot.rank, &slot.count) || slot.count > INT64_C(1) << 40)
+static dr_status add(dr_layer_parameters *list, const char *prefix, const char *name, dr_layer_parameter parameter,
+                     int *index) {
+    void *memory = list->at;
+    snprintf(parameter.name, sizeof parameter.name, "%s%s", prefix, name);
+    if (!dr_product(parameter.shape, parameter.rank, &parameter.count) || parameter.count > INT64_C(1) << 40)
         return dr_fail(DR_ERROR_ARGUMENT, "%s would be %" PRId64 " by %" PRId64 ": at most 2^40 elements are possible",
-                       slot.name, rows, columns);
-    slots[role] = slot;
+                       parameter.name, parameter.shape[0], parameter.shape[1]);
+    DR_TRY(dr_grow(&memory, list->count, sizeof parameter, "the list of a layer's parameters"));
+    list->at = memory;
+    parameter.offset = list->elements;
+    list->elements += dr_parameter_room(parameter.count);
+    *index = list->count;
+    list->at[list->count++] = parameter;
     return DR_OK;
 }
 
-int64_t dr_slots_place(dr_slot slots[DR_ROLES]) {
-    int64_t offset = 0;
-    for (int role = 0; role < DR_ROLES; role++) {
-        slots[role].offset = offset;
-        offset += (slots[role].count + DR_OFFSET_UNIT - 1) / DR_OFFSET_UNIT * DR_OFFSET_UNIT;
-    }
-    return offset;
+dr_status dr_add_matrix(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                        int64_t columns, int64_t depth, int *index) {
+    dr_layer_parameter parameter = {.initial = initial, .decays = true, .rank = depth ? 3 : 2, .shape = {rows, columns, depth}};
+    return add(list, prefix, name, parameter, index);
 }
+
+dr_status dr_add_vector(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                        int64_t columns, int *index) {
+    dr_layer_parameter parameter = {.initial = initial, .rank = columns ? 2 : 1, .shape = {rows, columns, 0}};
+    return add(list, prefix, name, parameter, index);
+}
+
+void dr_layer_parameters_release(dr_layer_parameters *list) {
+    dr_release(list->at);
+    *list = (dr_layer_parameters){0};
+}
+
+/* ---- first values --------------------------------------------------------------------------------------------------- */
 
 static double draw(const dr_initial *initial, double range, dr_random *random) {
     switch (initial->kind) {
@@ -98,7 +61,14 @@ static double draw(const dr_initial *initial, double range, dr_random *random) {
     return 0;
 }
 
-void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, uint64_t stream, int64_t count, double *values) {
-    dr_random random = dr_random_start(seed, stream);
+/* FNV-1a: the number of a name's random stream. */
+static uint64_t hash(const char *name) {
+    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++) sum = (sum ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values) {
+    dr_random random = dr_random_start(seed, hash(name));
     for (int64_t i = 0; i < count; i++) values[i] = draw(initial, range, &random);
 }

@@ -1,61 +1,14 @@
-/* The parameters of a layer: which there are, their names, shapes, first values and places in the layer's part of the block. */
+/* The parameters of a layer: a list that its modules add to, each with its name, shape, first values and place in the layer's
+ * part of the block. A module keeps the indices of its own. */
 #ifndef DR_NN_PARAMETERS_H
 #define DR_NN_PARAMETERS_H
 
 #include <deltarule/model.h>
 
-/* Offsets in the block are multiples of this many elements: 64 bytes of float32. */
-enum { DR_OFFSET_UNIT = 16 };
-
-/* What a parameter is for, in the order in which a layer holds them. DR_ROLES also stands for "none". */
-typedef enum {
-    DR_ROLE_MIXER_NORM,
-    DR_ROLE_QUERY,
-    DR_ROLE_KEY,
-    DR_ROLE_VALUE,
-    DR_ROLE_QUERY_CONV,
-    DR_ROLE_QUERY_CONV_BIAS,
-    DR_ROLE_KEY_CONV,
-    DR_ROLE_KEY_CONV_BIAS,
-    DR_ROLE_VALUE_CONV,
-    DR_ROLE_VALUE_CONV_BIAS,
-    DR_ROLE_DECAY,
-    DR_ROLE_DECAY_BIAS,
-    DR_ROLE_DECAY_DOWN,
-    DR_ROLE_DECAY_UP,
-    DR_ROLE_DECAY_UP_BIAS,
-    DR_ROLE_A_LOG,
-    DR_ROLE_DT_BIAS,
-    DR_ROLE_BETA,
-    DR_ROLE_BETA_BIAS,
-    DR_ROLE_ERASE_KEY_DOWN,
-    DR_ROLE_ERASE_KEY_UP,
-    DR_ROLE_ERASE_GAIN,
-    DR_ROLE_LAMBDA,
-    DR_ROLE_LAMBDA_BIAS,
-    DR_ROLE_ERASE_GATE,
-    DR_ROLE_WRITE_GATE,
-    DR_ROLE_FEEDBACK,
-    DR_ROLE_CORRECTION,
-    DR_ROLE_SCAN_DECAY,
-    DR_ROLE_SCAN_GAIN,
-    DR_ROLE_SCAN_A_LOG,
-    DR_ROLE_SCAN_DT_BIAS,
-    DR_ROLE_SCAN_CENTRE,
-    DR_ROLE_RIDGE,
-    DR_ROLE_SKIP,
-    DR_ROLE_GATE,
-    DR_ROLE_GATE_DOWN,
-    DR_ROLE_GATE_UP,
-    DR_ROLE_GATE_UP_BIAS,
-    DR_ROLE_OUTPUT_NORM,
-    DR_ROLE_OUTPUT,
-    DR_ROLE_MLP_NORM,
-    DR_ROLE_MLP_GATE,
-    DR_ROLE_MLP_UP,
-    DR_ROLE_MLP_DOWN,
-    DR_ROLES
-} dr_role;
+enum {
+    DR_OFFSET_UNIT = 16, /* offsets in the block are multiples of this many elements: 64 bytes of float32 */
+    DR_NO_PARAMETER = -1 /* in place of an index: there is no such parameter */
+};
 
 typedef enum {
     DR_INITIAL_NORMAL,   /* N(0, initializer_range) */
@@ -70,23 +23,39 @@ typedef struct {
     double value;
 } dr_initial;
 
-/* One parameter of a layer; count 0: the layer has none of that role. */
+/* One parameter. */
 typedef struct {
-    const char *name; /* after "model.layers.N." */
+    char name[sizeof((dr_parameter){0}.name)]; /* after "model.layers.N." */
     dr_initial initial;
     bool decays; /* by weight decay */
     int rank;
-    int64_t shape[3];
+    int64_t shape[3];      /* sizes past the rank are 0 */
     int64_t count, offset; /* elements; from the layer's start */
-} dr_slot;
+} dr_layer_parameter;
 
-/* Fills in the slot of a role; sizes past the rank are 0. DR_ERROR_ARGUMENT if its elements overflow. */
-dr_status dr_slot_fill(dr_slot slots[DR_ROLES], dr_role role, dr_initial initial, int64_t rows, int64_t columns, int64_t depth);
+/* Those of one layer, in the order in which the block holds them. */
+typedef struct {
+    dr_layer_parameter *at; /* [count] */
+    int count;
+    int64_t elements; /* of the layer's part of the block, gaps included */
+} dr_layer_parameters;
 
-/* Gives every slot its offset, in the order of roles; returns the elements of a layer. */
-int64_t dr_slots_place(dr_slot slots[DR_ROLES]);
+/* Adds a matrix [rows, columns], or [rows, columns, depth] where depth is not 0, that weight decay applies to; or a vector
+ * [rows], or [rows, columns], that it does not. Its name is prefix and name. *index is its place in the list.
+ * DR_ERROR_ARGUMENT if its elements overflow. */
+dr_status dr_add_matrix(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                        int64_t columns, int64_t depth, int *index);
+dr_status dr_add_vector(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                        int64_t columns, int *index);
+void dr_layer_parameters_release(dr_layer_parameters *list);
 
-/* count first values, the same for the same seed and stream on every machine. */
-void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, uint64_t stream, int64_t count, double *values);
+/* count elements and the gap behind them. */
+static inline int64_t dr_parameter_room(int64_t count) {
+    return (count + DR_OFFSET_UNIT - 1) / DR_OFFSET_UNIT * DR_OFFSET_UNIT;
+}
+
+/* count first values of the parameter of this name: they depend on nothing but the seed and the name, so that a parameter
+ * more or less changes no other. */
+void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values);
 
 #endif

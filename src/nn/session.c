@@ -1,68 +1,79 @@
-/* A run through the blocks: embedding, blocks, final norm and head at the targets only; and back.
+/* A run through the layers: embedding, layers, final norm and head at the targets only; and back.
  *
  * Memory is planned by handing it out from an arena that only counts, then again from a block of that many bytes. The head's
- * part and the blocks' scratch of the backward are never in use together and share their place. */
+ * part and the layers' scratch of the backward are never in use together and share their place, as do the scratch of different
+ * kinds of layers and, where nothing is kept for a backward, the memory of all layers. */
 #include "nn/session.h"
 #include "base/error.h"
-#include "ops/plan_make.h"
-#include "ops/shapes.h"
 
 /* of vectors */
 static size_t bytes_of(const dr_session *session, int64_t rows, int64_t columns) {
     return dr_kind_bytes(session->backend, DR_VECTOR, rows * columns);
 }
 
-static const void *value_at(const dr_model *model, int64_t offset) {
-    return model->values + dr_kind_bytes(model->backend, DR_NUMBER, offset);
+static const dr_layer *kind_of(const dr_session *session, int64_t layer) {
+    return session->model->layers[layer].kind;
 }
 
-/* of a matrix that products read */
-static const void *weight_at(const dr_model *model, int64_t offset) {
-    if (!model->copies) return value_at(model, offset);
-    return model->copies + dr_kind_bytes(model->backend, DR_VECTOR, offset);
+static dr_layer_scratch *scratch_of(const dr_session *session, int64_t layer) {
+    return &session->kinds[kind_of(session, layer) - session->model->kinds];
 }
 
-static char *gradient_at(const dr_session *session, char *gradients, int64_t offset) {
-    return gradients + dr_kind_bytes(session->backend, DR_NUMBER, offset);
-}
-
-static dr_layer layer_at(const dr_session *session, int64_t index, char *gradients) {
-    const dr_model *model = session->model;
-    int64_t offset = model->first_layer + index * model->layer_stride;
-    return (dr_layer){.mixer = &model->mixer,
-                      .backend = session->backend,
-                      .plan = &session->plan,
-                      .parameters = value_at(model, offset),
-                      .weights = weight_at(model, offset),
-                      .gradients = gradients ? gradient_at(session, gradients, offset) : NULL,
-                      .layout = session->tokens.layout,
-                      .seen = session->tokens.seen,
-                      .decode = session->phase == DR_PHASE_DECODE};
+static dr_module_call layer_call(const dr_session *session, int64_t index, char *gradients) {
+    dr_module_call call = dr_model_layer_call(session->model, index, gradients);
+    call.layout = session->tokens.layout;
+    call.longest = session->tokens.longest;
+    call.seen = session->tokens.seen;
+    call.decode = session->phase == DR_PHASE_DECODE;
+    return call;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
+/* Host memory of the modules' structs, from an arena that counts first. */
+static void place_host(dr_session *session, dr_arena *host) {
+    const dr_model *model = session->model;
+    for (int64_t i = 0; i < model->config.layers; i++) dr_layer_host_memory(kind_of(session, i), host, &session->layers[i]);
+    for (int64_t k = 0; k < model->kind_count; k++) dr_layer_host_scratch(&model->kinds[k], host, &session->kinds[k]);
+}
+
+static dr_status make_host(dr_session *session) {
+    const dr_model *model = session->model;
+    void *memory = NULL;
+    dr_arena host = {0};
+    DR_TRY(dr_allocate_zero((size_t)model->config.layers * sizeof(dr_layer_memory), "a session", &memory));
+    session->layers = memory;
+    DR_TRY(dr_allocate_zero((size_t)model->kind_count * sizeof(dr_layer_scratch), "a session", &memory));
+    session->kinds = memory;
+    place_host(session, &host);
+    DR_TRY(dr_allocate_zero(host.used, "a session", &session->host));
+    host = (dr_arena){.block = session->host};
+    place_host(session, &host);
+    return DR_OK;
+}
+
 dr_status dr_session_create(const dr_model *model, dr_session **session) {
     DR_NEED(model);
     DR_NEED(session);
-    void *memory = NULL, *blocks = NULL;
+    void *memory = NULL;
     DR_TRY(dr_allocate_zero(sizeof(dr_session), "a session", &memory));
-    dr_status status = dr_allocate_zero((size_t)model->config.layers * sizeof(dr_block_memory), "a session", &blocks);
-    if (status != DR_OK) {
-        dr_release(memory);
-        return status;
-    }
     dr_session *made = memory;
-    made->model = model, made->backend = model->backend, made->blocks = blocks;
-    *session = made;
-    return DR_OK;
+    made->model = model, made->backend = model->backend;
+    const dr_status status = make_host(made);
+    if (status == DR_OK)
+        *session = made;
+    else
+        dr_session_destroy(made);
+    return status;
 }
 
 void dr_session_destroy(dr_session *session) {
     if (!session) return;
     if (session->block) session->backend->ops->free(session->backend, session->block);
     dr_rows_release(&session->tokens);
-    dr_release(session->blocks);
+    dr_release(session->layers);
+    dr_release(session->kinds);
+    dr_release(session->host);
     dr_release(session);
 }
 
@@ -72,21 +83,42 @@ const dr_model *dr_session_model(const dr_session *session) {
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
-static void place_blocks(dr_session *session, const dr_layer *layer, bool keep, dr_arena *arena) {
-    const int64_t layers = session->model->config.layers;
-    size_t stream = bytes_of(session, layer->layout.rows, session->model->config.hidden);
-    if (!keep) {
-        session->x = session->blocks[0].x = dr_arena_take(arena, stream);
-        dr_block_place(layer, false, arena, &session->blocks[0]);
-        for (int64_t i = 1; i < layers; i++) session->blocks[i] = session->blocks[0];
-        return;
-    }
-    for (int64_t i = 0; i < layers; i++) {
-        session->blocks[i].x = dr_arena_take(arena, stream);
-        dr_block_place(layer, true, arena, &session->blocks[i]);
-    }
+static void place_layer(dr_session *session, int64_t index, void *x, bool keep, dr_arena *arena) {
+    const dr_module_call call = layer_call(session, index, NULL);
+    session->layers[index].stream[0] = x;
+    dr_layer_place(kind_of(session, index), &call, keep, arena, &session->layers[index], scratch_of(session, index));
+}
+
+/* Of a gradient: each layer has its own. */
+static void place_layers(dr_session *session, size_t stream, dr_arena *arena) {
+    for (int64_t i = 0; i < session->model->config.layers; i++)
+        place_layer(session, i, dr_arena_take(arena, stream), true, arena);
     session->x = dr_arena_take(arena, stream);
     session->d_x = dr_arena_take(arena, stream);
+}
+
+/* Of a forward alone: all layers share one place, as large as the largest needs. */
+static void place_shared_layers(dr_session *session, size_t stream, dr_arena *arena) {
+    void *x = session->x = dr_arena_take(arena, stream);
+    const size_t shared = arena->used;
+    size_t end = shared;
+    for (int64_t i = 0; i < session->model->config.layers; i++) {
+        dr_arena_rewind(arena, shared);
+        place_layer(session, i, x, false, arena);
+        if (arena->used > end) end = arena->used;
+    }
+    dr_arena_rewind(arena, end);
+}
+
+static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
+    const dr_model *model = session->model;
+    const size_t shared = arena->used;
+    for (int64_t i = 0; i < model->config.layers; i++) {
+        const dr_module_call call = layer_call(session, i, NULL);
+        dr_arena_rewind(arena, shared);
+        dr_layer_place_scratch(kind_of(session, i), &call, backward, arena, scratch_of(session, i));
+    }
+    dr_arena_rewind(arena, shared);
 }
 
 static void place(dr_session *session, const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena) {
@@ -96,11 +128,11 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->sum = dr_arena_take(arena, sizeof *session->sum);
     session->losses = dr_arena_take(arena, (size_t)chunk * sizeof *session->losses);
     session->hits = dr_arena_take(arena, (size_t)chunk);
-    dr_layer layer = layer_at(session, 0, NULL);
-    place_blocks(session, &layer, keep, arena);
-    size_t shared = arena->used;
-    dr_block_place_scratch(&layer, keep, arena, &session->scratch);
-    dr_arena_rewind(arena, shared);
+    if (keep)
+        place_layers(session, bytes_of(session, layout->rows, hidden), arena);
+    else
+        place_shared_layers(session, bytes_of(session, layout->rows, hidden), arena);
+    place_scratch(session, keep, arena);
     session->selected = selects ? dr_arena_take(arena, bytes_of(session, targets, hidden)) : session->x;
     session->normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
     session->logits = dr_arena_take(arena, bytes_of(session, chunk, session->model->config.vocabulary));
@@ -109,21 +141,12 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->d_normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
 }
 
-static dr_status plan_recurrence(dr_session *session, const dr_layout *layout) {
-    const dr_layer layer = {.mixer = &session->model->mixer, .backend = session->backend, .layout = *layout};
-    dr_recurrence recurrence = dr_layer_recurrence(&layer);
-    recurrence.layout = *layout;
-    DR_TRY(dr_recurrence_check(&recurrence));
-    recurrence.longest = dr_layout_longest(layout);
-    if (recurrence.longest < 1) recurrence.longest = 1;
-    return dr_plan_make(session->backend, &recurrence, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, &session->plan);
-}
-
 dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                              bool labelled) {
     const dr_operations *ops = session->backend->ops;
     session->phase = phase;
-    DR_TRY(plan_recurrence(session, layout));
+    for (int64_t k = 0; k < session->model->kind_count; k++)
+        DR_TRY(dr_layer_plan(&session->model->kinds[k], session->backend, layout, &session->kinds[k]));
     dr_arena arena = {0};
     place(session, layout, targets, selects, labelled, &arena);
     size_t needed = arena.peak;
@@ -145,61 +168,59 @@ dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr
     return dr_rows_upload(session->backend, batch, state ? state->seen : NULL, &session->tokens);
 }
 
-/* ---- blocks --------------------------------------------------------------------------------------------------------- */
+/* ---- layers --------------------------------------------------------------------------------------------------------- */
 
 dr_status dr_session_run(dr_session *session, dr_model_state *state) {
     const dr_model *model = session->model;
+    const dr_module_call trunk = dr_model_trunk(model, NULL);
     const dr_rows *tokens = &session->tokens;
-    int64_t layers = model->config.layers;
+    const int64_t layers = model->config.layers;
     DR_TRY(session->backend->ops->embedding_forward(session->backend, tokens->layout.rows, model->config.hidden, tokens->ids,
-                                                    weight_at(model, 0), session->blocks[0].x));
+                                                    dr_module_weight(&trunk, model->embedding), session->layers[0].stream[0]));
     for (int64_t i = 0; i < layers; i++) {
-        dr_layer layer = layer_at(session, i, NULL);
-        void *y = i + 1 < layers ? session->blocks[i + 1].x : session->x;
-        DR_TRY(dr_block_forward(&layer, y, &session->blocks[i], &session->scratch, state ? &state->layers[i] : NULL));
+        const dr_module_call call = layer_call(session, i, NULL);
+        void *y = i + 1 < layers ? session->layers[i + 1].stream[0] : session->x;
+        DR_TRY(dr_layer_forward(kind_of(session, i), &call, y, &session->layers[i], scratch_of(session, i),
+                                state ? &state->layers[i] : NULL));
     }
     return DR_OK;
 }
 
 dr_status dr_session_run_back(dr_session *session, char *gradients) {
     const dr_model *model = session->model;
+    const dr_module_call trunk = dr_model_trunk(model, gradients);
     for (int64_t i = model->config.layers - 1; i >= 0; i--) {
-        dr_layer layer = layer_at(session, i, gradients);
-        DR_TRY(dr_block_backward(&layer, session->d_x, &session->blocks[i], &session->scratch));
+        const dr_module_call call = layer_call(session, i, gradients);
+        DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));
     }
     return session->backend->ops->embedding_backward(session->backend, session->tokens.layout.rows, model->config.hidden,
-                                                     session->tokens.ids, session->d_x, gradients);
+                                                     session->tokens.ids, session->d_x,
+                                                     dr_module_gradient(&trunk, model->embedding));
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------------- */
 
-static dr_rms_norm final_norm(const dr_model *model, int64_t rows) {
-    return (dr_rms_norm){.rows = rows, .dim = model->config.hidden, .eps = model->config.norm_eps};
-}
-
 dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, int64_t count) {
-    const dr_operations *ops = session->backend->ops;
     const dr_model *model = session->model;
-    int64_t hidden = model->config.hidden;
-    dr_rms_norm norm = final_norm(model, count);
-    dr_linear linear = {count, hidden, model->config.vocabulary};
-    DR_TRY(ops->rms_norm_forward(session->backend, &norm, (const char *)rows + bytes_of(session, begin, hidden),
-                                 value_at(model, model->final_norm), NULL, session->normed));
-    return ops->linear_forward(session->backend, &linear, session->normed, weight_at(model, model->head), NULL,
-                               session->logits);
+    const dr_module_call trunk = dr_model_trunk(model, NULL);
+    const int64_t hidden = model->config.hidden;
+    const dr_linear linear = {count, hidden, model->config.vocabulary};
+    DR_TRY(dr_norm_forward(&model->final_norm, &trunk, count, (const char *)rows + bytes_of(session, begin, hidden),
+                           session->normed));
+    return session->backend->ops->linear_forward(session->backend, &linear, session->normed,
+                                                 dr_module_weight(&trunk, model->head), NULL, session->logits);
 }
 
 dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_rows, int64_t begin, int64_t count,
                                char *gradients) {
-    const dr_operations *ops = session->backend->ops;
     const dr_model *model = session->model;
-    int64_t hidden = model->config.hidden;
-    size_t skipped = bytes_of(session, begin, hidden);
-    dr_rms_norm norm = final_norm(model, count);
-    dr_linear linear = {count, hidden, model->config.vocabulary};
-    DR_TRY(ops->linear_backward(session->backend, &linear, session->normed, weight_at(model, model->head), session->logits,
-                                session->d_normed, false, gradient_at(session, gradients, model->head), NULL));
-    return ops->rms_norm_backward(session->backend, &norm, (const char *)rows + skipped, value_at(model, model->final_norm),
-                                  NULL, session->d_normed, (char *)d_rows + skipped, false,
-                                  gradient_at(session, gradients, model->final_norm), NULL);
+    const dr_module_call trunk = dr_model_trunk(model, gradients);
+    const int64_t hidden = model->config.hidden;
+    const size_t skipped = bytes_of(session, begin, hidden);
+    const dr_linear linear = {count, hidden, model->config.vocabulary};
+    DR_TRY(session->backend->ops->linear_backward(session->backend, &linear, session->normed,
+                                                  dr_module_weight(&trunk, model->head), session->logits, session->d_normed,
+                                                  false, dr_module_gradient(&trunk, model->head), NULL));
+    return dr_norm_backward(&model->final_norm, &trunk, count, (const char *)rows + skipped, session->d_normed,
+                            (char *)d_rows + skipped, false);
 }

@@ -4,7 +4,6 @@
 
 #include "nn/model.h"
 #include "nn/rows.h"
-#include "ops/plan.h"
 
 /* The head's products go through so many targets at a time, so that logits never take more than this many rows. */
 enum { DR_HEAD_ROWS = 1024 };
@@ -22,10 +21,10 @@ struct dr_session {
     void *block;
     size_t capacity;
     dr_rows tokens;
-    dr_plan plan;            /* of the mixer's recurrence */
-    dr_block_memory *blocks; /* [layers] */
-    dr_block_scratch scratch;
-    void *x;                          /* [rows, hidden] after the last block; the gradient of the stream in a backward */
+    void *host;                       /* the modules' structs */
+    dr_layer_memory *layers;          /* [layers] */
+    dr_layer_scratch *kinds;          /* [kinds of layers] */
+    void *x;                          /* [rows, hidden] after the last layer; the gradient of the stream in a backward */
     void *selected, *d_selected;      /* [targets, hidden] rows of x at the positions */
     void *normed, *d_normed, *logits; /* [up to DR_HEAD_ROWS, hidden or vocabulary] */
     void *d_x;                        /* [rows, hidden] */
@@ -42,7 +41,7 @@ dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layou
 /* Takes the batch of a prepared call over to the backend, with the tokens that the state has seen; state may be NULL. */
 dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr_model_state *state);
 
-/* From ids to session->x through all blocks. state: carried in and out, or NULL: from zero. */
+/* From ids to session->x through all layers. state: carried in and out, or NULL: from zero. */
 dr_status dr_session_run(dr_session *session, dr_model_state *state);
 /* From session->d_x to the block of gradients, after a run of phase DR_PHASE_GRADIENT. */
 dr_status dr_session_run_back(dr_session *session, char *gradients);

@@ -1,42 +1,38 @@
-/* What a model carries from token to token: of each layer the memory S, the scan A and the last inputs of the convolutions, and
- * how many tokens each sequence has seen. One token a sequence goes through the decode engine in memory that was planned when
- * the state was made: a step allocates nothing. */
+/* What a model carries from token to token: what the modules of each layer do, and how many tokens each sequence has seen. One
+ * token a sequence goes through the decode engine in memory that was planned when the state was made: a step allocates
+ * nothing. */
 #include "base/error.h"
 #include "nn/session.h"
 #include <inttypes.h>
 
-/* Hands out the state's block; shapes as dr_recurrence_state_shape and the convolution's. */
+static void place_host(dr_model_state *state, dr_arena *host) {
+    for (int64_t i = 0; i < state->model->config.layers; i++)
+        dr_layer_host_state(state->model->layers[i].kind, host, &state->layers[i]);
+}
+
 static void place_state(dr_model_state *state, dr_arena *arena) {
-    const dr_mixer *mixer = &state->model->mixer;
-    dr_layout layout = {state->sequences, state->sequences, NULL};
-    dr_layer layer = {.mixer = mixer, .backend = state->backend, .layout = layout};
-    dr_recurrence recurrence = dr_layer_recurrence(&layer);
-    for (int64_t l = 0; l < state->model->config.layers; l++) {
-        dr_mixer_state *of = &state->layers[l];
-        for (int i = 0; i < mixer->streams; i++) {
-            const dr_stream *stream = &mixer->stream[i];
-            if (stream->map != DR_MAP_CONV) continue;
-            int64_t count = state->sequences * (mixer->conv_size - 1) * stream->heads * stream->dim;
-            of->conv[i] = dr_arena_take(arena, dr_kind_bytes(state->backend, DR_NUMBER, count));
-        }
-        for (int kind = 0; kind < DR_STATES; kind++) {
-            int64_t shape[DR_MAX_RANK], count = 1;
-            if (!dr_rule_carries(&mixer->rule, (dr_state_kind)kind)) continue;
-            int rank = dr_recurrence_state_shape(&recurrence, (dr_state_kind)kind, shape);
-            for (int i = 0; i < rank; i++) count *= shape[i];
-            of->at[kind] = dr_arena_take(arena, dr_kind_bytes(state->backend, DR_NUMBER, count));
-        }
-    }
+    for (int64_t i = 0; i < state->model->config.layers; i++)
+        dr_layer_place_state(state->model->layers[i].kind, state->backend, state->sequences, arena, &state->layers[i]);
+}
+
+static dr_status make_host(dr_model_state *state) {
+    void *memory = NULL;
+    dr_arena host = {0};
+    DR_TRY(dr_allocate_zero((size_t)state->model->config.layers * sizeof(dr_layer_state), "a model's state", &memory));
+    state->layers = memory;
+    DR_TRY(dr_allocate_zero((size_t)state->sequences * sizeof(int64_t), "a model's state", &memory));
+    state->seen = memory;
+    place_host(state, &host);
+    DR_TRY(dr_allocate_zero(host.used, "a model's state", &state->host));
+    host = (dr_arena){.block = state->host};
+    place_host(state, &host);
+    return DR_OK;
 }
 
 static dr_status fill_state(dr_model_state *state) {
     const dr_operations *ops = state->backend->ops;
-    void *memory = NULL;
-    DR_TRY(dr_allocate_zero((size_t)state->model->config.layers * sizeof(dr_mixer_state), "a model's state", &memory));
-    state->layers = memory;
-    DR_TRY(dr_allocate_zero((size_t)state->sequences * sizeof(int64_t), "a model's state", &memory));
-    state->seen = memory;
     dr_arena arena = {0};
+    DR_TRY(make_host(state));
     place_state(state, &arena);
     state->bytes = arena.used;
     DR_TRY(ops->allocate(state->backend, state->bytes, &state->block));
@@ -77,6 +73,7 @@ void dr_model_state_destroy(dr_model_state *state) {
     dr_session_destroy(state->step);
     if (state->block) state->backend->ops->free(state->backend, state->block);
     dr_release(state->layers);
+    dr_release(state->host);
     dr_release(state->seen);
     dr_release(state);
 }

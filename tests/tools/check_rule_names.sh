@@ -15,7 +15,7 @@ plant() { # FILE LINE
     grep -q "^$1:" "$copy/found" || { echo "found elsewhere: $2" >&2; exit 1; }
     mv "$copy/kept" "$copy/$1"
 }
-plant src/nn/mixer.c 'bool is(const dr_rule *rule) { return strcmp(rule->name, "none of the table") == 0; }'
+plant src/nn/mixers/recurrent/build.c 'bool is(const dr_rule *rule) { return strcmp(rule->name, "none of the table") == 0; }'
 plant src/nn/family.c '    {.rule = "gdn"},'
 plant src/backends/cpu/recurrence.c 'static const dr_rule *kda(void) { return dr_rule_find(name); }'
 plant src/train/run.c 'if (!strcmp(config->rule.name, text)) return 1;'

@@ -1,0 +1,75 @@
+/* One layer: modules one after another around the residual stream,
+ *
+ *     stream_(j+1) = stream_j + scale_j after_j(module_j(before_j(stream_j)))
+ *
+ * from x = stream_0 to y, the stream behind the last. Most layers have two parts, a mixer and a feed-forward, and no norm
+ * `after`. Layers of a model that are configured alike share one dr_layer; their parameters lie in different places. */
+#ifndef DR_NN_LAYER_H
+#define DR_NN_LAYER_H
+
+#include "nn/norm.h"
+
+enum { DR_LAYER_PARTS = 2 };
+
+typedef struct {
+    dr_norm before, after; /* of DR_NORM_NONE where there is none */
+    dr_module *module;
+    double scale;
+} dr_part;
+
+typedef struct {
+    int64_t hidden;
+    dr_part part[DR_LAYER_PARTS];
+    int parts; /* 1 at least */
+    dr_layer_parameters list;
+} dr_layer;
+
+/* Adds a part to a layer, which owns the module from then on. */
+void dr_layer_add(dr_layer *layer, const dr_part *part);
+void dr_layer_release(dr_backend *backend, dr_layer *layer);
+
+/* What a forward makes: the stream [rows, hidden] in front of each part, [0] being where the layer before writes; what the
+ * module gives where that is not added at once; the modules' own. */
+typedef struct {
+    void *stream[DR_LAYER_PARTS], *made[DR_LAYER_PARTS];
+    void *module[DR_LAYER_PARTS]; /* host structs */
+} dr_layer_memory;
+
+/* What calls use and leave behind, and the plans: one for all layers of a kind. [rows, hidden] each, NULL where not needed. */
+typedef struct {
+    void *normed;
+    void *d_normed, *d_made;                              /* of the backward alone */
+    void *plan[DR_LAYER_PARTS], *scratch[DR_LAYER_PARTS]; /* host structs */
+} dr_layer_scratch;
+
+/* What a sequence carries through a layer: host structs of its modules. */
+typedef struct {
+    void *module[DR_LAYER_PARTS];
+} dr_layer_state;
+
+/* Host bytes of the modules' structs, handed out from an arena in host memory. */
+void dr_layer_host_memory(const dr_layer *layer, dr_arena *host, dr_layer_memory *memory);
+void dr_layer_host_scratch(const dr_layer *layer, dr_arena *host, dr_layer_scratch *scratch);
+void dr_layer_host_state(const dr_layer *layer, dr_arena *host, dr_layer_state *state);
+
+/* Plans of a call over such a layout, whose boundaries lie in host memory. */
+dr_status dr_layer_plan(const dr_layer *layer, dr_backend *backend, const dr_layout *layout, dr_layer_scratch *scratch);
+
+/* Of a call (its module, plan, memory, scratch and state are filled in by the functions here). memory->stream[0] is not handed
+ * out: it is where the layer before writes. */
+void dr_layer_place(const dr_layer *layer, const dr_module_call *call, bool keep, dr_arena *arena, dr_layer_memory *memory,
+                    const dr_layer_scratch *scratch);
+void dr_layer_place_scratch(const dr_layer *layer, const dr_module_call *call, bool backward, dr_arena *arena,
+                            dr_layer_scratch *scratch);
+void dr_layer_place_state(const dr_layer *layer, dr_backend *backend, int64_t sequences, dr_arena *arena,
+                          dr_layer_state *state);
+
+/* y [rows, hidden] from memory->stream[0]; y may be that where no backward follows. state may be NULL. */
+dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, void *y, const dr_layer_memory *memory,
+                           const dr_layer_scratch *scratch, const dr_layer_state *state);
+
+/* Turns the gradient d [rows, hidden] of y into that of x, in place, and adds to the layer's gradients. */
+dr_status dr_layer_backward(const dr_layer *layer, const dr_module_call *call, void *d, const dr_layer_memory *memory,
+                            const dr_layer_scratch *scratch);
+
+#endif

@@ -1,0 +1,447 @@
+/* From a rule to a mixer: which streams and parameters each option of an axis needs. The rule is asked what it reads
+ * (dr_rule_uses), never for its name, so every composition gets its layer here too. */
+#include "base/error.h"
+#include "nn/mixers/recurrent/recurrent.h"
+#include "ops/plan_make.h"
+#include "ops/shapes.h"
+#include <math.h>
+
+enum { LOW_RANK = 16 }; /* of gla's gate, and of each head of an erase key or an erase-then-delta decay */
+
+static const dr_initial normal = {DR_INITIAL_NORMAL, 0}, zero = {DR_INITIAL_CONSTANT, 0}, one = {DR_INITIAL_CONSTANT, 1};
+
+/* A mixer as it grows. */
+typedef struct {
+    dr_backend *backend;
+    const dr_model_config *config;
+    dr_recurrent *mixer;
+    dr_layer_parameters *list;
+    const char *prefix; /* of its parameters' names */
+} builder;
+
+/* Names of the two matrices of a projection that goes through a lower rank, and of the bias of the second or NULL. */
+typedef struct {
+    const char *down, *up, *bias;
+} low_rank;
+
+/* ---- parameters and streams ----------------------------------------------------------------------------------------- */
+
+static dr_status add_matrix(builder *b, const char *name, int64_t rows, int64_t columns, int64_t depth, int *parameter) {
+    return dr_add_matrix(b->list, b->prefix, name, normal, rows, columns, depth, parameter);
+}
+
+static dr_status add_vector(builder *b, const char *name, dr_initial initial, int64_t rows, int64_t columns, int *parameter) {
+    return dr_add_vector(b->list, b->prefix, name, initial, rows, columns, parameter);
+}
+
+static dr_stream new_stream(const builder *b, dr_input input, int64_t heads, int64_t dim) {
+    return (dr_stream){.input = input,
+                       .down = DR_NO_PARAMETER,
+                       .weight = DR_NO_PARAMETER,
+                       .bias = DR_NO_PARAMETER,
+                       .rank = b->mixer->module.hidden,
+                       .heads = heads,
+                       .dim = dim,
+                       .map_weight = DR_NO_PARAMETER,
+                       .map_bias = DR_NO_PARAMETER};
+}
+
+static dr_stream *stream_of(const builder *b, dr_input input) {
+    return &b->mixer->stream[b->mixer->of[input]];
+}
+
+static void add_stream(builder *b, const dr_stream *stream) {
+    b->mixer->stream[b->mixer->streams] = *stream;
+    b->mixer->of[stream->input] = b->mixer->streams++;
+}
+
+static dr_status add_straight(builder *b, dr_input input, const char *weight, int64_t heads, int64_t dim) {
+    dr_stream stream = new_stream(b, input, heads, dim);
+    DR_TRY(add_matrix(b, weight, heads * dim, b->mixer->module.hidden, 0, &stream.weight));
+    add_stream(b, &stream);
+    return DR_OK;
+}
+
+static dr_status add_bias(builder *b, dr_input input, const char *name) {
+    dr_stream *stream = stream_of(b, input);
+    return add_vector(b, name, zero, stream->heads * stream->dim, 0, &stream->bias);
+}
+
+/* grouped: rank is that of each head */
+static dr_status make_low_rank(builder *b, dr_input input, const low_rank *names, int64_t heads, int64_t dim, int64_t rank,
+                               bool grouped, dr_stream *stream) {
+    *stream = new_stream(b, input, heads, dim);
+    stream->grouped = grouped;
+    stream->rank = grouped ? heads * rank : rank;
+    DR_TRY(add_matrix(b, names->down, stream->rank, b->mixer->module.hidden, 0, &stream->down));
+    if (grouped)
+        DR_TRY(add_matrix(b, names->up, heads, dim, rank, &stream->weight));
+    else
+        DR_TRY(add_matrix(b, names->up, heads * dim, rank, 0, &stream->weight));
+    return names->bias ? add_vector(b, names->bias, zero, heads * dim, 0, &stream->bias) : DR_OK;
+}
+
+static dr_status add_low_rank(builder *b, dr_input input, const low_rank *names, int64_t heads, int64_t dim, int64_t rank,
+                              bool grouped) {
+    dr_stream stream;
+    DR_TRY(make_low_rank(b, input, names, heads, dim, rank, grouped, &stream));
+    add_stream(b, &stream);
+    return DR_OK;
+}
+
+static void set_gate(dr_stream *stream, dr_gate_kind kind, double multiplier, double shift) {
+    stream->map = DR_MAP_GATE;
+    stream->gate =
+        (dr_gate){.kind = kind, .heads = stream->heads, .dim = stream->dim, .multiplier = multiplier, .shift = shift};
+}
+
+/* ---- query, key, value ---------------------------------------------------------------------------------------------- */
+
+static dr_status finish_token_stream(builder *b, dr_input input, const char *conv, const char *conv_bias) {
+    const dr_recurrent *mixer = b->mixer;
+    dr_stream *stream = stream_of(b, input);
+    const int64_t channels = stream->heads * stream->dim;
+    if (input == DR_INPUT_VALUE && mixer->family.plain_value) return DR_OK;
+    if (mixer->conv_size > 0) {
+        stream->map = DR_MAP_CONV;
+        DR_TRY(
+            dr_add_matrix(b->list, b->prefix, conv, mixer->conv_initial, channels, 1, mixer->conv_size, &stream->map_weight));
+        if (mixer->family.conv_bias) DR_TRY(add_vector(b, conv_bias, zero, channels, 0, &stream->map_bias));
+    } else if (mixer->family.activated) {
+        set_gate(stream, DR_GATE_SILU, 1, 0);
+    }
+    const dr_unit unit = mixer->family.unit;
+    stream->unit = (input == DR_INPUT_QUERY && unit != DR_UNIT_NONE) || (input == DR_INPUT_KEY && unit == DR_UNIT_BOTH);
+    stream->rotated = input != DR_INPUT_VALUE && mixer->rotary_base > 0;
+    return DR_OK;
+}
+
+static dr_status add_tokens(builder *b) {
+    const dr_recurrent *mixer = b->mixer;
+    const int64_t steps = mixer->rule.repeat;
+    DR_TRY(add_straight(b, DR_INPUT_QUERY, "q_proj.weight", mixer->heads, mixer->key_size));
+    DR_TRY(add_straight(b, DR_INPUT_KEY, "k_proj.weight", steps * mixer->heads, mixer->key_size));
+    DR_TRY(add_straight(b, DR_INPUT_VALUE, "v_proj.weight", steps * mixer->value_heads, mixer->value_size));
+    DR_TRY(finish_token_stream(b, DR_INPUT_QUERY, "q_conv1d.weight", "q_conv1d.bias"));
+    DR_TRY(finish_token_stream(b, DR_INPUT_KEY, "k_conv1d.weight", "k_conv1d.bias"));
+    return finish_token_stream(b, DR_INPUT_VALUE, "v_conv1d.weight", "v_conv1d.bias");
+}
+
+/* ---- decay ---------------------------------------------------------------------------------------------------------- */
+
+static dr_status add_decay_projection(builder *b) {
+    static const low_rank names = {"f_proj.0.weight", "f_proj.1.weight", NULL},
+                          biased = {"f_proj.0.weight", "f_proj.1.weight", "f_proj.1.bias"};
+    const dr_recurrent *mixer = b->mixer;
+    const int64_t heads = mixer->value_heads, dim = mixer->key_size;
+    if (mixer->rule.decay == DR_DECAY_SCALAR) {
+        DR_TRY(add_straight(b, DR_INPUT_LOG_DECAY, "a_proj.weight", heads, 1));
+        return mixer->family.gains_biased ? add_bias(b, DR_INPUT_LOG_DECAY, "a_proj.bias") : DR_OK;
+    }
+    switch (mixer->family.decay) {
+    case DR_DECAY_LOW_RANK_HEADS:
+        return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, dim, LOW_RANK, true);
+    case DR_DECAY_LOW_RANK_BIAS:
+        return add_low_rank(b, DR_INPUT_LOG_DECAY, &biased, heads, dim, LOW_RANK, false);
+    case DR_DECAY_FULL:
+    case DR_DECAY_LOW_RANK:
+        break;
+    }
+    return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, dim, mixer->value_size, false);
+}
+
+static dr_status add_decay(builder *b) {
+    dr_recurrent *mixer = b->mixer;
+    const dr_gates *gates = &b->config->gates;
+    DR_TRY(add_decay_projection(b));
+    dr_stream *stream = stream_of(b, DR_INPUT_LOG_DECAY);
+    if (mixer->family.log_sigmoid > 0) {
+        set_gate(stream, DR_GATE_LOG_SIGMOID, mixer->family.log_sigmoid, 0);
+        return DR_OK;
+    }
+    dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
+    dr_gate_kind kind = DR_GATE_LOG_DECAY;
+    if (gates->gate == DR_GATE_FORM_KDA_BOUNDED) {
+        kind = DR_GATE_KDA_BOUNDED;
+        a_log = zero;
+    } else if (gates->gate == DR_GATE_FORM_EDA_BOUNDED) {
+        kind = DR_GATE_EDA_BOUNDED;
+    }
+    set_gate(stream, kind, 1, 0);
+    stream->gate.lower_bound = gates->lower_bound;
+    stream->gate.a_log_per_channel = b->config->a_log_per_channel;
+    DR_TRY(add_vector(b, "A_log", a_log, stream->heads, b->config->a_log_per_channel ? stream->dim : 0, &stream->map_weight));
+    DR_TRY(add_vector(b, "dt_bias", (dr_initial){DR_INITIAL_STEP, 0}, stream->heads * stream->dim, 0, &stream->map_bias));
+    mixer->own.step_bias = stream->map_bias;
+    return DR_OK;
+}
+
+/* RetNet's: log(1 - 2^(-5-h)) for value head h, no parameter */
+static dr_status make_constant_decay(dr_backend *backend, dr_recurrent *mixer) {
+    int64_t heads = mixer->value_heads;
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)heads * sizeof(double), "constant decays", &host));
+    double *decay = host;
+    for (int64_t h = 0; h < heads; h++) decay[h] = log1p(-exp2((double)(-5 - h)));
+    dr_status status = backend->ops->allocate(backend, dr_kind_bytes(backend, DR_NUMBER, heads), &mixer->constant_decay);
+    if (status == DR_OK) status = backend->ops->upload(backend, mixer->constant_decay, decay, DR_F64, heads);
+    dr_release(host);
+    return status;
+}
+
+/* ---- gains, erase keys, gates --------------------------------------------------------------------------------------- */
+
+static dr_status add_sigmoid(builder *b, dr_input input, const char *weight, int64_t heads, int64_t dim, double multiplier,
+                             double shift) {
+    if (!dr_rule_uses(&b->mixer->rule, input)) return DR_OK;
+    DR_TRY(add_straight(b, input, weight, heads, dim));
+    set_gate(stream_of(b, input), DR_GATE_SIGMOID, multiplier, shift);
+    return DR_OK;
+}
+
+/* sigmoid of a projection less a constant, or plus one number that the layer learns; or no stream where it is fixed */
+static dr_status add_lambda(builder *b, double reach) {
+    const dr_initial low = {DR_INITIAL_CONSTANT, -0.8};
+    const dr_gates *gates = &b->config->gates;
+    if (!dr_rule_uses(&b->mixer->rule, DR_INPUT_LAMBDA)) return DR_OK;
+    if (gates->lambda == DR_LAMBDA_FIXED) {
+        b->mixer->fixed_lambda = reach * gates->lambda_value;
+        return DR_OK;
+    }
+    const bool learned = gates->lambda_bias_learned;
+    DR_TRY(add_sigmoid(b, DR_INPUT_LAMBDA, "lamb_proj.weight", b->mixer->value_heads, 1, reach,
+                       learned ? 0 : -b->config->lambda_bias));
+    if (!learned) return DR_OK;
+    dr_stream *stream = stream_of(b, DR_INPUT_LAMBDA);
+    stream->gate.heads = 1;
+    return add_vector(b, "lamb_bias", low, 1, 0, &stream->map_bias);
+}
+
+static dr_status add_gains(builder *b) {
+    static const low_rank erase_names = {"e_proj.0.weight", "e_proj.1.weight", NULL};
+    const dr_recurrent *mixer = b->mixer;
+    const int64_t heads = mixer->value_heads;
+    const bool erases = dr_rule_uses(&mixer->rule, DR_INPUT_ERASE_KEY);
+    const double reach = b->config->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
+    dr_stream erase_key;
+    DR_TRY(add_sigmoid(b, DR_INPUT_BETA, "b_proj.weight", mixer->rule.repeat * heads, 1, reach, 0));
+    if (mixer->family.gains_biased && mixer->of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(b, DR_INPUT_BETA, "b_proj.bias"));
+    if (erases)
+        DR_TRY(make_low_rank(b, DR_INPUT_ERASE_KEY, &erase_names, mixer->heads, mixer->key_size, LOW_RANK, true, &erase_key));
+    DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GAIN, "gamma_proj.weight", heads, 1, 1, 0));
+    DR_TRY(add_lambda(b, reach));
+    DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GATE, "erase_gate_proj.weight", heads, mixer->key_size, reach, 0));
+    DR_TRY(add_sigmoid(b, DR_INPUT_WRITE_GATE, "write_gate_proj.weight", heads, mixer->value_size, 1, 0));
+    if (!erases) return DR_OK;
+    erase_key.unit = true;
+    add_stream(b, &erase_key);
+    return DR_OK;
+}
+
+/* ---- the diagonal scan and what is read through it ------------------------------------------------------------------ */
+
+static dr_status add_scan(builder *b) {
+    const dr_recurrent *mixer = b->mixer;
+    const int64_t heads = mixer->heads;
+    const bool decays = dr_rule_uses(&mixer->rule, DR_INPUT_SCAN_LOG_DECAY);
+    const bool renamed = mixer->family.scan_decay_name && mixer->rule.decay == DR_DECAY_CHANNEL;
+    if (decays)
+        DR_TRY(
+            add_straight(b, DR_INPUT_SCAN_LOG_DECAY, renamed ? mixer->family.scan_decay_name : "a_atk_proj.weight", heads, 1));
+    DR_TRY(add_sigmoid(b, DR_INPUT_SCAN_GAIN, "b_atk_proj.weight", heads, 1, 1, 0));
+    if (decays) {
+        dr_stream *stream = stream_of(b, DR_INPUT_SCAN_LOG_DECAY);
+        const dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
+        set_gate(stream, DR_GATE_LOG_DECAY, 1, 0);
+        DR_TRY(add_vector(b, "A_log_atk", a_log, heads, 0, &stream->map_weight));
+        DR_TRY(add_vector(b, "dt_bias_atk", (dr_initial){DR_INITIAL_STEP, 0}, heads, 0, &stream->map_bias));
+    }
+    if (!dr_rule_uses(&mixer->rule, DR_INPUT_SCAN_CENTRE)) return DR_OK;
+    return add_vector(b, "log_atk_scale", (dr_initial){DR_INITIAL_CONSTANT, -0.2}, heads, 0, &b->mixer->own.scan_centre);
+}
+
+/* ridge = softplus(p) + 1/4 with p = ln(e^(3/4) - 1) at first, so that it starts at one */
+static dr_status add_ridge(builder *b) {
+    dr_backend *backend = b->backend;
+    dr_recurrent *mixer = b->mixer;
+    const double floor = 0.25;
+    int64_t count = mixer->heads * mixer->key_size;
+    DR_TRY(add_vector(b, "ridge", (dr_initial){DR_INITIAL_CONSTANT, log(expm1(1 - floor))}, mixer->heads, mixer->key_size,
+                      &mixer->own.ridge));
+    void *host = NULL;
+    DR_TRY(dr_allocate((size_t)count * sizeof(double), "the least ridge", &host));
+    for (int64_t i = 0; i < count; i++) ((double *)host)[i] = floor;
+    dr_status status = backend->ops->allocate(backend, dr_kind_bytes(backend, DR_NUMBER, count), &mixer->ridge_floor);
+    if (status == DR_OK) status = backend->ops->upload(backend, mixer->ridge_floor, host, DR_F64, count);
+    dr_release(host);
+    return status;
+}
+
+/* ---- output --------------------------------------------------------------------------------------------------------- */
+
+static dr_status add_output(builder *b) {
+    static const low_rank gate_names = {"g_proj.0.weight", "g_proj.1.weight", "g_proj.1.bias"};
+    dr_recurrent *mixer = b->mixer;
+    const int64_t heads = mixer->value_heads, dim = mixer->value_size;
+    if (mixer->family.stepped) DR_TRY(add_vector(b, "D_skip", one, heads, 0, &mixer->own.skip));
+    if (b->config->output_gate && mixer->family.gate_low_rank)
+        DR_TRY(add_low_rank(b, DR_INPUTS, &gate_names, heads, dim, dim, false));
+    else if (b->config->output_gate)
+        DR_TRY(add_straight(b, DR_INPUTS, "g_proj.weight", heads, dim));
+    DR_TRY(add_vector(b, "o_norm.weight", one, mixer->family.gate_first ? heads * dim : dim, 0, &mixer->own.output_norm));
+    return add_matrix(b, "o_proj.weight", mixer->module.hidden, heads * dim, 0, &mixer->own.output);
+}
+
+/* In the order in which the block holds the parameters and d_x is summed over the streams. */
+static dr_status build(builder *b) {
+    dr_recurrent *mixer = b->mixer;
+    DR_TRY(add_tokens(b));
+    if (mixer->rule.decay == DR_DECAY_CONSTANT)
+        DR_TRY(make_constant_decay(b->backend, mixer));
+    else if (mixer->rule.decay != DR_DECAY_NONE)
+        DR_TRY(add_decay(b));
+    DR_TRY(add_gains(b));
+    if (mixer->feedback) DR_TRY(add_vector(b, "decay", one, mixer->heads, 0, &mixer->own.feedback));
+    if (mixer->corrected) DR_TRY(add_vector(b, "D", one, mixer->heads, 0, &mixer->own.correction));
+    DR_TRY(add_scan(b));
+    if (dr_rule_uses(&mixer->rule, DR_INPUT_RIDGE)) DR_TRY(add_ridge(b));
+    return add_output(b);
+}
+
+/* ---- the module ----------------------------------------------------------------------------------------------------- */
+
+static dr_status plan(const dr_module *module, dr_backend *backend, const dr_layout *layout, void *plan) {
+    dr_recurrence recurrence = dr_recurrent_recurrence((const dr_recurrent *)module, layout);
+    recurrence.layout = *layout;
+    DR_TRY(dr_recurrence_check(&recurrence));
+    recurrence.longest = dr_layout_longest(layout);
+    if (recurrence.longest < 1) recurrence.longest = 1;
+    return dr_plan_make(backend, &recurrence, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+}
+
+/* Shapes as dr_recurrence_state_shape and the convolution's. */
+static void place_state(const dr_module *module, dr_backend *backend, int64_t sequences, dr_arena *arena, void *memory) {
+    const dr_recurrent *mixer = (const dr_recurrent *)module;
+    const dr_layout layout = {sequences, sequences, NULL};
+    const dr_recurrence recurrence = dr_recurrent_recurrence(mixer, &layout);
+    dr_recurrent_state *state = memory;
+    for (int i = 0; i < mixer->streams; i++) {
+        const dr_stream *stream = &mixer->stream[i];
+        if (stream->map != DR_MAP_CONV) continue;
+        const int64_t count = sequences * (mixer->conv_size - 1) * stream->heads * stream->dim;
+        state->conv[i] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
+    }
+    for (int kind = 0; kind < DR_STATES; kind++) {
+        if (!dr_rule_carries(&mixer->rule, (dr_state_kind)kind)) continue;
+        const int64_t count = dr_recurrence_state_count(&recurrence, (dr_state_kind)kind);
+        state->at[kind] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
+    }
+}
+
+static void destroy(dr_backend *backend, dr_module *module) {
+    dr_recurrent *mixer = (dr_recurrent *)module;
+    if (mixer->constant_decay) backend->ops->free(backend, mixer->constant_decay);
+    if (mixer->ridge_floor) backend->ops->free(backend, mixer->ridge_floor);
+    dr_release(mixer);
+}
+
+/* A layer may need any of these, whatever its rule. */
+static const dr_operation needs[] = {
+    DR_OPERATION_LINEAR, DR_OPERATION_GROUPED_LINEAR, DR_OPERATION_RMS_NORM,    DR_OPERATION_L2_NORM, DR_OPERATION_CONV,
+    DR_OPERATION_GATE,   DR_OPERATION_ROTARY,         DR_OPERATION_SCALE_HEADS, DR_OPERATION_ADD,     DR_OPERATIONS};
+
+static const dr_module_operations operations = {.name = "recurrent",
+                                                .needs = needs,
+                                                .plan_size = sizeof(dr_plan),
+                                                .memory_size = sizeof(dr_recurrent_memory),
+                                                .scratch_size = sizeof(dr_recurrent_scratch),
+                                                .state_size = sizeof(dr_recurrent_state),
+                                                .plan = plan,
+                                                .place = dr_recurrent_place,
+                                                .place_scratch = dr_recurrent_place_scratch,
+                                                .place_state = place_state,
+                                                .forward = dr_recurrent_forward,
+                                                .backward = dr_recurrent_backward,
+                                                .destroy = destroy};
+
+static void configure(dr_recurrent *mixer, const dr_model_config *config) {
+    *mixer = (dr_recurrent){.module = {&operations, config->hidden},
+                            .family = dr_layer_family_of(&config->rule),
+                            .rule = config->rule,
+                            .heads = config->heads,
+                            .value_heads = config->value_heads,
+                            .key_size = config->key_size,
+                            .value_size = config->value_size,
+                            .conv_size = config->conv_size,
+                            .conv_initial = config->conv_initializer_range > 0
+                                                ? (dr_initial){DR_INITIAL_UNIFORM, config->conv_initializer_range}
+                                                : normal,
+                            .norm_eps = config->norm_eps,
+                            .fixed_lambda = -1,
+                            .own = {DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER,
+                                    DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER}};
+    mixer->scale = mixer->family.scale;
+    mixer->rotary_base = mixer->family.rotary_base;
+    for (int input = 0; input <= DR_INPUTS; input++) mixer->of[input] = -1;
+    mixer->feedback = dr_rule_uses(&config->rule, DR_INPUT_FEEDBACK_KEY);
+    mixer->corrected = config->rule.query == DR_QUERY_CORRECTED;
+    if (mixer->corrected) mixer->rule.query = DR_QUERY_PLAIN;
+}
+
+dr_status dr_recurrent_create(dr_backend *backend, const dr_model_config *config, const char *prefix, dr_layer_parameters *list,
+                              dr_module **module) {
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(dr_recurrent), "a mixer", &memory));
+    builder b = {backend, config, memory, list, prefix};
+    configure(b.mixer, config);
+    const dr_status status = build(&b);
+    if (status == DR_OK)
+        *module = &b.mixer->module;
+    else
+        destroy(backend, &b.mixer->module);
+    return status;
+}
+
+/* ---- a mixer at work ------------------------------------------------------------------------------------------------ */
+
+dr_kind dr_stream_kind(const dr_stream *stream) {
+    return stream->input == DR_INPUTS ? DR_VECTOR : dr_input_kind(stream->input);
+}
+
+dr_gate dr_recurrent_gate(const dr_module_call *call, const dr_stream *stream) {
+    dr_gate gate = stream->gate;
+    gate.to = dr_stream_kind(stream);
+    gate.rows = call->layout.rows * (stream->heads / gate.heads);
+    return gate;
+}
+
+dr_rotary dr_recurrent_rotary(const dr_module_call *call, const dr_stream *stream) {
+    return (dr_rotary){.layout = call->layout,
+                       .heads = stream->heads,
+                       .size = stream->dim,
+                       .row = stream->heads * stream->dim,
+                       .dim = stream->dim,
+                       .factor = 1,
+                       .base = dr_recurrent_of(call)->rotary_base,
+                       .offset = call->seen};
+}
+
+dr_recurrence dr_recurrent_recurrence(const dr_recurrent *mixer, const dr_layout *layout) {
+    return (dr_recurrence){.rule = &mixer->rule,
+                           .forget = DR_FORGET,
+                           .layout = {layout->sequences, layout->rows, NULL},
+                           .key_heads = mixer->heads,
+                           .value_heads = mixer->value_heads,
+                           .key_size = mixer->key_size,
+                           .value_size = mixer->value_size,
+                           .scale = mixer->scale};
+}
+
+dr_call dr_recurrent_call(const dr_module_call *call, const dr_inputs *inputs, const dr_recurrent_memory *memory,
+                          const dr_recurrent_scratch *scratch) {
+    return (dr_call){.size = sizeof(dr_call),
+                     .boundaries = {.at = call->decode ? NULL : call->layout.cu_seqlens, .dtype = DR_I64, .device = true},
+                     .inputs = inputs,
+                     .saved = memory->saved,
+                     .workspace = scratch->workspace};
+}

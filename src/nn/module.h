@@ -1,0 +1,92 @@
+/* A module: one half of a layer, which maps x [rows, hidden] to y [rows, hidden], such as a recurrent mixer or a feed-forward.
+ *
+ * A module is configured once, by a create function of its own that adds the module's parameters to the layer's list, and is
+ * read only from then on: the layers of a model that are configured alike share it, and so do sessions. What differs from
+ * layer to layer and from call to call stands in dr_module_call.
+ *
+ * Memory. A module describes what it needs as plain structs on the host, whose pointers `place` functions fill from an arena
+ * that counts first and hands out then (base/memory.h):
+ *
+ *     plan      what is worked out once for a layout, such as the plan of a recurrence; shared by layers of one kind
+ *     memory    what a forward makes; kept until the backward if there is one, of each layer then
+ *     scratch   what calls use and leave behind; one for all layers
+ *     state     what sequences carry from call to call, of each layer
+ *
+ * docs/adding-a-module.md writes one. */
+#ifndef DR_NN_MODULE_H
+#define DR_NN_MODULE_H
+
+#include "base/memory.h"
+#include "nn/parameters.h"
+#include "ops/operations.h"
+
+typedef struct dr_module dr_module;
+
+/* A module at work on a call's rows. */
+typedef struct {
+    dr_backend *backend;
+    const dr_module *module;
+    const dr_layer_parameter *list; /* of the layer */
+    const char *parameters;         /* the layer's part of the block */
+    const char *weights;            /* the same part of the copies that products read */
+    char *gradients;                /* likewise, or NULL */
+    dr_layout layout;               /* cu_seqlens in the backend's memory, as is seen */
+    int64_t longest;                /* tokens of the longest sequence of the call, 1 at least */
+    const int64_t *seen;            /* [sequences] tokens before this call */
+    bool decode;                    /* one token a sequence, by decoding engines; needs a state */
+    const void *plan;
+    const void *memory, *scratch;
+    void *state; /* carried in and out, or NULL: from zero */
+} dr_module_call;
+
+typedef struct {
+    const char *name;
+    const dr_operation *needs; /* operations that the backend must have, DR_OPERATIONS behind the last */
+    size_t plan_size, memory_size, scratch_size, state_size; /* bytes of the module's structs; 0: it has none */
+
+    /* layout: its boundaries in host memory. NULL: there is nothing to plan. */
+    dr_status (*plan)(const dr_module *, dr_backend *, const dr_layout *layout, void *plan);
+    /* Of a call that has layout, longest, plan and decode, for its rows. keep: the forward overwrites nothing that the backward
+     * reads. backward: there will be one. place_state: for so many sequences, zero bytes at first; NULL: there is none. */
+    void (*place)(const dr_module_call *, bool keep, dr_arena *, void *memory);
+    void (*place_scratch)(const dr_module_call *, bool backward, dr_arena *, void *scratch);
+    void (*place_state)(const dr_module *, dr_backend *, int64_t sequences, dr_arena *, void *state);
+
+    /* x, y [rows, hidden]; they do not overlap. */
+    dr_status (*forward)(const dr_module_call *, const void *x, void *y);
+    /* d_x [rows, hidden] (overwritten) and the parameters' gradients (added to) from d_y [rows, hidden]; x and memory as a
+     * forward from zero state left them that was placed with keep. */
+    dr_status (*backward)(const dr_module_call *, const void *x, const void *d_y, void *d_x);
+
+    void (*destroy)(dr_backend *, dr_module *); /* releases the module and what it holds */
+} dr_module_operations;
+
+/* What every module begins with; each kind has a struct of its own whose first member this is. */
+struct dr_module {
+    const dr_module_operations *operations;
+    int64_t hidden;
+};
+
+/* A parameter of the module at work as a number, as a vector that products read, and its gradient; NULL for DR_NO_PARAMETER,
+ * and the gradient where no gradients are wanted. */
+static inline const void *dr_module_parameter(const dr_module_call *call, int index) {
+    if (index == DR_NO_PARAMETER) return NULL;
+    return call->parameters + dr_kind_bytes(call->backend, DR_NUMBER, call->list[index].offset);
+}
+
+static inline const void *dr_module_weight(const dr_module_call *call, int index) {
+    if (index == DR_NO_PARAMETER) return NULL;
+    return call->weights + dr_kind_bytes(call->backend, DR_VECTOR, call->list[index].offset);
+}
+
+static inline void *dr_module_gradient(const dr_module_call *call, int index) {
+    if (index == DR_NO_PARAMETER || !call->gradients) return NULL;
+    return call->gradients + dr_kind_bytes(call->backend, DR_NUMBER, call->list[index].offset);
+}
+
+/* Bytes of so many columns of the call's rows. */
+static inline size_t dr_module_bytes(const dr_module_call *call, dr_kind kind, int64_t columns) {
+    return dr_kind_bytes(call->backend, kind, call->layout.rows * columns);
+}
+
+#endif
