@@ -3,6 +3,7 @@
 #include "backends/reference/reference.h"
 #include "module_problem.h"
 #include "nn/config.h"
+#include "nn/describe.h"
 #include "nn/mixers/recurrent/recurrent.h"
 #include "trainable.h"
 
@@ -21,20 +22,38 @@ static int close_backend(void **state) {
     return 0;
 }
 
-static void begin(module_problem *of, const dr_model_config *config) {
-    dr_model_config resolved;
+static void begin_described(module_problem *of, int64_t hidden, const dr_recurrent_description *description) {
     *of = (module_problem){.backend = backend};
-    ASSERT_OK(dr_config_resolve(config, &resolved));
-    ASSERT_OK(dr_recurrent_create(backend, &resolved, "", &of->list, &of->module));
+    ASSERT_OK(dr_recurrent_create(backend, hidden, description, "", &of->list, &of->module));
     module_begin(of);
 }
 
-static void check(const char *name, const dr_model_config *config) {
+static dr_recurrent_description describe(const dr_model_config *config) {
+    dr_model_config resolved;
+    dr_description description;
+    ASSERT_OK(dr_config_resolve(config, &resolved));
+    ASSERT_OK(dr_describe(&resolved, &description));
+    const dr_recurrent_description found = description.layers[0].mixer[0].of.recurrent;
+    dr_description_release(&description);
+    return found;
+}
+
+static void begin(module_problem *of, const dr_model_config *config) {
+    const dr_recurrent_description description = describe(config);
+    begin_described(of, config->hidden, &description);
+}
+
+static void check_described(const char *name, int64_t hidden, const dr_recurrent_description *description) {
     module_problem of;
-    begin(&of, config);
+    begin_described(&of, hidden, description);
     module_check(name, &of, tolerance);
     assert_true(of.list.count >= 5); /* query, key, value, norm and output at least */
     module_end(&of);
+}
+
+static void check(const char *name, const dr_model_config *config) {
+    const dr_recurrent_description description = describe(config);
+    check_described(name, config->hidden, &description);
 }
 
 /* Sizes that are no multiples of anything, three value heads a key head. The large eps keeps the norms of these few channels
@@ -220,6 +239,33 @@ static void test_lambda(void **state) {
     check_lambda(false, true, true, 2 / (1 + exp(0.8)));
 }
 
+/* Feature maps of query and key with each norm, after a convolution and without one; positive ones, where a sum divides. */
+static void test_features(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        dr_function feature;
+        dr_length_kind length;
+    } cases[] = {
+        {"silu, unit", DR_FUNCTION_SILU, DR_LENGTH_UNIT},     {"elu + 1, sum", DR_FUNCTION_ELU_1, DR_LENGTH_SUM},
+        {"elu + 1, free", DR_FUNCTION_ELU_1, DR_LENGTH_FREE}, {"elu + 1, unit", DR_FUNCTION_ELU_1, DR_LENGTH_UNIT},
+        {"sigmoid, sum", DR_FUNCTION_SIGMOID, DR_LENGTH_SUM}, {"identity, unit", DR_FUNCTION_IDENTITY, DR_LENGTH_UNIT},
+        {"gelu, free", DR_FUNCTION_GELU, DR_LENGTH_FREE},     {"identity, free", DR_FUNCTION_IDENTITY, DR_LENGTH_FREE},
+    };
+    dr_model_config config = small(dr_rule_find("delta_net"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int64_t width = 0; width <= 3; width += 3) {
+            config.conv_size = width;
+            dr_recurrent_description is = describe(&config);
+            is.feature = cases[i].feature;
+            is.query_length = is.key_length = cases[i].length;
+            is.rotary = i % 2 == 1;
+            is.spectrum = (dr_rotary_spectrum){.kind = DR_ROTARY_PLAIN, .dim = is.key_size, .base = 100};
+            if (i % 3 == 0) is.activate = DR_FUNCTION_IDENTITY, is.value_conv = false;
+            check_described(cases[i].name, config.hidden, &is);
+        }
+}
+
 /* The free keys have no layer, and the sentence says so. */
 static void test_refused(void **state) {
     (void)state;
@@ -237,7 +283,7 @@ static void test_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_named_rules), cmocka_unit_test(test_variants), cmocka_unit_test(test_compositions),
-        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_features), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

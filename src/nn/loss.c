@@ -41,8 +41,8 @@ static dr_status check_batch(const dr_model *model, const dr_batch *batch, const
     if (batch->targets < 0)
         return dr_fail(DR_ERROR_ARGUMENT, "targets is %" PRId64 "; it must not be negative", batch->targets);
     DR_TRY(check_positions(batch));
-    DR_TRY(check_ids("id", batch->ids, batch->layout.rows, model->config.vocabulary));
-    if (labelled) DR_TRY(check_ids("label", batch->labels, batch->targets, model->config.vocabulary));
+    DR_TRY(check_ids("id", batch->ids, batch->layout.rows, model->description.vocabulary));
+    if (labelled) DR_TRY(check_ids("label", batch->labels, batch->targets, model->description.vocabulary));
     if (state && state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
     if (state && state->sequences != batch->layout.sequences)
         return dr_fail(DR_ERROR_ARGUMENT, "a batch of %" PRId64 " sequences with a state of %" PRId64, batch->layout.sequences,
@@ -59,7 +59,7 @@ static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase
     DR_TRY(dr_session_run(session, state));
     if (state) dr_model_state_advance(state, &batch->layout);
     if (!batch->positions) return DR_OK;
-    return session->backend->ops->rows_gather(session->backend, batch->targets, session->model->config.hidden,
+    return session->backend->ops->rows_gather(session->backend, batch->targets, session->model->description.hidden,
                                               session->tokens.positions, session->x, session->selected);
 }
 
@@ -71,7 +71,7 @@ static int64_t rows_at(const dr_batch *batch, int64_t begin) {
 /* Losses and hits of so many targets into session->losses and hits and the sum. */
 static dr_status measure(dr_session *session, int64_t begin, int64_t count, double factor, void *d_logits) {
     const dr_operations *ops = session->backend->ops;
-    DR_TRY(ops->cross_entropy(session->backend, count, session->model->config.vocabulary, session->logits,
+    DR_TRY(ops->cross_entropy(session->backend, count, session->model->description.vocabulary, session->logits,
                               session->tokens.labels + begin, factor, session->losses, session->hits, d_logits));
     return ops->sum_losses(session->backend, count, session->losses, session->hits, session->sum);
 }
@@ -124,7 +124,7 @@ dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double
     if (session->measured) {
         if (batch->positions)
             DR_TRY(session->backend->ops->rows_scatter(session->backend, batch->layout.rows, batch->targets,
-                                                       session->model->config.hidden, session->tokens.positions,
+                                                       session->model->description.hidden, session->tokens.positions,
                                                        session->d_selected, session->d_x));
         DR_TRY(dr_session_run_back(session, gradients));
     }
@@ -141,7 +141,7 @@ dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model
     session->measured = false;
     if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_FORWARD, false, state));
     for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin), vocabulary = session->model->config.vocabulary;
+        int64_t count = rows_at(batch, begin), vocabulary = session->model->description.vocabulary;
         DR_TRY(dr_session_head(session, session->selected, begin, count));
         char *to = (char *)logits + (size_t)(begin * vocabulary) * dr_dtype_size(dtype);
         DR_TRY(dr_kind_download(session->backend, DR_VECTOR, to, dtype, session->logits, count * vocabulary));

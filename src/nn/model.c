@@ -1,72 +1,35 @@
 /* Models: their layers, the list of parameters and their block, random first values, and what callers ask a model for. */
 #include "nn/model.h"
 #include "base/error.h"
+#include "nn/build.h"
 #include "nn/config.h"
-#include "nn/mixers/recurrent/recurrent.h"
-#include "nn/modules/swiglu.h"
+#include "nn/describe.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-static dr_norm rms(const dr_model_config *config) {
-    return (dr_norm){.kind = DR_NORM_RMS, .dim = config->hidden, .eps = config->norm_eps};
-}
-
-static dr_status add_mixer(dr_backend *backend, const dr_model_config *config, dr_layer *layer) {
-    dr_part part = {.before = rms(config), .scale = 1};
-    DR_TRY(dr_norm_add(&part.before, false, "attn_norm.", &layer->list));
-    DR_TRY(dr_recurrent_create(backend, config, "attn.", &layer->list, &part.module));
-    dr_layer_add(layer, &part);
-    return DR_OK;
-}
-
-static dr_status add_feed_forward(const dr_model_config *config, dr_layer *layer) {
-    dr_part part = {.before = rms(config), .scale = 1};
-    if (config->intermediate == 0) return DR_OK;
-    DR_TRY(dr_norm_add(&part.before, false, "mlp_norm.", &layer->list));
-    DR_TRY(dr_swiglu_create(config->hidden, config->intermediate, "mlp.", &layer->list, &part.module));
-    dr_layer_add(layer, &part);
-    return DR_OK;
+/* The layer before this one that is configured alike, or -1. What was copied differently only makes one kind more. */
+static int64_t find_alike(const dr_description *description, int64_t index) {
+    for (int64_t i = 0; i < index; i++)
+        if (memcmp(&description->layers[i], &description->layers[index], sizeof *description->layers) == 0) return i;
+    return -1;
 }
 
 static dr_status make_layers(dr_model *model) {
-    const dr_model_config *config = &model->config;
+    const dr_description *description = &model->description;
     void *memory = NULL;
-    DR_TRY(dr_allocate_zero(sizeof(dr_layer), "the kinds of layers", &memory));
+    DR_TRY(dr_allocate_zero((size_t)description->count * sizeof(dr_layer), "the kinds of layers", &memory));
     model->kinds = memory;
-    model->kinds[0].hidden = config->hidden;
-    model->kind_count = 1;
-    DR_TRY(add_mixer(model->backend, config, &model->kinds[0]));
-    DR_TRY(add_feed_forward(config, &model->kinds[0]));
-    DR_TRY(dr_allocate_zero((size_t)config->layers * sizeof(dr_model_layer), "the list of layers", &memory));
+    DR_TRY(dr_allocate_zero((size_t)description->count * sizeof(dr_model_layer), "the list of layers", &memory));
     model->layers = memory;
-    for (int64_t i = 0; i < config->layers; i++) model->layers[i].kind = &model->kinds[0];
-    return DR_OK;
-}
-
-static dr_status check_needs(const dr_backend *backend, const dr_operation *needs) {
-    for (; *needs != DR_OPERATIONS; needs++)
-        if (!dr_supports(backend, *needs))
-            return dr_fail(
-                DR_ERROR_UNSUPPORTED,
-                "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
-                "or reference",
-                backend->ops->name, dr_operation_name(*needs));
-    return DR_OK;
-}
-
-static dr_status check_norm(const dr_backend *backend, const dr_norm *norm) {
-    static const dr_operation rms[] = {DR_OPERATION_RMS_NORM, DR_OPERATIONS},
-                              layer[] = {DR_OPERATION_LAYER_NORM, DR_OPERATIONS};
-    switch (norm->kind) {
-    case DR_NORM_NONE:
-        return DR_OK;
-    case DR_NORM_RMS:
-        return check_needs(backend, rms);
-    case DR_NORM_LAYER:
-        return check_needs(backend, layer);
+    for (int64_t i = 0; i < description->count; i++) {
+        const int64_t alike = find_alike(description, i);
+        model->layers[i].kind = alike < 0 ? &model->kinds[model->kind_count] : model->layers[alike].kind;
+        if (alike >= 0) continue;
+        dr_layer *kind = &model->kinds[model->kind_count++];
+        DR_TRY(dr_layer_build(model->backend, description->hidden, &description->layers[i], kind));
     }
     return DR_OK;
 }
@@ -84,23 +47,17 @@ static dr_status check_operations(const dr_model *model) {
                                        DR_OPERATION_CLIP,
                                        DR_OPERATION_ADAMW,
                                        DR_OPERATIONS};
-    DR_TRY(check_needs(model->backend, own));
-    for (int64_t k = 0; k < model->kind_count; k++)
-        for (int i = 0; i < model->kinds[k].parts; i++) {
-            const dr_part *part = &model->kinds[k].part[i];
-            DR_TRY(check_norm(model->backend, &part->before));
-            DR_TRY(check_norm(model->backend, &part->after));
-            DR_TRY(check_needs(model->backend, part->module->operations->needs));
-        }
-    return check_norm(model->backend, &model->final_norm);
+    DR_TRY(dr_operations_check_backend(own, model->backend));
+    for (int64_t k = 0; k < model->kind_count; k++) DR_TRY(dr_layer_check_backend(&model->kinds[k], model->backend));
+    return dr_norm_check_backend(&model->final_norm, model->backend);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------------------------------- */
 
 /* The block must not overflow: its elements, counted in double, stay far below 2^63 bytes. */
 static dr_status check_block(const dr_model *model) {
-    double elements = 2.0 * (double)model->config.vocabulary * (double)model->config.hidden;
-    for (int64_t i = 0; i < model->config.layers; i++) elements += (double)model->layers[i].kind->list.elements;
+    double elements = 2.0 * (double)model->description.vocabulary * (double)model->description.hidden;
+    for (int64_t i = 0; i < model->description.count; i++) elements += (double)model->layers[i].kind->list.elements;
     if (elements <= 0x1p40) return DR_OK;
     return dr_fail(DR_ERROR_ARGUMENT,
                    "a model of %g parameters: at most 2^40 are possible; make layers, hidden or vocabulary smaller", elements);
@@ -109,19 +66,19 @@ static dr_status check_block(const dr_model *model) {
 /* The embedding stands at the start of the block, the rest behind the layers. */
 static dr_status make_trunk(dr_model *model) {
     const dr_initial normal = {DR_INITIAL_NORMAL, 0};
-    const dr_model_config *config = &model->config;
+    const dr_description *description = &model->description;
     dr_layer_parameters *trunk = &model->trunk;
-    model->final_norm = rms(config);
-    DR_TRY(
-        dr_add_matrix(trunk, "", "model.embeddings.weight", normal, config->vocabulary, config->hidden, 0, &model->embedding));
-    for (int64_t i = 0; i < config->layers; i++) {
+    DR_TRY(dr_add_matrix(trunk, "", "model.embeddings.weight", normal, description->vocabulary, description->hidden, 0,
+                         &model->embedding));
+    for (int64_t i = 0; i < description->count; i++) {
         model->layers[i].offset = trunk->elements;
         trunk->elements += model->layers[i].kind->list.elements;
     }
-    DR_TRY(dr_norm_add(&model->final_norm, false, "model.norm.", trunk));
+    DR_TRY(dr_norm_create(&description->final_norm, description->hidden, "model.norm.", trunk, &model->final_norm));
     model->head = model->embedding;
-    if (!config->tied)
-        DR_TRY(dr_add_matrix(trunk, "", "lm_head.weight", normal, config->vocabulary, config->hidden, 0, &model->head));
+    if (!description->tied)
+        DR_TRY(
+            dr_add_matrix(trunk, "", "lm_head.weight", normal, description->vocabulary, description->hidden, 0, &model->head));
     model->block_count = trunk->elements;
     return DR_OK;
 }
@@ -140,7 +97,7 @@ static dr_status list_one(dr_model *model, const char *prefix, const dr_layer_pa
 
 /* In the order of the block. */
 static dr_status list_parameters(dr_model *model) {
-    const int64_t layers = model->config.layers;
+    const int64_t layers = model->description.count;
     int64_t all = model->trunk.count;
     for (int64_t i = 0; i < layers; i++) all += model->layers[i].kind->list.count;
     void *memory = NULL;
@@ -163,6 +120,14 @@ static dr_status list_parameters(dr_model *model) {
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
+static dr_status build(dr_model *model) {
+    DR_TRY(make_layers(model));
+    DR_TRY(check_block(model));
+    DR_TRY(make_trunk(model));
+    DR_TRY(check_operations(model));
+    return list_parameters(model);
+}
+
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
     void *memory = NULL;
     dr_status status = DR_OK;
@@ -170,11 +135,8 @@ dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_
     dr_model *model = memory;
     model->backend = backend;
     DR_GO(dr_config_resolve(config, &model->config));
-    DR_GO(make_layers(model));
-    DR_GO(check_block(model));
-    DR_GO(make_trunk(model));
-    DR_GO(check_operations(model));
-    DR_GO(list_parameters(model));
+    DR_GO(dr_describe(&model->config, &model->description));
+    DR_GO(build(model));
     *result = model;
     return DR_OK;
 done:
@@ -239,6 +201,7 @@ void dr_model_destroy(dr_model *model) {
     dr_release(model->kinds);
     dr_release(model->layers);
     dr_layer_parameters_release(&model->trunk);
+    dr_description_release(&model->description);
     dr_release(model->parameters);
     dr_release(model->initials);
     for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);

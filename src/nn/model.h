@@ -12,10 +12,11 @@ typedef struct {
 
 struct dr_model {
     dr_backend *backend;
-    dr_model_config config;
-    dr_layer *kinds; /* [kind_count] layers that are configured alike share one */
+    dr_model_config config;     /* as callers see it */
+    dr_description description; /* what is built */
+    dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */
     int64_t kind_count;
-    dr_model_layer *layers;    /* [config.layers] */
+    dr_model_layer *layers;    /* [description.count] */
     dr_layer_parameters trunk; /* what is no layer's; offsets are from the block's start */
     dr_norm final_norm;        /* list of the trunk */
     int embedding, head;       /* likewise; one and the same where they are tied */
@@ -35,7 +36,7 @@ struct dr_model_state {
     void *block; /* of all layers, in the backend's memory */
     size_t bytes;
     void *host;             /* the modules' structs */
-    dr_layer_state *layers; /* [config.layers] */
+    dr_layer_state *layers; /* [description.count] */
     int64_t *seen;          /* [sequences] tokens, in host memory */
     dr_session *step;       /* one token each, planned once */
 };

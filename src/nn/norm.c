@@ -2,12 +2,18 @@
 #include "nn/norm.h"
 #include "base/error.h"
 
-dr_status dr_norm_add(dr_norm *norm, bool biased, const char *prefix, dr_layer_parameters *list) {
-    const dr_initial first = {DR_INITIAL_CONSTANT, 1 - norm->offset}, zero = {DR_INITIAL_CONSTANT, 0};
-    norm->weight = norm->bias = DR_NO_PARAMETER;
-    DR_TRY(dr_add_vector(list, prefix, "weight", first, norm->dim, 0, &norm->weight));
-    if (!biased) return DR_OK;
-    return dr_add_vector(list, prefix, "bias", zero, norm->dim, 0, &norm->bias);
+dr_status dr_norm_create(const dr_norm_description *description, int64_t dim, const char *prefix, dr_layer_parameters *list,
+                         dr_norm *norm) {
+    const dr_initial first = {DR_INITIAL_CONSTANT, 1 - description->offset}, zero = {DR_INITIAL_CONSTANT, 0};
+    *norm = (dr_norm){.kind = description->kind,
+                      .dim = dim,
+                      .eps = description->eps,
+                      .offset = description->offset,
+                      .weight = DR_NO_PARAMETER,
+                      .bias = DR_NO_PARAMETER};
+    if (norm->kind == DR_NORM_NONE) return DR_OK;
+    DR_TRY(dr_add_vector(list, prefix, "weight", first, dim, 0, &norm->weight));
+    return description->bias ? dr_add_vector(list, prefix, "bias", zero, dim, 0, &norm->bias) : DR_OK;
 }
 
 static dr_rms_norm rms(const dr_norm *norm, int64_t rows) {

@@ -2,14 +2,10 @@
 #ifndef DR_NN_NORM_H
 #define DR_NN_NORM_H
 
+#include "formats/names/description.h"
 #include "nn/module.h"
 
-typedef enum {
-    DR_NORM_NONE,  /* y = x; the functions below are not called */
-    DR_NORM_RMS,   /* y = x rsqrt(mean x^2 + eps) (weight + offset) */
-    DR_NORM_LAYER, /* y = (x - mean x) rsqrt(mean (x - mean x)^2 + eps) weight + bias */
-} dr_norm_kind;
-
+/* DR_NORM_NONE: there is none, and the functions below are not called. */
 typedef struct {
     dr_norm_kind kind;
     int64_t dim;
@@ -18,8 +14,9 @@ typedef struct {
     int weight, bias; /* list [dim]; bias may be DR_NO_PARAMETER */
 } dr_norm;
 
-/* Adds the parameters "weight" and, of a layer norm with `biased`, "bias". */
-dr_status dr_norm_add(dr_norm *norm, bool biased, const char *prefix, dr_layer_parameters *list);
+/* The norm of a description, with its parameters "weight" and perhaps "bias"; of DR_NORM_NONE there are none. */
+dr_status dr_norm_create(const dr_norm_description *description, int64_t dim, const char *prefix, dr_layer_parameters *list,
+                         dr_norm *norm);
 
 dr_status dr_norm_forward(const dr_norm *norm, const dr_module_call *call, int64_t rows, const void *x, void *y);
 /* accumulate: d_x is added to */

@@ -33,7 +33,7 @@ static dr_module_call layer_call(const dr_session *session, int64_t index, char 
 /* Host memory of the modules' structs, from an arena that counts first. */
 static void place_host(dr_session *session, dr_arena *host) {
     const dr_model *model = session->model;
-    for (int64_t i = 0; i < model->config.layers; i++) dr_layer_host_memory(kind_of(session, i), host, &session->layers[i]);
+    for (int64_t i = 0; i < model->description.count; i++) dr_layer_host_memory(kind_of(session, i), host, &session->layers[i]);
     for (int64_t k = 0; k < model->kind_count; k++) dr_layer_host_scratch(&model->kinds[k], host, &session->kinds[k]);
 }
 
@@ -41,7 +41,7 @@ static dr_status make_host(dr_session *session) {
     const dr_model *model = session->model;
     void *memory = NULL;
     dr_arena host = {0};
-    DR_TRY(dr_allocate_zero((size_t)model->config.layers * sizeof(dr_layer_memory), "a session", &memory));
+    DR_TRY(dr_allocate_zero((size_t)model->description.count * sizeof(dr_layer_memory), "a session", &memory));
     session->layers = memory;
     DR_TRY(dr_allocate_zero((size_t)model->kind_count * sizeof(dr_layer_scratch), "a session", &memory));
     session->kinds = memory;
@@ -91,7 +91,7 @@ static void place_layer(dr_session *session, int64_t index, void *x, bool keep, 
 
 /* Of a gradient: each layer has its own. */
 static void place_layers(dr_session *session, size_t stream, dr_arena *arena) {
-    for (int64_t i = 0; i < session->model->config.layers; i++)
+    for (int64_t i = 0; i < session->model->description.count; i++)
         place_layer(session, i, dr_arena_take(arena, stream), true, arena);
     session->x = dr_arena_take(arena, stream);
     session->d_x = dr_arena_take(arena, stream);
@@ -102,7 +102,7 @@ static void place_shared_layers(dr_session *session, size_t stream, dr_arena *ar
     void *x = session->x = dr_arena_take(arena, stream);
     const size_t shared = arena->used;
     size_t end = shared;
-    for (int64_t i = 0; i < session->model->config.layers; i++) {
+    for (int64_t i = 0; i < session->model->description.count; i++) {
         dr_arena_rewind(arena, shared);
         place_layer(session, i, x, false, arena);
         if (arena->used > end) end = arena->used;
@@ -113,7 +113,7 @@ static void place_shared_layers(dr_session *session, size_t stream, dr_arena *ar
 static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
     const dr_model *model = session->model;
     const size_t shared = arena->used;
-    for (int64_t i = 0; i < model->config.layers; i++) {
+    for (int64_t i = 0; i < model->description.count; i++) {
         const dr_module_call call = layer_call(session, i, NULL);
         dr_arena_rewind(arena, shared);
         dr_layer_place_scratch(kind_of(session, i), &call, backward, arena, scratch_of(session, i));
@@ -123,7 +123,7 @@ static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
 
 static void place(dr_session *session, const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena) {
     bool keep = session->phase == DR_PHASE_GRADIENT;
-    int64_t hidden = session->model->config.hidden, chunk = targets < DR_HEAD_ROWS ? targets : DR_HEAD_ROWS;
+    int64_t hidden = session->model->description.hidden, chunk = targets < DR_HEAD_ROWS ? targets : DR_HEAD_ROWS;
     dr_rows_place(layout, targets, selects, labelled, arena, &session->tokens);
     session->sum = dr_arena_take(arena, sizeof *session->sum);
     session->losses = dr_arena_take(arena, (size_t)chunk * sizeof *session->losses);
@@ -135,7 +135,7 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     place_scratch(session, keep, arena);
     session->selected = selects ? dr_arena_take(arena, bytes_of(session, targets, hidden)) : session->x;
     session->normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
-    session->logits = dr_arena_take(arena, bytes_of(session, chunk, session->model->config.vocabulary));
+    session->logits = dr_arena_take(arena, bytes_of(session, chunk, session->model->description.vocabulary));
     if (!keep) return;
     session->d_selected = selects ? dr_arena_take(arena, bytes_of(session, targets, hidden)) : session->d_x;
     session->d_normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
@@ -174,9 +174,10 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, NULL);
     const dr_rows *tokens = &session->tokens;
-    const int64_t layers = model->config.layers;
-    DR_TRY(session->backend->ops->embedding_forward(session->backend, tokens->layout.rows, model->config.hidden, tokens->ids,
-                                                    dr_module_weight(&trunk, model->embedding), session->layers[0].stream[0]));
+    const int64_t layers = model->description.count;
+    DR_TRY(session->backend->ops->embedding_forward(session->backend, tokens->layout.rows, model->description.hidden,
+                                                    tokens->ids, dr_module_weight(&trunk, model->embedding),
+                                                    session->layers[0].stream[0]));
     for (int64_t i = 0; i < layers; i++) {
         const dr_module_call call = layer_call(session, i, NULL);
         void *y = i + 1 < layers ? session->layers[i + 1].stream[0] : session->x;
@@ -189,11 +190,11 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state) {
 dr_status dr_session_run_back(dr_session *session, char *gradients) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, gradients);
-    for (int64_t i = model->config.layers - 1; i >= 0; i--) {
+    for (int64_t i = model->description.count - 1; i >= 0; i--) {
         const dr_module_call call = layer_call(session, i, gradients);
         DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));
     }
-    return session->backend->ops->embedding_backward(session->backend, session->tokens.layout.rows, model->config.hidden,
+    return session->backend->ops->embedding_backward(session->backend, session->tokens.layout.rows, model->description.hidden,
                                                      session->tokens.ids, session->d_x,
                                                      dr_module_gradient(&trunk, model->embedding));
 }
@@ -203,8 +204,8 @@ dr_status dr_session_run_back(dr_session *session, char *gradients) {
 dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, int64_t count) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, NULL);
-    const int64_t hidden = model->config.hidden;
-    const dr_linear linear = {count, hidden, model->config.vocabulary};
+    const int64_t hidden = model->description.hidden;
+    const dr_linear linear = {count, hidden, model->description.vocabulary};
     DR_TRY(dr_norm_forward(&model->final_norm, &trunk, count, (const char *)rows + bytes_of(session, begin, hidden),
                            session->normed));
     return session->backend->ops->linear_forward(session->backend, &linear, session->normed,
@@ -215,9 +216,9 @@ dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_ro
                                char *gradients) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, gradients);
-    const int64_t hidden = model->config.hidden;
+    const int64_t hidden = model->description.hidden;
     const size_t skipped = bytes_of(session, begin, hidden);
-    const dr_linear linear = {count, hidden, model->config.vocabulary};
+    const dr_linear linear = {count, hidden, model->description.vocabulary};
     DR_TRY(session->backend->ops->linear_backward(session->backend, &linear, session->normed,
                                                   dr_module_weight(&trunk, model->head), session->logits, session->d_normed,
                                                   false, dr_module_gradient(&trunk, model->head), NULL));

@@ -6,19 +6,19 @@
 #include <inttypes.h>
 
 static void place_host(dr_model_state *state, dr_arena *host) {
-    for (int64_t i = 0; i < state->model->config.layers; i++)
+    for (int64_t i = 0; i < state->model->description.count; i++)
         dr_layer_host_state(state->model->layers[i].kind, host, &state->layers[i]);
 }
 
 static void place_state(dr_model_state *state, dr_arena *arena) {
-    for (int64_t i = 0; i < state->model->config.layers; i++)
+    for (int64_t i = 0; i < state->model->description.count; i++)
         dr_layer_place_state(state->model->layers[i].kind, state->backend, state->sequences, arena, &state->layers[i]);
 }
 
 static dr_status make_host(dr_model_state *state) {
     void *memory = NULL;
     dr_arena host = {0};
-    DR_TRY(dr_allocate_zero((size_t)state->model->config.layers * sizeof(dr_layer_state), "a model's state", &memory));
+    DR_TRY(dr_allocate_zero((size_t)state->model->description.count * sizeof(dr_layer_state), "a model's state", &memory));
     state->layers = memory;
     DR_TRY(dr_allocate_zero((size_t)state->sequences * sizeof(int64_t), "a model's state", &memory));
     state->seen = memory;
@@ -88,7 +88,7 @@ dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_stat
     DR_NEED(ids);
     DR_NEED(state);
     DR_NEED(logits);
-    int64_t vocabulary = model->config.vocabulary;
+    int64_t vocabulary = model->description.vocabulary;
     if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
     for (int64_t i = 0; i < state->sequences; i++)
         if (ids[i] < 0 || ids[i] >= vocabulary)

@@ -45,7 +45,8 @@ typedef enum { DR_LENGTH_FREE, DR_LENGTH_UNIT, DR_LENGTH_SUM } dr_length_kind;
 /* A projection in one piece (rank 0), or down to rank and up again. */
 typedef struct {
     int64_t rank;
-    bool bias; /* of the projection, or of the second one */
+    bool bias;    /* of the projection, or of the second one */
+    bool by_head; /* rank is that of each head, whose second projection reads its own part alone */
 } dr_projection_description;
 
 /* Which streams there are follows from the rule; the family in it says what this does not. */
@@ -55,19 +56,27 @@ typedef struct {
     int64_t heads, value_heads, key_size, value_size; /* value_heads is a multiple of heads */
     int64_t conv_size;                                /* 0: none */
     bool conv_bias;
-    bool value_conv;       /* whether the value has the convolution and its silu too (FLA: mesa_net's has neither) */
-    dr_function feature;   /* of query and key, after the convolution; the value's is silu where it has a convolution */
-    dr_length_kind length; /* of query and key */
-    double query_scale;    /* of the read: key_size^-1/2, or 1 */
-    dr_projection_description decay, beta;
-    double decay_factor; /* log decay = this times logsigmoid(u) (FLA: gla 1/16, mesa_net 1); 0: through A_log and dt_bias */
-    double least_decay;  /* log decays below are raised to it (FLA: gla's clamp_min); 0: none are */
+    double conv_range;    /* the convolution's first values are uniform within; 0: drawn as the other weights are */
+    bool value_conv;      /* whether the value has the convolution too (FLA: mesa_net's has not) */
+    dr_function feature;  /* of query and key, after the convolution or in its place */
+    dr_function activate; /* of the value, likewise */
+    dr_length_kind query_length, key_length;
+    double query_scale;                    /* of the read; 0: key_size^-1/2 */
+    dr_projection_description decay, beta; /* a decay by channel has a rank, one by head none */
+    double decay_factor;    /* log decay = this times logsigmoid(u) (FLA: gla 1/16, mesa_net 1); 0: through A_log and dt_bias */
+    double least_decay;     /* log decays below are raised to it (FLA: gla's clamp_min); 0: none are */
+    double least_a;         /* A_log starts as ln of a draw between this and 16 */
+    bool a_log_per_channel; /* A_log [value_heads, key_size] of a decay by channel, instead of [value_heads] */
+    const char *scan_decay; /* name of the scan's decay projection; NULL: a_atk_proj */
     bool gated;
     dr_function gate; /* of the output gate, SILU or SIGMOID */
     dr_projection_description gate_projection;
-    double norm_eps;    /* of the output's RMS norm, which has one weight [value_size] */
+    bool gate_first; /* RMS of o gate(g) over all heads, weight [value_heads value_size], instead of RMS by head, then the gate
+                      */
+    double norm_eps; /* of the output's RMS norm, which has one weight [value_size] */
     double lambda_bias; /* FLA-style qdelta: subtracted before lambda's sigmoid */
     double least_ridge; /* FLA: mesa_net's lambda_lower_bound */
+    bool stepped;       /* mamba2's rule: the value is the decay's step times the projected one, and o += D value */
     bool rotary;        /* of query and key, half-split over the whole key_size (FLA: retnet) */
     dr_rotary_spectrum spectrum;
 } dr_recurrent_description;

@@ -33,7 +33,7 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, dr_recur
     scratch->d_hidden = dr_arena_take(arena, dr_kind_bytes(call->backend, DR_VECTOR, rows * widest_hidden));
     scratch->d_y = dr_arena_take(arena, values);
     scratch->d_o = dr_arena_take(arena, values);
-    if (mixer->family.stepped) {
+    if (mixer->is.stepped) {
         scratch->d_step = dr_arena_take(arena, dr_kind_bytes(call->backend, DR_NUMBER, rows * mixer->value_heads));
         scratch->d_stepped = dr_arena_take(arena, values);
     }
@@ -77,7 +77,7 @@ static dr_status output_backward(const dr_module_call *call, const void *d_y, co
     DR_TRY(ops->rms_norm_backward(call->backend, &norm, memory->o, dr_module_parameter(call, mixer->own.output_norm),
                                   gate >= 0 ? memory->out[gate] : NULL, scratch->d_y, scratch->d_o, false,
                                   dr_module_gradient(call, mixer->own.output_norm), gate >= 0 ? scratch->d_out[gate] : NULL));
-    if (!mixer->family.stepped) return DR_OK;
+    if (!mixer->is.stepped) return DR_OK;
     return ops->scale_heads_backward(call->backend, rows, heads, dim, true, dr_module_parameter(call, mixer->own.skip),
                                      memory->out[value], scratch->d_o, dr_module_gradient(call, mixer->own.skip),
                                      scratch->d_out[value], false);
@@ -90,7 +90,7 @@ static dr_status recur_backward(const dr_module_call *call, const dr_recurrent_m
     dr_input_gradients gradients = {{NULL}};
     for (int i = 0; i < mixer->streams; i++)
         if (mixer->stream[i].input != DR_INPUTS) gradients.at[mixer->stream[i].input] = scratch->d_out[i];
-    if (mixer->family.stepped) gradients.at[DR_INPUT_VALUE] = scratch->d_stepped;
+    if (mixer->is.stepped) gradients.at[DR_INPUT_VALUE] = scratch->d_stepped;
     if (mixer->feedback) gradients.at[DR_INPUT_FEEDBACK_KEY] = scratch->d_erasing;
     gradients.at[DR_INPUT_SCAN_CENTRE] = scratch->d_centre;
     gradients.at[DR_INPUT_RIDGE] = scratch->d_ridge;
@@ -124,9 +124,21 @@ static dr_status finish_backward(const dr_module_call *call, int index, const dr
         const dr_rotary rotary = dr_recurrent_rotary(call, stream);
         DR_TRY(ops->rotary(call->backend, &rotary, scratch->d_out[index], true));
     }
-    if (!stream->unit) return DR_OK;
-    dr_l2_norm norm = {call->layout.rows * stream->heads, stream->dim, 1e-6};
-    return ops->l2_norm_backward(call->backend, &norm, memory->mapped[index], scratch->d_out[index], scratch->d_out[index]);
+    const int64_t vectors = call->layout.rows * stream->heads;
+    const dr_l2_norm norm = {vectors, stream->dim, 1e-6};
+    void *d = scratch->d_out[index];
+    switch (stream->length) {
+    case DR_LENGTH_FREE:
+        break;
+    case DR_LENGTH_UNIT:
+        DR_TRY(ops->l2_norm_backward(call->backend, &norm, memory->featured[index], d, d));
+        break;
+    case DR_LENGTH_SUM:
+        DR_TRY(ops->sum_norm_backward(call->backend, vectors, stream->dim, memory->featured[index], d, d));
+        break;
+    }
+    if (stream->feature == DR_FUNCTION_IDENTITY) return DR_OK;
+    return ops->apply_backward(call->backend, stream->feature, vectors * stream->dim, memory->mapped[index], d, d);
 }
 
 /* query -= D p, p = factor key: from the gradients of query and p to those of D, p, factor and key */
@@ -169,7 +181,8 @@ static dr_status map_backward(const dr_module_call *call, int index, const dr_re
     void *d_weight = dr_module_gradient(call, stream->map_weight), *d_bias = dr_module_gradient(call, stream->map_bias);
     *d_raw = scratch->d_out[index];
     if (stream->map == DR_MAP_CONV) {
-        dr_conv conv = {call->layout, stream->heads * stream->dim, dr_recurrent_of(call)->conv_size, DR_ACTIVATION_SILU};
+        dr_conv conv = {call->layout, stream->heads * stream->dim, dr_recurrent_of(call)->is.conv_size,
+                        stream->activated ? DR_ACTIVATION_SILU : DR_ACTIVATION_NONE};
         *d_raw = scratch->d_raw;
         return ops->conv_backward(call->backend, &conv, memory->raw[index], weight, bias, NULL, scratch->d_out[index], *d_raw,
                                   d_weight, d_bias);
@@ -234,13 +247,13 @@ dr_status dr_recurrent_backward(const dr_module_call *call, const void *x, const
     DR_TRY(output_backward(call, d_y, memory, scratch));
     DR_TRY(recur_backward(call, memory, scratch));
     DR_TRY(parameters_backward(call, scratch));
-    if (mixer->family.stepped) DR_TRY(step_backward(call, memory, scratch));
+    if (mixer->is.stepped) DR_TRY(step_backward(call, memory, scratch));
     for (int i = 0; i < mixer->streams; i++) DR_TRY(finish_backward(call, i, memory, scratch));
     DR_TRY(couple_backward(call, memory, scratch));
     for (int i = 0; i < mixer->streams; i++) {
         void *d_raw = NULL;
         DR_TRY(map_backward(call, i, memory, scratch, &d_raw));
-        if (mixer->family.stepped && mixer->stream[i].input == DR_INPUT_LOG_DECAY)
+        if (mixer->is.stepped && mixer->stream[i].input == DR_INPUT_LOG_DECAY)
             DR_TRY(step_projection_backward(call, memory, scratch, d_raw));
         DR_TRY(project_backward(call, i, x, d_raw, d_x, memory, scratch));
     }

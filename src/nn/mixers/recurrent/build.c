@@ -13,7 +13,7 @@ static const dr_initial normal = {DR_INITIAL_NORMAL, 0}, zero = {DR_INITIAL_CONS
 /* A mixer as it grows. */
 typedef struct {
     dr_backend *backend;
-    const dr_model_config *config;
+    const dr_recurrent_description *is;
     dr_recurrent *mixer;
     dr_layer_parameters *list;
     const char *prefix; /* of its parameters' names */
@@ -98,21 +98,25 @@ static void set_gate(dr_stream *stream, dr_gate_kind kind, double multiplier, do
 /* ---- query, key, value ---------------------------------------------------------------------------------------------- */
 
 static dr_status finish_token_stream(builder *b, dr_input input, const char *conv, const char *conv_bias) {
-    const dr_recurrent *mixer = b->mixer;
+    const dr_recurrent_description *is = b->is;
+    const dr_initial within = {DR_INITIAL_UNIFORM, is->conv_range};
+    const bool value = input == DR_INPUT_VALUE;
     dr_stream *stream = stream_of(b, input);
     const int64_t channels = stream->heads * stream->dim;
-    if (input == DR_INPUT_VALUE && mixer->family.plain_value) return DR_OK;
-    if (mixer->conv_size > 0) {
+    stream->feature = value ? is->activate : is->feature;
+    if (is->conv_size > 0 && (!value || is->value_conv)) {
         stream->map = DR_MAP_CONV;
-        DR_TRY(
-            dr_add_matrix(b->list, b->prefix, conv, mixer->conv_initial, channels, 1, mixer->conv_size, &stream->map_weight));
-        if (mixer->family.conv_bias) DR_TRY(add_vector(b, conv_bias, zero, channels, 0, &stream->map_bias));
-    } else if (mixer->family.activated) {
+        DR_TRY(dr_add_matrix(b->list, b->prefix, conv, is->conv_range > 0 ? within : normal, channels, 1, is->conv_size,
+                             &stream->map_weight));
+        if (is->conv_bias) DR_TRY(add_vector(b, conv_bias, zero, channels, 0, &stream->map_bias));
+        if (stream->feature == DR_FUNCTION_SILU) stream->activated = true, stream->feature = DR_FUNCTION_IDENTITY;
+    } else if (stream->feature == DR_FUNCTION_SILU) {
         set_gate(stream, DR_GATE_SILU, 1, 0);
+        stream->feature = DR_FUNCTION_IDENTITY;
     }
-    const dr_unit unit = mixer->family.unit;
-    stream->unit = (input == DR_INPUT_QUERY && unit != DR_UNIT_NONE) || (input == DR_INPUT_KEY && unit == DR_UNIT_BOTH);
-    stream->rotated = input != DR_INPUT_VALUE && mixer->rotary_base > 0;
+    if (value) return DR_OK;
+    stream->length = input == DR_INPUT_QUERY ? is->query_length : is->key_length;
+    stream->rotated = is->rotary;
     return DR_OK;
 }
 
@@ -130,36 +134,25 @@ static dr_status add_tokens(builder *b) {
 /* ---- decay ---------------------------------------------------------------------------------------------------------- */
 
 static dr_status add_decay_projection(builder *b) {
-    static const low_rank names = {"f_proj.0.weight", "f_proj.1.weight", NULL},
-                          biased = {"f_proj.0.weight", "f_proj.1.weight", "f_proj.1.bias"};
+    const low_rank names = {"f_proj.0.weight", "f_proj.1.weight", b->is->decay.bias ? "f_proj.1.bias" : NULL};
     const dr_recurrent *mixer = b->mixer;
-    const int64_t heads = mixer->value_heads, dim = mixer->key_size;
-    if (mixer->rule.decay == DR_DECAY_SCALAR) {
-        DR_TRY(add_straight(b, DR_INPUT_LOG_DECAY, "a_proj.weight", heads, 1));
-        return mixer->family.gains_biased ? add_bias(b, DR_INPUT_LOG_DECAY, "a_proj.bias") : DR_OK;
-    }
-    switch (mixer->family.decay) {
-    case DR_DECAY_LOW_RANK_HEADS:
-        return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, dim, LOW_RANK, true);
-    case DR_DECAY_LOW_RANK_BIAS:
-        return add_low_rank(b, DR_INPUT_LOG_DECAY, &biased, heads, dim, LOW_RANK, false);
-    case DR_DECAY_FULL:
-    case DR_DECAY_LOW_RANK:
-        break;
-    }
-    return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, dim, mixer->value_size, false);
+    const int64_t heads = mixer->value_heads;
+    if (mixer->rule.decay == DR_DECAY_CHANNEL)
+        return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, mixer->key_size, b->is->decay.rank, b->is->decay.by_head);
+    DR_TRY(add_straight(b, DR_INPUT_LOG_DECAY, "a_proj.weight", heads, 1));
+    return b->is->decay.bias ? add_bias(b, DR_INPUT_LOG_DECAY, "a_proj.bias") : DR_OK;
 }
 
 static dr_status add_decay(builder *b) {
     dr_recurrent *mixer = b->mixer;
-    const dr_gates *gates = &b->config->gates;
+    const dr_gates *gates = &b->is->gates;
     DR_TRY(add_decay_projection(b));
     dr_stream *stream = stream_of(b, DR_INPUT_LOG_DECAY);
-    if (mixer->family.log_sigmoid > 0) {
-        set_gate(stream, DR_GATE_LOG_SIGMOID, mixer->family.log_sigmoid, 0);
+    if (b->is->decay_factor > 0) {
+        set_gate(stream, DR_GATE_LOG_SIGMOID, b->is->decay_factor, 0);
         return DR_OK;
     }
-    dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
+    dr_initial a_log = {DR_INITIAL_A_LOG, b->is->least_a};
     dr_gate_kind kind = DR_GATE_LOG_DECAY;
     if (gates->gate == DR_GATE_FORM_KDA_BOUNDED) {
         kind = DR_GATE_KDA_BOUNDED;
@@ -169,8 +162,8 @@ static dr_status add_decay(builder *b) {
     }
     set_gate(stream, kind, 1, 0);
     stream->gate.lower_bound = gates->lower_bound;
-    stream->gate.a_log_per_channel = b->config->a_log_per_channel;
-    DR_TRY(add_vector(b, "A_log", a_log, stream->heads, b->config->a_log_per_channel ? stream->dim : 0, &stream->map_weight));
+    stream->gate.a_log_per_channel = b->is->a_log_per_channel;
+    DR_TRY(add_vector(b, "A_log", a_log, stream->heads, b->is->a_log_per_channel ? stream->dim : 0, &stream->map_weight));
     DR_TRY(add_vector(b, "dt_bias", (dr_initial){DR_INITIAL_STEP, 0}, stream->heads * stream->dim, 0, &stream->map_bias));
     mixer->own.step_bias = stream->map_bias;
     return DR_OK;
@@ -202,7 +195,7 @@ static dr_status add_sigmoid(builder *b, dr_input input, const char *weight, int
 /* sigmoid of a projection less a constant, or plus one number that the layer learns; or no stream where it is fixed */
 static dr_status add_lambda(builder *b, double reach) {
     const dr_initial low = {DR_INITIAL_CONSTANT, -0.8};
-    const dr_gates *gates = &b->config->gates;
+    const dr_gates *gates = &b->is->gates;
     if (!dr_rule_uses(&b->mixer->rule, DR_INPUT_LAMBDA)) return DR_OK;
     if (gates->lambda == DR_LAMBDA_FIXED) {
         b->mixer->fixed_lambda = reach * gates->lambda_value;
@@ -210,7 +203,7 @@ static dr_status add_lambda(builder *b, double reach) {
     }
     const bool learned = gates->lambda_bias_learned;
     DR_TRY(add_sigmoid(b, DR_INPUT_LAMBDA, "lamb_proj.weight", b->mixer->value_heads, 1, reach,
-                       learned ? 0 : -b->config->lambda_bias));
+                       learned ? 0 : -b->is->lambda_bias));
     if (!learned) return DR_OK;
     dr_stream *stream = stream_of(b, DR_INPUT_LAMBDA);
     stream->gate.heads = 1;
@@ -222,10 +215,10 @@ static dr_status add_gains(builder *b) {
     const dr_recurrent *mixer = b->mixer;
     const int64_t heads = mixer->value_heads;
     const bool erases = dr_rule_uses(&mixer->rule, DR_INPUT_ERASE_KEY);
-    const double reach = b->config->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
+    const double reach = b->is->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
     dr_stream erase_key;
     DR_TRY(add_sigmoid(b, DR_INPUT_BETA, "b_proj.weight", mixer->rule.repeat * heads, 1, reach, 0));
-    if (mixer->family.gains_biased && mixer->of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(b, DR_INPUT_BETA, "b_proj.bias"));
+    if (b->is->beta.bias && mixer->of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(b, DR_INPUT_BETA, "b_proj.bias"));
     if (erases)
         DR_TRY(make_low_rank(b, DR_INPUT_ERASE_KEY, &erase_names, mixer->heads, mixer->key_size, LOW_RANK, true, &erase_key));
     DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GAIN, "gamma_proj.weight", heads, 1, 1, 0));
@@ -233,7 +226,7 @@ static dr_status add_gains(builder *b) {
     DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GATE, "erase_gate_proj.weight", heads, mixer->key_size, reach, 0));
     DR_TRY(add_sigmoid(b, DR_INPUT_WRITE_GATE, "write_gate_proj.weight", heads, mixer->value_size, 1, 0));
     if (!erases) return DR_OK;
-    erase_key.unit = true;
+    erase_key.length = DR_LENGTH_UNIT;
     add_stream(b, &erase_key);
     return DR_OK;
 }
@@ -244,14 +237,12 @@ static dr_status add_scan(builder *b) {
     const dr_recurrent *mixer = b->mixer;
     const int64_t heads = mixer->heads;
     const bool decays = dr_rule_uses(&mixer->rule, DR_INPUT_SCAN_LOG_DECAY);
-    const bool renamed = mixer->family.scan_decay_name && mixer->rule.decay == DR_DECAY_CHANNEL;
     if (decays)
-        DR_TRY(
-            add_straight(b, DR_INPUT_SCAN_LOG_DECAY, renamed ? mixer->family.scan_decay_name : "a_atk_proj.weight", heads, 1));
+        DR_TRY(add_straight(b, DR_INPUT_SCAN_LOG_DECAY, b->is->scan_decay ? b->is->scan_decay : "a_atk_proj.weight", heads, 1));
     DR_TRY(add_sigmoid(b, DR_INPUT_SCAN_GAIN, "b_atk_proj.weight", heads, 1, 1, 0));
     if (decays) {
         dr_stream *stream = stream_of(b, DR_INPUT_SCAN_LOG_DECAY);
-        const dr_initial a_log = {DR_INITIAL_A_LOG, mixer->family.a_least};
+        const dr_initial a_log = {DR_INITIAL_A_LOG, b->is->least_a};
         set_gate(stream, DR_GATE_LOG_DECAY, 1, 0);
         DR_TRY(add_vector(b, "A_log_atk", a_log, heads, 0, &stream->map_weight));
         DR_TRY(add_vector(b, "dt_bias_atk", (dr_initial){DR_INITIAL_STEP, 0}, heads, 0, &stream->map_bias));
@@ -260,11 +251,11 @@ static dr_status add_scan(builder *b) {
     return add_vector(b, "log_atk_scale", (dr_initial){DR_INITIAL_CONSTANT, -0.2}, heads, 0, &b->mixer->own.scan_centre);
 }
 
-/* ridge = softplus(p) + 1/4 with p = ln(e^(3/4) - 1) at first, so that it starts at one */
+/* ridge = softplus(p) + least, with p such that it starts at one */
 static dr_status add_ridge(builder *b) {
     dr_backend *backend = b->backend;
     dr_recurrent *mixer = b->mixer;
-    const double floor = 0.25;
+    const double floor = b->is->least_ridge;
     int64_t count = mixer->heads * mixer->key_size;
     DR_TRY(add_vector(b, "ridge", (dr_initial){DR_INITIAL_CONSTANT, log(expm1(1 - floor))}, mixer->heads, mixer->key_size,
                       &mixer->own.ridge));
@@ -280,15 +271,15 @@ static dr_status add_ridge(builder *b) {
 /* ---- output --------------------------------------------------------------------------------------------------------- */
 
 static dr_status add_output(builder *b) {
-    static const low_rank gate_names = {"g_proj.0.weight", "g_proj.1.weight", "g_proj.1.bias"};
+    const low_rank gate_names = {"g_proj.0.weight", "g_proj.1.weight", b->is->gate_projection.bias ? "g_proj.1.bias" : NULL};
     dr_recurrent *mixer = b->mixer;
     const int64_t heads = mixer->value_heads, dim = mixer->value_size;
-    if (mixer->family.stepped) DR_TRY(add_vector(b, "D_skip", one, heads, 0, &mixer->own.skip));
-    if (b->config->output_gate && mixer->family.gate_low_rank)
-        DR_TRY(add_low_rank(b, DR_INPUTS, &gate_names, heads, dim, dim, false));
-    else if (b->config->output_gate)
+    if (b->is->stepped) DR_TRY(add_vector(b, "D_skip", one, heads, 0, &mixer->own.skip));
+    if (b->is->gated && b->is->gate_projection.rank > 0)
+        DR_TRY(add_low_rank(b, DR_INPUTS, &gate_names, heads, dim, b->is->gate_projection.rank, false));
+    else if (b->is->gated)
         DR_TRY(add_straight(b, DR_INPUTS, "g_proj.weight", heads, dim));
-    DR_TRY(add_vector(b, "o_norm.weight", one, mixer->family.gate_first ? heads * dim : dim, 0, &mixer->own.output_norm));
+    DR_TRY(add_vector(b, "o_norm.weight", one, b->is->gate_first ? heads * dim : dim, 0, &mixer->own.output_norm));
     return add_matrix(b, "o_proj.weight", mixer->module.hidden, heads * dim, 0, &mixer->own.output);
 }
 
@@ -328,7 +319,7 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
     for (int i = 0; i < mixer->streams; i++) {
         const dr_stream *stream = &mixer->stream[i];
         if (stream->map != DR_MAP_CONV) continue;
-        const int64_t count = sequences * (mixer->conv_size - 1) * stream->heads * stream->dim;
+        const int64_t count = sequences * (mixer->is.conv_size - 1) * stream->heads * stream->dim;
         state->conv[i] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
     }
     for (int kind = 0; kind < DR_STATES; kind++) {
@@ -342,6 +333,7 @@ static void destroy(dr_backend *backend, dr_module *module) {
     dr_recurrent *mixer = (dr_recurrent *)module;
     if (mixer->constant_decay) backend->ops->free(backend, mixer->constant_decay);
     if (mixer->ridge_floor) backend->ops->free(backend, mixer->ridge_floor);
+    dr_release(mixer->frequencies);
     dr_release(mixer);
 }
 
@@ -364,37 +356,49 @@ static const dr_module_operations operations = {.name = "recurrent",
                                                 .backward = dr_recurrent_backward,
                                                 .destroy = destroy};
 
-static void configure(dr_recurrent *mixer, const dr_model_config *config) {
-    *mixer = (dr_recurrent){.module = {&operations, config->hidden},
-                            .family = dr_layer_family_of(&config->rule),
-                            .rule = config->rule,
-                            .heads = config->heads,
-                            .value_heads = config->value_heads,
-                            .key_size = config->key_size,
-                            .value_size = config->value_size,
-                            .conv_size = config->conv_size,
-                            .conv_initial = config->conv_initializer_range > 0
-                                                ? (dr_initial){DR_INITIAL_UNIFORM, config->conv_initializer_range}
-                                                : normal,
-                            .norm_eps = config->norm_eps,
+static void configure(dr_recurrent *mixer, int64_t hidden, const dr_recurrent_description *is) {
+    *mixer = (dr_recurrent){.module = {&operations, hidden},
+                            .is = *is,
+                            .rule = is->rule,
+                            .heads = is->heads,
+                            .value_heads = is->value_heads,
+                            .key_size = is->key_size,
+                            .value_size = is->value_size,
                             .fixed_lambda = -1,
                             .own = {DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER,
                                     DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER}};
-    mixer->scale = mixer->family.scale;
-    mixer->rotary_base = mixer->family.rotary_base;
     for (int input = 0; input <= DR_INPUTS; input++) mixer->of[input] = -1;
-    mixer->feedback = dr_rule_uses(&config->rule, DR_INPUT_FEEDBACK_KEY);
-    mixer->corrected = config->rule.query == DR_QUERY_CORRECTED;
+    mixer->feedback = dr_rule_uses(&is->rule, DR_INPUT_FEEDBACK_KEY);
+    mixer->corrected = is->rule.query == DR_QUERY_CORRECTED;
     if (mixer->corrected) mixer->rule.query = DR_QUERY_PLAIN;
 }
 
-dr_status dr_recurrent_create(dr_backend *backend, const dr_model_config *config, const char *prefix, dr_layer_parameters *list,
-                              dr_module **module) {
+/* A layer is of the backend's kind: what has no operation is refused. */
+static dr_status check(const dr_recurrent_description *is) {
+    if (is->least_decay == 0) return DR_OK;
+    return dr_fail(DR_ERROR_UNSUPPORTED, "log decays with a least value of %g are not built; without one they are",
+                   is->least_decay);
+}
+
+static dr_status make_frequencies(dr_recurrent *mixer) {
     void *memory = NULL;
+    if (!mixer->is.rotary) return DR_OK;
+    DR_TRY(dr_rotary_check(&mixer->is.spectrum));
+    DR_TRY(dr_allocate((size_t)(mixer->key_size / 2) * sizeof(double), "frequencies of a rotary embedding", &memory));
+    mixer->frequencies = memory;
+    dr_rotary_table(&mixer->is.spectrum, mixer->frequencies, &mixer->rotary_factor);
+    return DR_OK;
+}
+
+dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recurrent_description *description,
+                              const char *prefix, dr_layer_parameters *list, dr_module **module) {
+    void *memory = NULL;
+    DR_TRY(check(description));
     DR_TRY(dr_allocate_zero(sizeof(dr_recurrent), "a mixer", &memory));
-    builder b = {backend, config, memory, list, prefix};
-    configure(b.mixer, config);
-    const dr_status status = build(&b);
+    builder b = {backend, description, memory, list, prefix};
+    configure(b.mixer, hidden, description);
+    dr_status status = make_frequencies(b.mixer);
+    if (status == DR_OK) status = build(&b);
     if (status == DR_OK)
         *module = &b.mixer->module;
     else
@@ -421,8 +425,8 @@ dr_rotary dr_recurrent_rotary(const dr_module_call *call, const dr_stream *strea
                        .size = stream->dim,
                        .row = stream->heads * stream->dim,
                        .dim = stream->dim,
-                       .factor = 1,
-                       .base = dr_recurrent_of(call)->rotary_base,
+                       .factor = dr_recurrent_of(call)->rotary_factor,
+                       .frequencies = dr_recurrent_of(call)->frequencies,
                        .offset = call->seen};
 }
 
@@ -434,7 +438,7 @@ dr_recurrence dr_recurrent_recurrence(const dr_recurrent *mixer, const dr_layout
                            .value_heads = mixer->value_heads,
                            .key_size = mixer->key_size,
                            .value_size = mixer->value_size,
-                           .scale = mixer->scale};
+                           .scale = mixer->is.query_scale};
 }
 
 dr_call dr_recurrent_call(const dr_module_call *call, const dr_inputs *inputs, const dr_recurrent_memory *memory,

@@ -2,7 +2,7 @@
  *
  *     streams      raw = projection of x;  mapped = convolution or gate of raw
  *     couplings    p = sigmoid(decay) key;  query -= D p;  both before the norms, as published
- *     finish       out = L2 norm of mapped, turned by the rotary embedding
+ *     finish       featured = feature map of mapped;  out = norm of that, turned by the rotary embedding
  *     recurrence   o from the streams (and, where the rule has them, ridge, scan centre, constant decay)
  *     output       o += D value (stepped values);  y = norm and gate of o;  then the last projection
  *
@@ -23,7 +23,9 @@ static void place_stream(const dr_module_call *call, int index, bool keep, dr_ar
                                 : dr_arena_take(arena, dr_kind_bytes(call->backend, DR_VECTOR, rows * stream->rank));
     memory->raw[index] = dr_arena_take(arena, vectors);
     memory->mapped[index] = stream->map == DR_MAP_NONE ? memory->raw[index] : dr_arena_take(arena, bytes);
-    memory->out[index] = stream->unit && keep ? dr_arena_take(arena, bytes) : memory->mapped[index];
+    const bool featured = stream->feature != DR_FUNCTION_IDENTITY, scaled = stream->length != DR_LENGTH_FREE;
+    memory->featured[index] = featured && keep ? dr_arena_take(arena, bytes) : memory->mapped[index];
+    memory->out[index] = scaled && keep ? dr_arena_take(arena, bytes) : memory->featured[index];
 }
 
 void dr_recurrent_place(const dr_module_call *call, bool keep, dr_arena *arena, void *place) {
@@ -34,14 +36,14 @@ void dr_recurrent_place(const dr_module_call *call, bool keep, dr_arena *arena, 
     size_t values = dr_kind_bytes(call->backend, DR_VECTOR, rows * mixer->value_heads * mixer->value_size);
     *memory = (dr_recurrent_memory){0};
     for (int i = 0; i < mixer->streams; i++) place_stream(call, i, keep, arena, memory);
-    if (mixer->family.stepped) {
+    if (mixer->is.stepped) {
         memory->step = dr_arena_take(arena, dr_kind_bytes(call->backend, DR_NUMBER, rows * mixer->value_heads));
         memory->stepped = dr_arena_take(arena, values);
     }
     if (mixer->feedback) {
         memory->feedback_factor = dr_arena_take(arena, dr_kind_bytes(call->backend, DR_NUMBER, mixer->heads));
         memory->feedback = dr_arena_take(arena, keys);
-        memory->erasing = mixer->family.unit == DR_UNIT_BOTH ? dr_arena_take(arena, keys) : memory->feedback;
+        memory->erasing = mixer->is.key_length != DR_LENGTH_FREE ? dr_arena_take(arena, keys) : memory->feedback;
     }
     if (mixer->corrected) memory->correction = dr_arena_take(arena, keys);
     if (mixer->ridge_floor)
@@ -79,7 +81,8 @@ static dr_status map(const dr_module_call *call, int index, const dr_recurrent_m
     const dr_operations *ops = call->backend->ops;
     const void *weight = dr_module_parameter(call, stream->map_weight), *bias = dr_module_parameter(call, stream->map_bias);
     if (stream->map == DR_MAP_CONV) {
-        dr_conv conv = {call->layout, stream->heads * stream->dim, dr_recurrent_of(call)->conv_size, DR_ACTIVATION_SILU};
+        dr_conv conv = {call->layout, stream->heads * stream->dim, dr_recurrent_of(call)->is.conv_size,
+                        stream->activated ? DR_ACTIVATION_SILU : DR_ACTIVATION_NONE};
         void *carried = state ? state->conv[index] : NULL;
         return ops->conv_forward(call->backend, &conv, memory->raw[index], weight, bias, carried, memory->mapped[index],
                                  carried);
@@ -121,9 +124,20 @@ static dr_status couple(const dr_module_call *call, const dr_recurrent_memory *m
 static dr_status finish(const dr_module_call *call, int index, const dr_recurrent_memory *memory) {
     const dr_stream *stream = &dr_recurrent_of(call)->stream[index];
     const dr_operations *ops = call->backend->ops;
-    if (stream->unit) {
-        dr_l2_norm norm = {call->layout.rows * stream->heads, stream->dim, 1e-6};
-        DR_TRY(ops->l2_norm_forward(call->backend, &norm, memory->mapped[index], memory->out[index]));
+    const int64_t vectors = call->layout.rows * stream->heads;
+    const dr_l2_norm norm = {vectors, stream->dim, 1e-6};
+    if (stream->feature != DR_FUNCTION_IDENTITY)
+        DR_TRY(ops->apply_forward(call->backend, stream->feature, vectors * stream->dim, memory->mapped[index],
+                                  memory->featured[index]));
+    switch (stream->length) {
+    case DR_LENGTH_FREE:
+        break;
+    case DR_LENGTH_UNIT:
+        DR_TRY(ops->l2_norm_forward(call->backend, &norm, memory->featured[index], memory->out[index]));
+        break;
+    case DR_LENGTH_SUM:
+        DR_TRY(ops->sum_norm_forward(call->backend, vectors, stream->dim, memory->featured[index], memory->out[index]));
+        break;
     }
     if (stream->rotated) {
         const dr_rotary rotary = dr_recurrent_rotary(call, stream);
@@ -176,7 +190,7 @@ dr_inputs dr_recurrent_inputs(const dr_module_call *call, const dr_recurrent_mem
     for (int i = 0; i < mixer->streams; i++)
         if (mixer->stream[i].input != DR_INPUTS) inputs.at[mixer->stream[i].input] = memory->out[i];
     if (mixer->constant_decay) inputs.at[DR_INPUT_LOG_DECAY] = mixer->constant_decay;
-    if (mixer->family.stepped) inputs.at[DR_INPUT_VALUE] = memory->stepped;
+    if (mixer->is.stepped) inputs.at[DR_INPUT_VALUE] = memory->stepped;
     if (mixer->feedback) inputs.at[DR_INPUT_FEEDBACK_KEY] = memory->erasing;
     if (mixer->ridge_floor) inputs.at[DR_INPUT_RIDGE] = memory->ridge;
     if (mixer->fixed_lambda >= 0) inputs.at[DR_INPUT_LAMBDA] = memory->fixed_lambda;
@@ -200,13 +214,18 @@ static dr_status recur(const dr_module_call *call, const dr_recurrent_memory *me
     return dr_plan_forward(dr_recurrent_plan(call), &run);
 }
 
+static dr_activation gate_of(const dr_recurrent *mixer) {
+    if (mixer->of[DR_INPUTS] < 0) return DR_ACTIVATION_NONE;
+    return mixer->is.gate == DR_FUNCTION_SIGMOID ? DR_ACTIVATION_SIGMOID : DR_ACTIVATION_SILU;
+}
+
 dr_rms_norm dr_recurrent_output_norm(const dr_module_call *call) {
     const dr_recurrent *mixer = dr_recurrent_of(call);
-    bool whole = mixer->family.gate_first; /* all heads as one group */
+    bool whole = mixer->is.gate_first; /* all heads as one group */
     return (dr_rms_norm){.rows = call->layout.rows * (whole ? 1 : mixer->value_heads),
                          .dim = mixer->value_size * (whole ? mixer->value_heads : 1),
-                         .eps = mixer->norm_eps,
-                         .gate = mixer->of[DR_INPUTS] >= 0 ? mixer->family.gate : DR_ACTIVATION_NONE,
+                         .eps = mixer->is.norm_eps,
+                         .gate = gate_of(mixer),
                          .gate_first = whole};
 }
 
@@ -233,11 +252,11 @@ dr_status dr_recurrent_forward(const dr_module_call *call, const void *x, void *
     }
     DR_TRY(couple(call, memory));
     for (int i = 0; i < mixer->streams; i++) DR_TRY(finish(call, i, memory));
-    if (mixer->family.stepped) DR_TRY(step_values(call, memory));
+    if (mixer->is.stepped) DR_TRY(step_values(call, memory));
     if (mixer->ridge_floor) DR_TRY(make_ridge(call, memory));
     if (mixer->fixed_lambda >= 0) DR_TRY(fix_lambda(call, memory));
     DR_TRY(recur(call, memory, scratch, state));
-    if (mixer->family.stepped)
+    if (mixer->is.stepped)
         DR_TRY(ops->scale_heads_forward(call->backend, rows, heads, dim, true, dr_module_parameter(call, mixer->own.skip),
                                         memory->out[mixer->of[DR_INPUT_VALUE]], memory->o, true));
     DR_TRY(dr_recurrent_norm_output(call, memory, scratch));

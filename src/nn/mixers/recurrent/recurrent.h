@@ -1,12 +1,12 @@
 /* The recurrent mixer: what stands between its input x [rows, hidden] and the recurrence, and after it.
  *
  * Everything that the recurrence reads token by token is a *stream*: a projection of x, then a convolution or a gate, then
- * perhaps the L2 norm and the rotary embedding. Which streams there are follows from the rule's axes; how they are treated
- * from its family (nn/family.h). The output o [rows, HV, V] is normed, gated and projected to y [rows, hidden]. */
+ * perhaps a feature map, a norm and the rotary embedding. Which streams there are follows from the rule's axes; how they are
+ * treated stands in the description. The output o [rows, HV, V] is normed, gated and projected to y [rows, hidden]. */
 #ifndef DR_NN_MIXERS_RECURRENT_H
 #define DR_NN_MIXERS_RECURRENT_H
 
-#include "nn/family.h"
+#include "formats/names/description.h"
 #include "nn/module.h"
 
 enum { DR_MAX_STREAMS = 16 };
@@ -24,7 +24,10 @@ typedef struct {
     dr_map map;
     int map_weight, map_bias; /* list of the convolution; or of A_log and dt_bias of the gate; or DR_NO_PARAMETER */
     dr_gate gate;             /* of DR_MAP_GATE, without rows; fewer heads than the stream's share its parameters */
-    bool unit, rotated;
+    bool activated;           /* silu in the convolution */
+    dr_function feature;      /* after the map; DR_FUNCTION_IDENTITY: none */
+    dr_length_kind length;    /* of each head, after that */
+    bool rotated;
 } dr_stream;
 
 /* Of a stream's output and its gradient; its projection is a vector always. */
@@ -32,11 +35,11 @@ dr_kind dr_stream_kind(const dr_stream *stream);
 
 typedef struct {
     dr_module module;
-    dr_layer_family family;
-    dr_rule rule; /* as the engine runs it: the query's correction is made before the norm, by the mixer */
-    int64_t heads, value_heads, key_size, value_size, conv_size;
-    dr_initial conv_initial;
-    double scale, norm_eps, rotary_base;
+    dr_recurrent_description is; /* its rule is the caller's; the one below is run */
+    dr_rule rule;                /* as the engine runs it: the query's correction is made before the norm, by the mixer */
+    int64_t heads, value_heads, key_size, value_size;
+    double *frequencies; /* [key_size / 2] of the rotary embedding, or NULL */
+    double rotary_factor;
     dr_stream stream[DR_MAX_STREAMS];
     int streams;
     int of[DR_INPUTS + 1]; /* index of an input's stream, of the output gate's at DR_INPUTS; -1: none */
@@ -49,10 +52,9 @@ typedef struct {
     } own; /* of parameters that no stream has; DR_NO_PARAMETER where there is none */
 } dr_recurrent;
 
-/* The mixer of a configuration that was checked (dr_config_resolve): streams and parameters; the constants are made on the
- * backend. */
-dr_status dr_recurrent_create(dr_backend *backend, const dr_model_config *config, const char *prefix, dr_layer_parameters *list,
-                              dr_module **module);
+/* Streams and parameters of a mixer; its constants are made on the backend. */
+dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recurrent_description *description,
+                              const char *prefix, dr_layer_parameters *list, dr_module **module);
 
 /* What a sequence carries through a mixer. */
 typedef struct {
@@ -76,7 +78,8 @@ dr_rotary dr_recurrent_rotary(const dr_module_call *call, const dr_stream *strea
 
 /* What a forward makes of each stream, [rows, heads, dim] but for hidden [rows, rank]. Stages that do nothing share memory. */
 typedef struct {
-    void *hidden[DR_MAX_STREAMS], *raw[DR_MAX_STREAMS], *mapped[DR_MAX_STREAMS], *out[DR_MAX_STREAMS];
+    void *hidden[DR_MAX_STREAMS], *raw[DR_MAX_STREAMS], *mapped[DR_MAX_STREAMS], *featured[DR_MAX_STREAMS],
+        *out[DR_MAX_STREAMS];
     void *step, *stepped;                       /* [rows, HV], the value times it [rows, HV, V] */
     void *feedback_factor, *feedback, *erasing; /* [H], factor times key [rows, H, K], that with the norm of keys */
     void *correction;                           /* [rows, H, K] */

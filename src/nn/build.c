@@ -1,0 +1,112 @@
+/* The one place that knows which modules there are: a switch over the kinds of mixers and one over those of feed-forwards. */
+#include "nn/build.h"
+#include "base/error.h"
+#include "nn/mixers/recurrent/recurrent.h"
+#include "nn/modules/swiglu.h"
+
+static dr_status not_built(const char *what) {
+    return dr_fail(DR_ERROR_UNSUPPORTED, "%s is not built", what);
+}
+
+static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_description *mixer, dr_layer_parameters *list,
+                            dr_module **module) {
+    switch (mixer->kind) {
+    case DR_MIXER_RECURRENT:
+        return dr_recurrent_create(backend, hidden, &mixer->of.recurrent, "attn.", list, module);
+    case DR_MIXER_ATTENTION:
+        return not_built("softmax attention");
+    case DR_MIXER_LATENT_ATTENTION:
+        return not_built("multi-head latent attention");
+    case DR_MIXER_RWKV7:
+        return not_built("rwkv7's time mix");
+    case DR_MIXER_MAMBA2:
+        return not_built("mamba2's mixer");
+    case DR_MIXER_KINDS:
+        break;
+    }
+    return dr_fail(DR_ERROR_ARGUMENT, "%d is no kind of mixer", (int)mixer->kind);
+}
+
+static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_description *feed, dr_layer_parameters *list,
+                           dr_module **module) {
+    (void)backend;
+    const dr_feed_forward_description *forward = &feed->of.forward;
+    switch (feed->kind) {
+    case DR_FEED_GATED:
+        if (forward->function == DR_FUNCTION_SILU && !forward->bias && forward->limit == 0 && forward->gate_factor == 1 &&
+            forward->down_factor == 1)
+            return dr_swiglu_create(hidden, forward->width, "mlp.", list, module);
+        return not_built("a gated feed-forward other than SwiGLU");
+    case DR_FEED_PLAIN:
+        return not_built("a feed-forward without a gate");
+    case DR_FEED_EXPERTS:
+        return not_built("a mixture of experts");
+    case DR_FEED_RWKV7:
+        return not_built("rwkv7's channel mix");
+    case DR_FEED_NONE:
+    case DR_FEED_KINDS:
+        break;
+    }
+    return dr_fail(DR_ERROR_ARGUMENT, "%d is no kind of feed-forward", (int)feed->kind);
+}
+
+dr_status dr_layer_build(dr_backend *backend, int64_t hidden, const dr_layer_description *description, dr_layer *layer) {
+    layer->hidden = hidden;
+    if (description->mixers > 1) return not_built("a layer of two mixers side by side");
+    if (description->mixers == 1) {
+        dr_part part = {.scale = 1};
+        const dr_mixer_description *mixer = &description->mixer[0];
+        if (mixer->input_scale != 1 || mixer->output_scale != 1) return not_built("a mixer with scales");
+        DR_TRY(dr_norm_create(&description->mixer_norm, hidden, "attn_norm.", &layer->list, &part.before));
+        DR_TRY(make_mixer(backend, hidden, mixer, &layer->list, &part.module));
+        dr_layer_add(layer, &part);
+        DR_TRY(dr_norm_create(&description->mixer_after, hidden, "attn_post_norm.", &layer->list, &layer->part[0].after));
+    }
+    if (description->feed.kind != DR_FEED_NONE) {
+        dr_part part = {.scale = 1};
+        DR_TRY(dr_norm_create(&description->feed_norm, hidden, "mlp_norm.", &layer->list, &part.before));
+        DR_TRY(make_feed(backend, hidden, &description->feed, &layer->list, &part.module));
+        dr_layer_add(layer, &part);
+        DR_TRY(dr_norm_create(&description->feed_after, hidden, "mlp_post_norm.", &layer->list,
+                              &layer->part[layer->parts - 1].after));
+    }
+    if (layer->parts > 0) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "a layer has neither a mixer nor a feed-forward");
+}
+
+/* ---- what a backend must have --------------------------------------------------------------------------------------- */
+
+dr_status dr_operations_check_backend(const dr_operation *needed, const dr_backend *backend) {
+    for (; *needed != DR_OPERATIONS; needed++)
+        if (!dr_supports(backend, *needed))
+            return dr_fail(
+                DR_ERROR_UNSUPPORTED,
+                "backend %s does not compute networks (it has no %s): models train, score and generate on backend cpu "
+                "or reference",
+                backend->ops->name, dr_operation_name(*needed));
+    return DR_OK;
+}
+
+dr_status dr_norm_check_backend(const dr_norm *norm, const dr_backend *backend) {
+    static const dr_operation rms[] = {DR_OPERATION_RMS_NORM, DR_OPERATIONS},
+                              layer[] = {DR_OPERATION_LAYER_NORM, DR_OPERATIONS};
+    switch (norm->kind) {
+    case DR_NORM_NONE:
+        return DR_OK;
+    case DR_NORM_RMS:
+        return dr_operations_check_backend(rms, backend);
+    case DR_NORM_LAYER:
+        return dr_operations_check_backend(layer, backend);
+    }
+    return DR_OK;
+}
+
+dr_status dr_layer_check_backend(const dr_layer *layer, const dr_backend *backend) {
+    for (int i = 0; i < layer->parts; i++) {
+        const dr_part *part = &layer->part[i];
+        DR_TRY(dr_norm_check_backend(&part->before, backend));
+        DR_TRY(dr_norm_check_backend(&part->after, backend));
+        DR_TRY(dr_operations_check_backend(part->module->operations->needs, backend));
+    }
+    return DR_OK;
+}
