@@ -1,6 +1,7 @@
 /* The one place that knows which modules there are: a switch over the kinds of mixers and one over those of feed-forwards. */
 #include "nn/build.h"
 #include "base/error.h"
+#include "nn/mixers/attention.h"
 #include "nn/mixers/recurrent/recurrent.h"
 #include "nn/modules/swiglu.h"
 
@@ -14,7 +15,7 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
     case DR_MIXER_RECURRENT:
         return dr_recurrent_create(backend, hidden, &mixer->of.recurrent, "attn.", list, module);
     case DR_MIXER_ATTENTION:
-        return not_built("softmax attention");
+        return dr_attention_create(backend, hidden, &mixer->of.attention, "attn.", list, module);
     case DR_MIXER_LATENT_ATTENTION:
         return not_built("multi-head latent attention");
     case DR_MIXER_RWKV7:

@@ -95,6 +95,23 @@ void dr_layer_place_state(const dr_layer *layer, dr_backend *backend, int64_t se
     }
 }
 
+dr_status dr_layer_reserve_state(const dr_layer *layer, dr_backend *backend, int64_t sequences, int64_t tokens,
+                                 const dr_layer_state *state) {
+    for (int i = 0; i < layer->parts; i++) {
+        const dr_module *module = layer->part[i].module;
+        if (module->operations->reserve_state)
+            DR_TRY(module->operations->reserve_state(module, backend, sequences, tokens, state->module[i]));
+    }
+    return DR_OK;
+}
+
+void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr_layer_state *state) {
+    for (int i = 0; i < layer->parts; i++) {
+        const dr_module *module = layer->part[i].module;
+        if (module->operations->release_state) module->operations->release_state(backend, state->module[i]);
+    }
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 
 static dr_status run(const dr_layer *layer, int index, const dr_module_call *call, const void *x, void *y, void *made,

@@ -64,6 +64,11 @@ void dr_layer_place_scratch(const dr_layer *layer, const dr_module_call *call, b
 void dr_layer_place_state(const dr_layer *layer, dr_backend *backend, int64_t sequences, dr_arena *arena,
                           dr_layer_state *state);
 
+/* Room for so many tokens of each sequence, where a state grows with them; and giving that back. */
+dr_status dr_layer_reserve_state(const dr_layer *layer, dr_backend *backend, int64_t sequences, int64_t tokens,
+                                 const dr_layer_state *state);
+void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr_layer_state *state);
+
 /* y [rows, hidden] from memory->stream[0]; y may be that where no backward follows. state may be NULL. */
 dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, void *y, const dr_layer_memory *memory,
                            const dr_layer_scratch *scratch, const dr_layer_state *state);

@@ -55,6 +55,7 @@ static dr_status check_batch(const dr_model *model, const dr_batch *batch, const
 /* Runs the blocks; session->selected are then the targets' rows. */
 static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase phase, bool labelled, dr_model_state *state) {
     DR_TRY(dr_session_prepare(session, phase, &batch->layout, batch->targets, batch->positions != NULL, labelled));
+    if (state) DR_TRY(dr_model_state_reserve(state, &batch->layout));
     DR_TRY(dr_session_upload(session, batch, state));
     DR_TRY(dr_session_run(session, state));
     if (state) dr_model_state_advance(state, &batch->layout);

@@ -50,6 +50,8 @@ dr_status dr_model_allocate(dr_model *model);
 dr_module_call dr_model_trunk(const dr_model *model, char *gradients);
 dr_module_call dr_model_layer_call(const dr_model *model, int64_t index, char *gradients);
 
+/* Makes room for the tokens that a call brings; on failure the state is as it was. */
+dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout);
 /* Counts the tokens of a call that has run. */
 void dr_model_state_advance(dr_model_state *state, const dr_layout *layout);
 

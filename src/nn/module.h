@@ -10,7 +10,8 @@
  *     plan      what is worked out once for a layout, such as the plan of a recurrence; shared by layers of one kind
  *     memory    what a forward makes; kept until the backward if there is one, of each layer then
  *     scratch   what calls use and leave behind; one for all layers
- *     state     what sequences carry from call to call, of each layer
+ *     state     what sequences carry from call to call, of each layer; a part of fixed size that is placed, and one that grows
+ *               with their tokens, which the module allocates itself
  *
  * docs/adding-a-module.md writes one. */
 #ifndef DR_NN_MODULE_H
@@ -51,6 +52,12 @@ typedef struct {
     void (*place)(const dr_module_call *, bool keep, dr_arena *, void *memory);
     void (*place_scratch)(const dr_module_call *, bool backward, dr_arena *, void *scratch);
     void (*place_state)(const dr_module *, dr_backend *, int64_t sequences, dr_arena *, void *state);
+
+    /* Of a state that grows, whose struct is all zero at first; NULL: it does not. reserve_state makes room for so many tokens
+     * of each sequence, counted from its start, before a call in which a sequence comes to so many. What is remembered stays;
+     * on failure the state is as it was. */
+    dr_status (*reserve_state)(const dr_module *, dr_backend *, int64_t sequences, int64_t tokens, void *state);
+    void (*release_state)(dr_backend *, void *state);
 
     /* x, y [rows, hidden]; they do not overlap. */
     dr_status (*forward)(const dr_module_call *, const void *x, void *y);

@@ -1,6 +1,6 @@
 /* What a model carries from token to token: what the modules of each layer do, and how many tokens each sequence has seen. One
  * token a sequence goes through the decode engine in memory that was planned when the state was made: a step allocates
- * nothing. */
+ * nothing, but where layers remember every token, and then seldom: what they have at least doubles. */
 #include "base/error.h"
 #include "nn/session.h"
 #include <inttypes.h>
@@ -71,11 +71,25 @@ void dr_model_state_reset(dr_model_state *state) {
 void dr_model_state_destroy(dr_model_state *state) {
     if (!state) return;
     dr_session_destroy(state->step);
+    for (int64_t i = 0; state->host && i < state->model->description.count; i++)
+        dr_layer_release_state(state->model->layers[i].kind, state->backend, &state->layers[i]);
     if (state->block) state->backend->ops->free(state->backend, state->block);
     dr_release(state->layers);
     dr_release(state->host);
     dr_release(state->seen);
     dr_release(state);
+}
+
+dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < layout->sequences; i++) {
+        const int64_t seen = state->seen[i] + dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+        if (seen > tokens) tokens = seen;
+    }
+    for (int64_t i = 0; i < state->model->description.count; i++)
+        DR_TRY(
+            dr_layer_reserve_state(state->model->layers[i].kind, state->backend, state->sequences, tokens, &state->layers[i]));
+    return DR_OK;
 }
 
 void dr_model_state_advance(dr_model_state *state, const dr_layout *layout) {
@@ -96,6 +110,7 @@ dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_stat
                            vocabulary - 1);
     dr_session *session = state->step;
     dr_batch batch = {.layout = {state->sequences, state->sequences, NULL}, .ids = ids, .targets = state->sequences};
+    DR_TRY(dr_model_state_reserve(state, &batch.layout));
     DR_TRY(dr_session_upload(session, &batch, state));
     DR_TRY(dr_session_run(session, state));
     dr_model_state_advance(state, &batch.layout);
