@@ -79,6 +79,7 @@ static void test_recurrence(void **unused) {
     HARMLESS(dr_recurrence_input_dtype, "backend", == DR_F32, NULL, DR_INPUT_KEY);
     HARMLESS(dr_recurrence_input_dtype, "backend", == DR_F32, NULL, DR_INPUT_BETA);
     HARMLESS(dr_recurrence_output_dtype, "backend", == DR_F32, NULL);
+    HARMLESS(dr_forms_default, "backend", .output == DR_F32, NULL);
     REFUSED(dr_recurrence_plan, "backend", NULL, many, &memory);
     REFUSED(dr_recurrence_plan, "recurrence", backend, NULL, &memory);
     REFUSED(dr_recurrence_plan, "memory", backend, many, NULL);
@@ -198,6 +199,11 @@ static void test_plan(void **unused) {
     REFUSED(dr_plan_create, "backend", NULL, &t.many, &plan);
     REFUSED(dr_plan_create, "recurrence", t.backend, NULL, &plan);
     REFUSED(dr_plan_create, "plan", t.backend, &t.many, NULL);
+    const dr_forms forms = dr_forms_default(t.backend);
+    REFUSED(dr_plan_create_with_forms, "backend", NULL, &t.many, &forms, &plan);
+    REFUSED(dr_plan_create_with_forms, "recurrence", t.backend, NULL, &forms, &plan);
+    ALLOWED(dr_plan_create_with_forms, "forms", t.backend, &t.many, NULL, &plan);
+    REFUSED(dr_plan_create_with_forms, "plan", t.backend, &t.many, &forms, NULL);
     NOTHING(dr_plan_destroy, "plan", NULL);
     REFUSED(dr_plan_memory, "plan", NULL, &memory);
     REFUSED(dr_plan_memory, "memory", t.plan, NULL);

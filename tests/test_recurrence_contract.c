@@ -34,6 +34,7 @@ static void free_states(double *states[DR_STATES]) {
 static void assert_pieces_agree(problem *p, int64_t piece, bool decode) {
     int64_t row_size = p->recurrence.value_heads * p->recurrence.value_size;
     double *o = numbers(p->o_count);
+    void *workspace = workspace_of(decode ? p->memory.decode : p->memory.forward);
     for (int64_t i = 0; i < p->recurrence.layout.sequences; i++) {
         double *carried[DR_STATES];
         copy_states(p, p->initial, carried, i);
@@ -46,8 +47,8 @@ static void assert_pieces_agree(problem *p, int64_t piece, bool decode) {
             dr_mutable_states final = mutable_states_of(carried);
             double *o_part = o + row * row_size;
             dr_status status =
-                decode ? dr_recurrence_decode(p->backend, &part, &inputs, &final, o_part, p->workspace)
-                       : dr_recurrence_forward(p->backend, &part, &inputs, &initial, o_part, &final, NULL, p->workspace);
+                decode ? dr_recurrence_decode(p->backend, &part, &inputs, &final, o_part, workspace)
+                       : dr_recurrence_forward(p->backend, &part, &inputs, &initial, o_part, &final, NULL, workspace);
             if (status != DR_OK) fail_msg("%s", dr_last_error());
         }
         for (int s = 0; s < DR_STATES; s++) {
@@ -57,7 +58,7 @@ static void assert_pieces_agree(problem *p, int64_t piece, bool decode) {
         free_states(carried);
     }
     assert_memory_equal(o, p->o, (size_t)p->o_count * sizeof(double));
-    free(o);
+    free(o), free(workspace);
 }
 
 static void test_pieces_agree(void **state) {

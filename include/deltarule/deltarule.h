@@ -6,6 +6,7 @@
 #include <deltarule/backend.h>
 #include <deltarule/chat.h>
 #include <deltarule/evaluate.h>
+#include <deltarule/forms.h>
 #include <deltarule/generate.h>
 #include <deltarule/model.h>
 #include <deltarule/plan.h>

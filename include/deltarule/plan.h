@@ -14,6 +14,7 @@
 #ifndef DELTARULE_PLAN_H
 #define DELTARULE_PLAN_H
 
+#include <deltarule/forms.h>
 #include <deltarule/recurrence.h>
 
 #ifdef __cplusplus
@@ -27,6 +28,11 @@ typedef struct dr_plan dr_plan;
  * DR_ERROR_ARGUMENT; DR_ERROR_UNSUPPORTED if the backend has no engine for it; DR_ERROR_MEMORY. It does no work on a device,
  * and may be called while a stream is captured. */
 DR_API dr_status dr_plan_create(dr_backend *backend, const dr_recurrence *recurrence, dr_plan **plan);
+/* The same for calls whose tensors come in these forms, which are copied; NULL: in those of dr_forms_default.
+ * DR_ERROR_ARGUMENT if they cannot be, or ask for something that the rule does not read; DR_ERROR_UNSUPPORTED where the backend
+ * takes no others: cuda. What a forward saves is the same in all forms. */
+DR_API dr_status dr_plan_create_with_forms(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                                           dr_plan **plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is allowed; no call may be using it */
 
 /* Bytes that a call needs, whatever its boundaries, and its threads up to those of the backend. */
@@ -83,7 +89,11 @@ typedef struct {
     const dr_input_gradients *d_inputs; /* overwritten, every element of those that are wanted */
     const dr_mutable_states *d_initial; /* NULL: not wanted */
     const dr_mutable_states *states;    /* decode: updated in place */
-    const dr_slots *slots;              /* decode: where the states lie; NULL: one of each sequence, one token each */
+    const dr_slots *slots; /* forward, decode: where the states lie; NULL: one of each sequence, in decode one token each */
+    /* Of a raw decay (dr_forms), in the backend's own type; NULL: rates of 1, no bias, gradients not wanted. */
+    const void *A_log;   /* [HV] */
+    const void *dt_bias; /* [HV], of a decay by channel [HV, K] */
+    void *d_A_log, *d_dt_bias;
 } dr_call;
 
 /* As dr_recurrence_forward, dr_recurrence_backward, dr_recurrence_decode and dr_recurrence_decode_slots, which plan each time.

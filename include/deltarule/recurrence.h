@@ -107,15 +107,26 @@ DR_API dr_status dr_recurrence_decode(dr_backend *backend, const dr_recurrence *
                                       const dr_mutable_states *states, void *o, void *workspace);
 
 /* Where the states of each sequence lie when a server keeps those of many sequences in one pool, and which tokens of it come.
- * The states of a call are then [slots, ...] instead of [sequences, ...]. */
+ * The states of a call are then [slots, ...] instead of [sequences, ...]. All lists are in the backend's memory and read when
+ * the call runs: a captured call takes what is there when it is replayed. No slot that is written may be read or written by
+ * another sequence of the call.
+ *
+ * A decode updates dr_call.states. A forward of a plan reads the pool dr_call.initial and writes the pool dr_call.final, which
+ * may be one, and has any boundaries; a backward takes no slots. */
 typedef struct {
     int64_t slots;
-    int64_t tokens; /* of each sequence, at least 1; layout.rows is sequences times that */
-    /* In the backend's memory, read when the call runs: a captured call takes what is there when it is replayed.
-     * from [sequences]: the slot that a sequence starts from; -1 (or any negative number) skips it: nothing of it is written.
-     * to [sequences, tokens]: the slot for the state after each token, or -1: that state is not kept. NULL: only the last state
-     * is kept, in place. No slot that is written may be read or written by another sequence of the call. */
-    const int32_t *from, *to;
+    int64_t tokens; /* decode: of each sequence, at least 1; layout.rows is sequences times that. A forward does not read it */
+    /* from [sequences]: the slot that a sequence starts from. Negative numbers: a decode skips it, nothing of it is written; a
+     * forward starts it from zero. */
+    const int32_t *from;
+    /* Decode: [sequences, tokens], the slot for the state after each token. Forward: [sequences], for the state after the last.
+     * -1: that state is not kept. NULL: only the last state is kept, in place. */
+    const int32_t *to;
+    /* Forward: states that are kept on the way, for caches of prefixes: the state before row `row` [checkpoints] of all rows
+     * goes to slot `slot` [checkpoints]. Such a row lies within a sequence, a multiple of the tokens of dr_plan_boundaries from
+     * its start; the reference takes any. 0: none. */
+    int64_t checkpoints;
+    const int32_t *row, *slot;
 } dr_slots;
 
 /* Decoding with the states in slots: one token for each sequence or a few, as speculative decoding verifies them. o [rows, HV,

@@ -58,7 +58,8 @@ class Boundaries(Structure):
 
 
 class Slots(Structure):
-    _fields_ = [("slots", c_int64), ("tokens", c_int64), ("start", c_void_p), ("to", c_void_p)]
+    _fields_ = [("slots", c_int64), ("tokens", c_int64), ("start", c_void_p), ("to", c_void_p), ("checkpoints", c_int64),
+                ("row", c_void_p), ("slot", c_void_p)]
 
 
 InputPointers = c_void_p * len(INPUTS)  # dr_inputs, dr_input_gradients
@@ -69,7 +70,13 @@ class Call(Structure):
     _fields_ = [("size", c_size_t), ("stream", c_void_p), ("threads", c_int), ("boundaries", Boundaries), ("inputs", c_void_p),
                 ("initial", c_void_p), ("o", c_void_p), ("final", c_void_p), ("saved", c_void_p), ("workspace", c_void_p),
                 ("d_o", c_void_p), ("d_final", c_void_p), ("d_inputs", c_void_p), ("d_initial", c_void_p), ("states", c_void_p),
-                ("slots", c_void_p)]
+                ("slots", c_void_p), ("A_log", c_void_p), ("dt_bias", c_void_p), ("d_A_log", c_void_p), ("d_dt_bias", c_void_p)]
+
+
+class Forms(Structure):
+    _fields_ = [("size", c_size_t), ("dtype", c_int * len(INPUTS)), ("output", c_int), ("pitch", c_int64 * len(INPUTS)),
+                ("gradient_pitch", c_int64 * len(INPUTS)), ("value_first", c_bool), ("normalize", c_bool),
+                ("normalize_eps", c_double), ("beta_factor", c_double), ("decay", c_int), ("lower_bound", c_double)]
 
 
 class StagePath(Structure):
@@ -77,7 +84,7 @@ class StagePath(Structure):
 
 
 _SIZES = {"dr_layout": Layout, "dr_recurrence": Recurrence, "dr_backend_options": BackendOptions,
-          "dr_recurrence_memory": Memory, "dr_saved_size": SavedSize, "dr_boundaries": Boundaries, "dr_slots": Slots,
+          "dr_recurrence_memory": Memory, "dr_saved_size": SavedSize, "dr_boundaries": Boundaries, "dr_slots": Slots, "dr_forms": Forms,
           "dr_inputs": InputPointers, "dr_states": StatePointers, "dr_call": Call, "dr_stage_path": StagePath}
 
 # name: (result, arguments); a result of None is a dr_status, which `check` turns into an exception
@@ -114,6 +121,8 @@ _FUNCTIONS = {
     "dr_recurrence_saved": (_STATUS, [c_char_p, c_void_p, c_void_p, c_void_p]),
     "dr_recurrence_kernel": (c_int, [c_void_p, c_void_p, c_bool, c_char_p, c_size_t]),
     "dr_plan_create": (_STATUS, [c_void_p, c_void_p, c_void_p]),
+    "dr_plan_create_with_forms": (_STATUS, [c_void_p, c_void_p, c_void_p, c_void_p]),
+    "dr_forms_default": (Forms, [c_void_p]),
     "dr_plan_destroy": ("nothing", [c_void_p]),
     "dr_plan_memory": (_STATUS, [c_void_p, c_void_p]),
     "dr_plan_saved": (_STATUS, [c_void_p, c_void_p]),

@@ -63,7 +63,7 @@ dr_status dr_recurrence_saved(const char *backend, const dr_backend_options *opt
         if (strcmp(entries[i].name, backend) != 0) continue;
         dr_backend imagined = entries[i].imagine(options);
         dr_plan plan;
-        DR_TRY(dr_plan_make_any(&imagined, recurrence, &plan));
+        DR_TRY(dr_plan_make_any(&imagined, recurrence, NULL, &plan));
         *saved = plan.saved;
         return DR_OK;
     }

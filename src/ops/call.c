@@ -1,5 +1,6 @@
 /* The calls of a plan: every argument is checked once, before anything is written, then the backend runs. */
 #include "base/error.h"
+#include "ops/forms.h"
 #include "ops/operations.h"
 #include "ops/plan_make.h"
 #include "ops/shapes.h"
@@ -123,6 +124,94 @@ static dr_call prepare_call(const dr_plan *plan, const dr_call *call) {
     return prepared;
 }
 
+/* A_log and dt_bias belong to a raw decay, and so do their gradients. */
+static dr_status check_decay_parameters(const dr_plan *plan, const dr_call *call) {
+    const bool raw = dr_forms_make(&plan->forms, DR_INPUT_LOG_DECAY);
+    if (!raw && (call->A_log || call->dt_bias || call->d_A_log || call->d_dt_bias))
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "%s is given, but the plan's log decay is not made of a raw one: plan it so (dr_forms)",
+                       call->A_log     ? "A_log"
+                       : call->dt_bias ? "dt_bias"
+                       : call->d_A_log ? "d_A_log"
+                                       : "d_dt_bias");
+    if (call->d_A_log && !call->A_log)
+        return dr_fail(DR_ERROR_ARGUMENT, "the gradient of A_log is wanted, and A_log is missing");
+    if (call->d_dt_bias && !call->dt_bias)
+        return dr_fail(DR_ERROR_ARGUMENT, "the gradient of dt_bias is wanted, and dt_bias is missing");
+    return DR_OK;
+}
+
+/* ---- pools ----------------------------------------------------------------------------------------------------------- */
+
+static dr_status check_pool_size(const dr_slots *slots) {
+    DR_TRY(check_pointer(slots->from, true, "the list of slots that sequences start from"));
+    if (slots->slots < 1 || slots->slots > INT32_MAX)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld slots: there must be 1 to %lld", (long long)slots->slots, (long long)INT32_MAX);
+    return DR_OK;
+}
+
+/* Lists in host memory name slots that there are; negative numbers have a meaning of their own. */
+static dr_status check_slot_list(const int32_t *list, int64_t count, int64_t slots, const char *what) {
+    for (int64_t i = 0; list && i < count; i++)
+        if (list[i] >= slots)
+            return dr_fail(DR_ERROR_ARGUMENT, "%s %lld names slot %d: the pool has %lld", what, (long long)i, (int)list[i],
+                           (long long)slots);
+    return DR_OK;
+}
+
+/* The sequence of a row; boundaries are checked. */
+static int64_t begin_of(const dr_layout *layout, const dr_boundaries *boundaries, int64_t row) {
+    if (!boundaries->at) return row - row % (layout->rows / layout->sequences);
+    int64_t begin = 0;
+    for (int64_t i = 0; i < layout->sequences && dr_boundaries_at(boundaries, i) <= row; i++)
+        begin = dr_boundaries_at(boundaries, i);
+    return begin;
+}
+
+static dr_status check_checkpoints(const dr_plan *plan, const dr_call *call) {
+    const dr_slots *slots = call->slots;
+    const dr_operations *ops = plan->backend->ops;
+    const dr_layout *layout = &plan->recurrence.layout;
+    if (slots->checkpoints < 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld checkpoints: there may be 0 or more", (long long)slots->checkpoints);
+    if (slots->checkpoints == 0) return DR_OK;
+    for (int i = 0; i < DR_STATES; i++)
+        if (dr_rule_carries(&plan->rule, (dr_state_kind)i) && !(call->final && call->final->at[i]))
+            return dr_fail(DR_ERROR_ARGUMENT, "checkpoints are kept in the final pool, and its state %s is missing",
+                           dr_state_name((dr_state_kind)i));
+    DR_TRY(check_pointer(slots->row, true, "the list of rows of checkpoints"));
+    DR_TRY(check_pointer(slots->slot, true, "the list of slots of checkpoints"));
+    DR_TRY(check_slot_list(slots->slot, slots->checkpoints, slots->slots, "checkpoint"));
+    const int64_t apart = dr_supports(plan->backend, DR_OPERATION_BOUNDARY) ? ops->recurrence_chunk(plan) : 1;
+    for (int64_t i = 0; i < slots->checkpoints; i++) {
+        const int64_t row = slots->row[i];
+        if (row < 0 || row >= layout->rows)
+            return dr_fail(DR_ERROR_ARGUMENT, "checkpoint %lld lies before row %lld: rows are 0 to %lld", (long long)i,
+                           (long long)row, (long long)layout->rows - 1);
+        const int64_t token = row - begin_of(layout, &call->boundaries, row);
+        if (token % apart != 0)
+            return dr_fail(DR_ERROR_ARGUMENT,
+                           "checkpoint %lld lies before token %lld of its sequence: states are kept every %lld tokens",
+                           (long long)i, (long long)token, (long long)apart);
+    }
+    return DR_OK;
+}
+
+/* Slots of a forward. */
+static dr_status check_pool(const dr_plan *plan, const dr_call *call) {
+    const dr_slots *slots = call->slots;
+    const dr_backend *backend = plan->backend;
+    const int64_t sequences = plan->recurrence.layout.sequences;
+    if (!backend->ops->prefill)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "a forward of backend %s has no pools of states: give it the states of each sequence",
+                       backend->ops->name);
+    DR_TRY(check_pool_size(slots));
+    DR_TRY(check_slot_list(slots->from, sequences, slots->slots, "the start of sequence"));
+    DR_TRY(check_slot_list(slots->to, sequences, slots->slots, "the end of sequence"));
+    return check_checkpoints(plan, call);
+}
+
 /* ---- forward and backward -------------------------------------------------------------------------------------------- */
 
 dr_status dr_plan_run_forward(const dr_plan *plan, const dr_call *call, bool bounded) {
@@ -133,7 +222,9 @@ dr_status dr_plan_run_forward(const dr_plan *plan, const dr_call *call, bool bou
     DR_TRY(check_mutable_states(recurrence, call->final, "final"));
     DR_TRY(check_memory(call->saved, 0, "what the forward saves"));
     DR_TRY(check_memory(call->workspace, plan->memory.forward, "the workspace"));
+    DR_TRY(check_decay_parameters(plan, call));
     if (!bounded) DR_TRY(check_boundaries(plan, &call->boundaries));
+    if (call->slots) DR_TRY(check_pool(plan, call));
     const dr_call prepared = prepare_call(plan, call);
     return plan->backend->ops->recurrence_forward(plan, &prepared);
 }
@@ -149,6 +240,9 @@ dr_status dr_plan_run_backward(const dr_plan *plan, const dr_call *call, bool bo
     DR_TRY(check_gradients(recurrence, call->d_inputs));
     DR_TRY(check_mutable_states(recurrence, call->d_initial, "the gradient of the initial"));
     DR_TRY(check_memory(call->workspace, plan->memory.backward, "the workspace"));
+    DR_TRY(check_decay_parameters(plan, call));
+    if (call->slots)
+        return dr_fail(DR_ERROR_ARGUMENT, "a backward takes no slots: give the initial states of its sequences, in order");
     if (!bounded) DR_TRY(check_boundaries(plan, &call->boundaries));
     const dr_call prepared = prepare_call(plan, call);
     return plan->backend->ops->recurrence_backward(plan, &prepared);
@@ -174,21 +268,24 @@ static dr_status check_carried(const dr_recurrence *recurrence, const dr_mutable
     return DR_OK;
 }
 
-static dr_status check_slots(const dr_layout *layout, const dr_slots *slots) {
-    DR_TRY(check_pointer(slots->from, true, "the list of slots that sequences start from"));
-    if (slots->slots < 1 || slots->slots > INT32_MAX)
-        return dr_fail(DR_ERROR_ARGUMENT, "%lld slots: there must be 1 to %lld", (long long)slots->slots, (long long)INT32_MAX);
+static dr_status check_slots(const dr_backend *backend, const dr_layout *layout, const dr_slots *slots) {
+    DR_TRY(check_pool_size(slots));
     if (slots->tokens < 1 || layout->rows % slots->tokens != 0 || layout->rows / slots->tokens != layout->sequences)
         return dr_fail(DR_ERROR_ARGUMENT, "%lld rows are not %lld tokens of each of %lld sequences", (long long)layout->rows,
                        (long long)slots->tokens, (long long)layout->sequences);
-    return DR_OK;
+    if (slots->checkpoints != 0)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "a decode keeps the state after each token that its list names, and has no checkpoints");
+    if (backend->ops->device) return DR_OK;
+    DR_TRY(check_slot_list(slots->from, layout->sequences, slots->slots, "the start of sequence"));
+    return check_slot_list(slots->to, layout->rows, slots->slots, "the slot after row");
 }
 
 dr_status dr_plan_run_decode(const dr_plan *plan, const dr_call *call) {
     const dr_recurrence *recurrence = &plan->recurrence;
     const dr_backend *backend = plan->backend;
     if (call->slots)
-        DR_TRY(check_slots(&recurrence->layout, call->slots));
+        DR_TRY(check_slots(backend, &recurrence->layout, call->slots));
     else if (recurrence->layout.rows != recurrence->layout.sequences)
         return dr_fail(DR_ERROR_ARGUMENT, "decode takes one token for each sequence, not %lld for %lld",
                        (long long)recurrence->layout.rows, (long long)recurrence->layout.sequences);
@@ -197,6 +294,7 @@ dr_status dr_plan_run_decode(const dr_plan *plan, const dr_call *call) {
     DR_TRY(check_mutable_states(recurrence, call->states, "the"));
     DR_TRY(check_pointer(call->states, true, "states, which decode updates,"));
     DR_TRY(check_carried(recurrence, call->states));
+    DR_TRY(check_decay_parameters(plan, call));
     DR_TRY(check_memory(call->workspace, plan->memory.decode, "the workspace"));
     if (call->slots && !backend->ops->pools)
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s keeps no pools of states: decode with the states of each sequence",

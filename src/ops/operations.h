@@ -122,6 +122,8 @@ typedef struct dr_operations {
     bool bf16_state; /* whether recurrences may have it */
     bool device;     /* memory is not the host's, and work goes to streams */
     bool pools;      /* whether decoding takes slots */
+    bool prefill;    /* whether a forward does */
+    bool forms;      /* whether plans may have others than the default ones */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);

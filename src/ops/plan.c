@@ -2,11 +2,13 @@
 #include "ops/plan.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/forms.h"
 #include "ops/operations.h"
 #include "ops/plan_make.h"
 #include "ops/shapes.h"
 
-dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, unsigned calls, dr_plan *plan) {
+dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, unsigned calls,
+                       dr_plan *plan) {
     if (recurrence->bf16_state && !backend->ops->bf16_state)
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no states in bfloat16", backend->ops->name);
     plan->backend = backend;
@@ -17,6 +19,13 @@ dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, uns
     plan->bounded = recurrence->longest > 0;
     if (!plan->bounded) plan->recurrence.longest = recurrence->layout.rows > 1 ? recurrence->layout.rows : 1;
     plan->calls = calls;
+    plan->forms = forms ? *forms : dr_forms_default(backend);
+    plan->formed = forms && !dr_forms_are_plain(backend, forms);
+    if (plan->formed && !backend->ops->forms)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "backend %s takes dense tensors in its own types, and makes nothing of inputs before "
+                       "it reads them: give it those",
+                       backend->ops->name);
     plan->room = 0;
     return backend->ops->recurrence_plan(plan);
 }
@@ -31,22 +40,28 @@ static void add_room(dr_plan *plan) {
     plan->memory.backward += room.used;
 }
 
-dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan) {
+dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, dr_plan *plan) {
     DR_TRY(dr_recurrence_check_bounds(recurrence));
+    if (forms) DR_TRY(dr_forms_check(backend, recurrence, forms));
     const dr_layout *layout = &recurrence->layout;
     const unsigned even = layout->rows % layout->sequences == 0 ? DR_CALLS_EVEN : 0;
-    DR_TRY(dr_plan_make(backend, recurrence, DR_CALLS_PACKED | even, plan));
+    DR_TRY(dr_plan_make(backend, recurrence, forms, DR_CALLS_PACKED | even, plan));
     plan->rule.name = plan->rule.title = plan->rule.source = NULL; /* text of the caller's */
     add_room(plan);
     return DR_OK;
 }
 
 dr_status dr_plan_create(dr_backend *backend, const dr_recurrence *recurrence, dr_plan **plan) {
+    return dr_plan_create_with_forms(backend, recurrence, NULL, plan);
+}
+
+dr_status dr_plan_create_with_forms(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                                    dr_plan **plan) {
     DR_NEED(backend);
     DR_NEED(plan);
     void *memory;
     DR_TRY(dr_allocate(sizeof(dr_plan), "a plan", &memory));
-    const dr_status status = dr_plan_make_any(backend, recurrence, memory);
+    const dr_status status = dr_plan_make_any(backend, recurrence, forms, memory);
     if (status != DR_OK) {
         dr_release(memory);
         return status;

@@ -13,6 +13,8 @@ struct dr_plan {
     dr_backend *backend;
     dr_recurrence recurrence; /* rule is the one below; no cu_seqlens; longest is 1 at least */
     dr_rule rule;
+    dr_forms forms; /* those of dr_forms_default unless formed */
+    bool formed;
     bool bounded; /* longest is the caller's bound, not that of the rows */
     unsigned calls;
     dr_recurrence_memory memory;

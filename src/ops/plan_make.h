@@ -5,11 +5,12 @@
 
 #include "ops/plan.h"
 
-/* recurrence was checked; calls: kinds of calls that will be. */
-dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, unsigned calls, dr_plan *plan);
+/* recurrence and forms were checked; calls: kinds of calls that will be; forms NULL: the default ones. */
+dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, unsigned calls,
+                       dr_plan *plan);
 
-/* As dr_plan_create, in the caller's memory. */
-dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, dr_plan *plan);
+/* As dr_plan_create_with_forms, in the caller's memory. */
+dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, dr_plan *plan);
 
 /* The calls of plan.h. bounded: the boundaries are known to be right. */
 dr_status dr_plan_run_forward(const dr_plan *plan, const dr_call *call, bool bounded);

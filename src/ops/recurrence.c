@@ -15,7 +15,8 @@ static dr_status plan_of(const dr_backend *backend, const dr_recurrence *recurre
     dr_recurrence bounded = *recurrence;
     bounded.longest = dr_layout_longest(&recurrence->layout);
     if (bounded.longest < 1) bounded.longest = 1;
-    return dr_plan_make((dr_backend *)backend, &bounded, recurrence->layout.cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+    const unsigned calls = recurrence->layout.cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN;
+    return dr_plan_make((dr_backend *)backend, &bounded, NULL, calls, plan);
 }
 
 static dr_boundaries boundaries_of(const dr_recurrence *recurrence) {

@@ -11,6 +11,7 @@ size_t dr_size_of(const char *type) {
     } sizes[] = {SIZE(dr_backend_options),
                  SIZE(dr_boundaries),
                  SIZE(dr_call),
+                 SIZE(dr_forms),
                  SIZE(dr_input_gradients),
                  SIZE(dr_inputs),
                  SIZE(dr_layout),

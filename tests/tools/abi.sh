@@ -15,8 +15,8 @@ members() {
         grep -oE 'typedef struct [a-z0-9_]* ?\{[^}]*\} *dr_[a-z0-9_]+;' |
         while IFS= read -r struct; do
             name=$(printf '%s' "$struct" | sed 's/.*} *//; s/;//')
-            printf '%s' "$struct" | sed 's/[^{]*{//; s/}.*//; s/\[[^]]*\]//g; s/(\*\([a-z0-9_]*\))([^)]*)/\1/g' | tr ';,' '\n' |
-                grep -oE '[a-z0-9_]+ *$' | sed "s/ *$//; s/^/$name /"
+            printf '%s' "$struct" | sed 's/[^{]*{//; s/}.*//; s/\[[^]]*\]//g; s/(\*\([A-Za-z0-9_]*\))([^)]*)/\1/g' | tr ';,' '\n' |
+                grep -oE '[A-Za-z0-9_]+ *$' | sed "s/ *$//; s/^/$name /"
         done
 }
 

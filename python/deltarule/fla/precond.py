@@ -82,8 +82,9 @@ def chunk_precond_kda(
         cu_seqlens: Optional[Tensor] = None, cu_seqlens_cpu: Optional[Tensor] = None, chunk_indices: Optional[Tensor] = None,
         cp_context: Any = None, transpose_state_layout: bool = False, x: float = 1.5, eps: float = 1e-6,
         log_atk_scale: Union[None, float, Tensor] = None, solve_tril_precision: Optional[str] = None, disable_recompute: bool = False,
-        return_intermediate_states: bool = False, *, A_log: Optional[Tensor] = None, dt_bias: Optional[Tensor] = None) -> Result:
-    """Preconditioned KDA, (o, S, A); queries and keys are always normalized."""
+        return_intermediate_states: bool = False, *, A_log: Optional[Tensor] = None, dt_bias: Optional[Tensor] = None,
+        use_qk_l2norm_in_kernel: bool = True) -> Result:
+    """Preconditioned KDA, (o, S, A). Queries and keys are always normalized, whatever use_qk_l2norm_in_kernel says, as there."""
     name = "chunk_precond_kda"
     refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
            return_intermediate_states=(return_intermediate_states, MIDDLE))

@@ -109,19 +109,23 @@ static bool is_parameter(const dr_cpu_input *input) {
     return input->used && !input->per_token;
 }
 
-/* Partial sums of the parameters that are wanted, behind the chunks in the workspace; wanted NULL: of all. */
-static void lay_partial_sums(const dr_cpu_plan *plan, const dr_input_gradients *wanted, dr_arena *arena, dr_cpu_call *call) {
-    for (int i = 0; i < DR_INPUTS; i++) {
-        const dr_cpu_input *input = &plan->input[i];
-        if (!is_parameter(input) || (wanted && !wanted->at[i])) continue;
-        size_t count = (size_t)plan->layout.sequences * (size_t)(input->heads * input->width);
-        call->d_parameter[i] = dr_arena_take(arena, count * sizeof(double));
-    }
-}
-
 /* Slots for the states before each segment: at most one a sequence more than whole segments fit into the tokens. */
 static int64_t slots_of(const dr_cpu_plan *plan) {
     return plan->layout.rows / dr_cpu_segment(plan) + plan->layout.sequences;
+}
+
+/* Partial sums of the parameters that are wanted, behind the chunks in the workspace; wanted NULL: of all. */
+static void lay_partial_sums(const dr_cpu_plan *plan, const dr_call *wanted, dr_arena *arena, dr_cpu_call *call) {
+    for (int i = 0; i < DR_INPUTS; i++) {
+        const dr_cpu_input *input = &plan->input[i];
+        if (!is_parameter(input) || (wanted && !wanted->d_inputs->at[i])) continue;
+        size_t count = (size_t)plan->layout.sequences * (size_t)(input->heads * input->width);
+        call->d_parameter[i] = dr_arena_take(arena, count * sizeof(double));
+    }
+    if (!plan->input[DR_INPUT_LOG_DECAY].made) return;
+    const size_t heads = (size_t)(slots_of(plan) * plan->value_heads) * sizeof(double);
+    if (!wanted || wanted->d_A_log) call->d_A_log = dr_arena_take(arena, heads);
+    if (!wanted || wanted->d_dt_bias) call->d_dt_bias = dr_arena_take(arena, heads * (size_t)plan->bias_size);
 }
 
 /* The parts of what a forward saves: bytes of each slot, and of each row. */
@@ -225,8 +229,8 @@ dr_status dr_cpu_recurrence_plan(dr_plan *plan) {
     cpu_engine *engine = (cpu_engine *)(void *)&plan->engine;
     const size_t threads = (size_t)plan->backend->threads;
     engine->kernels = kernels_of(plan->backend);
-    dr_cpu_recurrence_make_plan(&plan->recurrence, false, &engine->plan);
-    dr_cpu_recurrence_make_plan(&plan->recurrence, true, &engine->decode);
+    dr_cpu_recurrence_make_plan(&plan->recurrence, &plan->forms, false, &engine->plan);
+    dr_cpu_recurrence_make_plan(&plan->recurrence, &plan->forms, true, &engine->decode);
     engine->forward_bytes = chunk_bytes(&engine->plan, DR_CHUNK_FORWARD);
     engine->backward_bytes = chunk_bytes(&engine->plan, DR_CHUNK_BACKWARD);
     engine->decode_bytes = chunk_bytes(&engine->decode, DR_CHUNK_DECODE);
@@ -250,7 +254,13 @@ dr_status dr_cpu_recurrence_plan(dr_plan *plan) {
 dr_status dr_cpu_recurrence_forward(const dr_plan *plan, const dr_call *given) {
     const cpu_engine *engine = engine_of(plan);
     const dr_cpu_plan own = plan_of_call(plan, given);
-    dr_cpu_call call = {.inputs = given->inputs, .initial = given->initial, .o = given->o, .final = given->final};
+    dr_cpu_call call = {.inputs = given->inputs,
+                        .initial = given->initial,
+                        .o = given->o,
+                        .final = given->final,
+                        .slots = given->slots,
+                        .A_log = given->A_log,
+                        .dt_bias = given->dt_bias};
     if (given->saved) {
         find_saved(&own, given->saved, &call);
         pad_saved(plan, &own, given->saved);
@@ -274,17 +284,33 @@ dr_status dr_cpu_recurrence_forward(const dr_plan *plan, const dr_call *given) {
     return DR_OK;
 }
 
+/* Of each of count numbers the sum over the first axis of parts [of][count], in order. */
+static void sum_parts(const double *parts, int64_t of, int64_t count, float *to) {
+    for (int64_t j = 0; parts && j < count; j++) {
+        double sum = 0;
+        for (int64_t n = 0; n < of; n++) sum += parts[n * count + j];
+        to[j] = (float)sum;
+    }
+}
+
+static void sum_decay_parameters(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_call *given) {
+    sum_parts(call->d_A_log, slots_of(plan), plan->value_heads, given->d_A_log);
+    sum_parts(call->d_dt_bias, slots_of(plan), plan->value_heads * plan->bias_size, given->d_dt_bias);
+}
+
+/* The segments of a call, of which some slots have none, add to what is zero. */
+static void clear_decay_sums(const dr_cpu_plan *plan, const dr_cpu_call *call) {
+    const size_t heads = (size_t)(slots_of(plan) * plan->value_heads) * sizeof(double);
+    if (call->d_A_log) memset(call->d_A_log, 0, heads);
+    if (call->d_dt_bias) memset(call->d_dt_bias, 0, heads * (size_t)plan->bias_size);
+}
+
 /* Sums the partial sums of the sequences, in order. */
 static void sum_parameters(const dr_cpu_plan *plan, const dr_cpu_call *call) {
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!call->d_parameter[i]) continue;
-        int64_t count = plan->input[i].heads * plan->input[i].width;
-        float *gradient = call->d_inputs->at[i];
-        for (int64_t j = 0; j < count; j++) {
-            double sum = 0;
-            for (int64_t n = 0; n < plan->layout.sequences; n++) sum += call->d_parameter[i][n * count + j];
-            gradient[j] = (float)sum;
-        }
+        sum_parts(call->d_parameter[i], plan->layout.sequences, plan->input[i].heads * plan->input[i].width,
+                  call->d_inputs->at[i]);
     }
 }
 
@@ -335,15 +361,19 @@ dr_status dr_cpu_recurrence_backward(const dr_plan *plan, const dr_call *given) 
                         .d_o = given->d_o,
                         .d_final = given->d_final,
                         .d_inputs = given->d_inputs,
-                        .d_initial = given->d_initial};
+                        .d_initial = given->d_initial,
+                        .A_log = given->A_log,
+                        .dt_bias = given->dt_bias};
     find_saved(&own, given->saved, &call);
     const int most = threads_of(plan, given);
     dr_arena sums = {.block = (char *)given->workspace + (size_t)plan->backend->threads * engine->backward_bytes};
-    lay_partial_sums(&own, given->d_inputs, &sums, &call);
+    lay_partial_sums(&own, given, &sums, &call);
+    clear_decay_sums(&own, &call);
     const int64_t blocks = engine->twice ? backward_blocks(most, &own, given->d_inputs) : 0;
     if (blocks > 0) {
         lay_kept_states(&own, &sums, &call);
         backward_twice(engine, &own, &call, blocks, given->workspace, most);
+        sum_decay_parameters(&own, &call, given);
         return DR_OK;
     }
     const int64_t tasks = tasks_of(&own);
@@ -357,13 +387,37 @@ dr_status dr_cpu_recurrence_backward(const dr_plan *plan, const dr_call *given) 
             engine->kernels->backward(&own, &call, &chunk, i / own.key_heads, i % own.key_heads);
     }
     sum_parameters(&own, &call);
+    sum_decay_parameters(&own, &call, given);
     return DR_OK;
+}
+
+/* Each sequence's tokens in turn: a task is one sequence and one key head. */
+static void decode_slots(const cpu_engine *engine, const dr_cpu_call *call, const dr_call *given, int threads) {
+    const dr_cpu_plan *plan = &engine->decode;
+    const int64_t tasks = plan->layout.sequences * plan->key_heads;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        dr_cpu_chunk chunk;
+        lay_chunk(plan, DR_CHUNK_DECODE, given->workspace, omp_get_thread_num(), engine->decode_bytes, &chunk);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tasks; i++)
+            engine->kernels->decode_slots(plan, call, &chunk, i / plan->key_heads, i % plan->key_heads);
+    }
 }
 
 dr_status dr_cpu_recurrence_decode(const dr_plan *plan, const dr_call *given) {
     const cpu_engine *engine = engine_of(plan);
     const dr_cpu_plan *own = &engine->decode;
-    const dr_cpu_call call = {.inputs = given->inputs, .o = given->o, .final = given->states};
+    const dr_cpu_call call = {.inputs = given->inputs,
+                              .o = given->o,
+                              .final = given->states,
+                              .slots = given->slots,
+                              .A_log = given->A_log,
+                              .dt_bias = given->dt_bias};
+    if (given->slots) {
+        decode_slots(engine, &call, given, threads_for(threads_of(plan, given), own->layout.sequences * own->key_heads));
+        return DR_OK;
+    }
     const int64_t heads = own->layout.sequences * own->value_heads, keys = own->layout.sequences * own->key_heads;
     const int threads = threads_for(threads_of(plan, given), heads);
     /* A is shared by the value heads of a key head: where these go to several threads, it moves on once all have read it */
@@ -394,6 +448,15 @@ static void copy_slot(const float *saved, int64_t slot, int64_t count, void *to)
     if (saved && to) memcpy(to, saved + slot * count, (size_t)count * sizeof(float));
 }
 
+/* S [HV][K][V] of a slot to [HV][V][K] */
+static void turn_slot(const float *saved, int64_t slot, const dr_cpu_plan *plan, float *to) {
+    const int64_t K = plan->key_size, V = plan->values;
+    const float *from = saved + slot * plan->value_heads * K * V;
+    for (int64_t head = 0; to && head < plan->value_heads; head++, from += K * V, to += K * V)
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t v = 0; v < V; v++) to[v * K + k] = from[k * V + v];
+}
+
 dr_status dr_cpu_recurrence_boundary(const dr_plan *plan, const dr_call *given, int64_t sequence, int64_t boundary,
                                      const dr_mutable_states *states) {
     const dr_cpu_plan *own = &engine_of(plan)->plan;
@@ -402,7 +465,10 @@ dr_status dr_cpu_recurrence_boundary(const dr_plan *plan, const dr_call *given, 
     const int64_t begin = given->boundaries.at ? dr_boundaries_at(&given->boundaries, sequence)
                                                : own->layout.rows / own->layout.sequences * sequence;
     const int64_t slot = begin / dr_cpu_segment(own) + sequence + boundary, HV = own->value_heads, K = own->key_size;
-    copy_slot(call.saved_states, slot, HV * K * own->value_size, states->at[DR_STATE_S]);
+    if (own->value_major)
+        turn_slot(call.saved_states, slot, own, states->at[DR_STATE_S]);
+    else
+        copy_slot(call.saved_states, slot, HV * K * own->value_size, states->at[DR_STATE_S]);
     copy_slot(call.saved_scan, slot, own->key_heads * K, states->at[DR_STATE_A]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_K]);
     copy_slot(call.saved_matrix, slot, HV * K * K, states->at[DR_STATE_P]);

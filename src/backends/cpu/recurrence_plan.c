@@ -37,6 +37,11 @@ static void plan_inputs(const dr_recurrence *recurrence, dr_cpu_plan *plan) {
             .taken = form.size,
             .steps = form.steps,
             .pitch = form.vector ? pitch_of(form.size) : 1,
+            .dtype = plan->forms.dtype[i],
+            .token = dr_forms_token(recurrence, (dr_input)i, plan->forms.pitch[i]),
+            .d_token = dr_forms_token(recurrence, (dr_input)i, plan->forms.gradient_pitch[i]),
+            .made = dr_forms_make(&plan->forms, (dr_input)i),
+            .as_it_is = plan->forms.dtype[i] == DR_F32 && !dr_forms_make(&plan->forms, (dr_input)i),
         };
     }
 }
@@ -94,12 +99,14 @@ static void plan_direct(dr_cpu_plan *plan) {
                                         plan->rule->query == DR_QUERY_CORRECTED || plan->rule->query == DR_QUERY_RIDGE};
     for (int i = 0; i < DR_INPUTS; i++) {
         dr_cpu_input *input = &plan->input[i];
+        const int64_t dense = input->steps * input->heads * input->width;
         input->direct = input->used && direct[i] && input->per_token && input->pitch > 1 && input->width % DR_CHUNK_TILE == 0 &&
-                        i != plan->read_input && i != plan->write_input;
+                        i != plan->read_input && i != plan->write_input && input->as_it_is &&
+                        (input->steps == 1 || input->token == dense);
         const bool sole = i == DR_INPUT_ERASE_GATE
                               ? plan->rule->rows == 1 && !plan->step_axis
                               : (i == DR_INPUT_VALUE || i == DR_INPUT_WRITE_GATE) && (values == 1 || plan->step_axis);
-        input->direct_gradient = input->direct && sole && !input->key_owned;
+        input->direct_gradient = input->direct && sole && !input->key_owned && (input->steps == 1 || input->d_token == dense);
     }
 }
 
@@ -114,7 +121,7 @@ static void plan_replay(dr_cpu_plan *plan) {
     for (size_t i = 0; i < sizeof spared / sizeof *spared; i++) plan->replayed[spared[i]] = false;
 }
 
-void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan) {
+void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, const dr_forms *forms, bool decode, dr_cpu_plan *plan) {
     const dr_rule *rule = recurrence->rule;
     *plan = (dr_cpu_plan){
         .rule = rule,
@@ -135,6 +142,9 @@ void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, d
         .scalar = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
         .channel = rule->decay == DR_DECAY_CHANNEL,
         .bf16_state = recurrence->bf16_state,
+        .forms = *forms,
+        .value_major = forms->value_first,
+        .bias_size = dr_forms_bias_size(recurrence),
         .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
         .squash = dr_map_squash_make(&rule->squash),
         .matrix = rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM,
@@ -210,7 +220,11 @@ static void lay_inputs(const dr_cpu_plan *plan, bool backward, dr_arena *arena, 
         if (backward && !is_engines && !input->direct_gradient)
             chunk->d_input[i] = take(arena, rows * input->pitch + padding, 1);
     }
-    if (backward) chunk->unwanted = take(arena, plan->chunk * plan->steps, larger(plan->key_pitch, plan->value_pitch));
+    if (!backward) return;
+    const int64_t row = larger(plan->key_pitch, plan->value_pitch), scalars = round_up(plan->chunk * plan->steps);
+    chunk->unwanted = take(arena, plan->chunk * plan->steps, row);
+    chunk->given = take(arena, larger(row, scalars), 1);
+    chunk->d_rate = take(arena, larger(row, scalars), 1);
 }
 
 static void lay_matrix(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *arena, dr_cpu_chunk *chunk) {
@@ -270,7 +284,8 @@ static void lay_rows(const dr_cpu_plan *plan, dr_cpu_chunk_use use, dr_arena *ar
     chunk->dot = take(arena, N, 1);
     chunk->alpha = plan->channel ? take(arena, C, Kp) : take(arena, C + DR_CHUNK_TILE, 1);
     chunk->output = take(arena, C, Vp);
-    if (use == DR_CHUNK_DECODE) { /* which works on the caller's states */
+    if (use == DR_CHUNK_DECODE) { /* which works on the caller's states, or on a copy of one head's */
+        chunk->state = take(arena, plan->key_size, plan->values);
         chunk->read = take(arena, R, Vp);
         chunk->columns = N;
         chunk->score = take(arena, R, N);

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "maps/squash.h"
+#include "ops/forms.h"
 #include "ops/operations.h"
 
 enum { DR_CHUNK_TILE = 16 };  /* floats that widths are rounded up to; rows of a triangle that is substituted in registers */
@@ -17,12 +18,16 @@ enum { DR_BLOCK_TOKENS = 8 }; /* at most, of a block of rows under decay by chan
 /* How the tensor of an input is laid out, and a chunk's copy of it. */
 typedef struct {
     bool used, per_token, key_owned;
-    int64_t heads, width; /* of the tensor: [tokens, steps, heads, width] */
-    int64_t first, taken; /* the elements of a row that this plan is about */
-    int64_t steps;        /* rows a token */
-    int64_t pitch;        /* floats from row to row in a chunk; 1 where width is */
-    bool direct;          /* maps read it where it is: no copy is made */
-    bool direct_gradient; /* one row of one value head makes it, where it is wanted */
+    int64_t heads, width;   /* of the tensor: [tokens, steps, heads, width] */
+    int64_t first, taken;   /* the elements of a row that this plan is about */
+    int64_t steps;          /* rows a token */
+    int64_t pitch;          /* floats from row to row in a chunk; 1 where width is */
+    dr_dtype dtype;         /* of the tensor and its gradient */
+    int64_t token, d_token; /* elements from token to token, in the tensor and its gradient; 0: it has no tokens */
+    bool made;              /* what is read is made of the tensor (dr_forms) */
+    bool as_it_is;          /* floats, and nothing made */
+    bool direct;            /* maps read it where it is: no copy is made */
+    bool direct_gradient;   /* one row of one value head makes it, where it is wanted */
 } dr_cpu_input;
 
 typedef struct {
@@ -49,6 +54,9 @@ typedef struct {
     bool query_in_place;                   /* q~ takes the place of the query, and its gradient that of the query's */
     bool bf16_state;                       /* S outside of a call */
     int64_t load_ahead;                    /* decoding: asks for the inputs of so many heads later */
+    dr_forms forms;
+    bool value_major;  /* S is [V][K] between calls */
+    int64_t bias_size; /* of a dt_bias of a head */
     float scale;
     dr_map_squash squash;
     dr_cpu_input input[DR_INPUTS];
@@ -79,7 +87,9 @@ typedef struct {
     float *input[DR_INPUTS];   /* copies of the inputs, [C steps][pitch] or one row; a direct one itself, not written */
     float *d_input[DR_INPUTS]; /* their gradients */
     int64_t pitch[DR_INPUTS], d_pitch[DR_INPUTS];
-    float *unwanted; /* [C steps][max(Kp, Vp)] takes direct gradients that nobody asks for */
+    float *unwanted;       /* [C steps][max(Kp, Vp)] takes direct gradients that nobody asks for */
+    float *given, *d_rate; /* [max(Kp, Vp, C steps)] what the caller gave of a row or of all scalars, of which an input is made;
+                            * the gradients of A_log: backward */
 
     /* key head: see isa/recurrence_diagonal.c. Backward: those of the chunk at hand among the chunks of its segment, one behind
      * the other, so that a replayed chunk is not scanned again */
@@ -141,16 +151,19 @@ typedef struct {
     const dr_states *initial; /* may be NULL, as may their members */
     void *o;
     const dr_mutable_states *final;
-    float *saved_states;  /* [slots][HV][K][V], NULL if no backward follows */
-    float *saved_scan;    /* [slots][H][K] */
-    float *saved_matrix;  /* [slots][HV][K][K] */
-    float *saved_updates; /* [HV][rows][V] u, chunkwise, and if there are erase rows */
-    const float *d_o;
+    const dr_slots *slots;        /* where the states of sequences lie, NULL: one after the other */
+    const float *A_log, *dt_bias; /* of a raw decay, or NULL */
+    float *saved_states;          /* [slots][HV][K][V], NULL if no backward follows */
+    float *saved_scan;            /* [slots][H][K] */
+    float *saved_matrix;          /* [slots][HV][K][K] */
+    float *saved_updates;         /* [HV][rows][V] u, chunkwise, and if there are erase rows */
+    const void *d_o;
     const dr_states *d_final;
     const dr_input_gradients *d_inputs;
     const dr_mutable_states *d_initial;
     float *kept_states;             /* [slots][HV][V][Kp] backward in two passes: gradients of the states after each segment */
     double *d_parameter[DR_INPUTS]; /* [sequences][heads][width] partial sums, NULL where not wanted */
+    double *d_A_log, *d_dt_bias;    /* [slots][HV], [slots][HV][bias_size] likewise; slots as of saved states */
 } dr_cpu_call;
 
 typedef struct {
@@ -163,12 +176,14 @@ typedef struct {
     /* one token: isa/recurrence_stages.h */
     void (*decode)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
     void (*decode_scan)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+    /* the tokens of a sequence whose states lie in a pool, for the value heads of a key head */
+    void (*decode_slots)(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 } dr_cpu_recurrence_kernels;
 
 typedef enum { DR_CHUNK_FORWARD, DR_CHUNK_BACKWARD, DR_CHUNK_DECODE } dr_cpu_chunk_use;
 
 /* The only place where chunk length and blocks are chosen; recurrence->longest bounds the sequences. */
-void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, bool decode, dr_cpu_plan *plan);
+void dr_cpu_recurrence_make_plan(const dr_recurrence *recurrence, const dr_forms *forms, bool decode, dr_cpu_plan *plan);
 
 /* The plan of block i of so many blocks of value columns, at most dr_cpu_most_blocks: after a forward of each, all is done.
  * Columns never meet in a forward, so that results are the same bits for any number of blocks. */

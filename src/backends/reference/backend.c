@@ -18,6 +18,9 @@ void dr_reference_close(dr_backend *backend) {
 static const dr_operations operations = {
     .name = "reference",
     .dtype = DR_F64,
+    .pools = true,
+    .prefill = true,
+    .forms = true,
     .allocate = dr_reference_allocate,
     .free = dr_host_free,
     .zero = dr_host_zero,

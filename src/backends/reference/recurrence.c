@@ -3,6 +3,7 @@
  * has added to its gradient. Gradients start at
  * zero and are added to in that order, last token first, so that the same bits come out each time. */
 #include "backends/reference/recurrence.h"
+#include "backends/reference/recurrence_forms.h"
 #include "backends/reference/recurrence_head.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -56,6 +57,22 @@ static int64_t states_kept(const dr_recurrence *recurrence) {
     return recurrence->longest * dr_rule_steps(recurrence->rule) + 1;
 }
 
+/* The states of one sequence, which decoding from a pool works on. */
+static void lay_one_sequence(const dr_recurrence *recurrence, dr_arena *arena, dr_mutable_states *states) {
+    dr_recurrence one = *recurrence;
+    one.layout = (dr_layout){.sequences = 1, .rows = 1};
+    for (int i = 0; i < DR_STATES; i++)
+        if (dr_rule_carries(recurrence->rule, (dr_state_kind)i))
+            states->at[i] = take(arena, dr_recurrence_state_count(&one, (dr_state_kind)i));
+}
+
+static size_t one_sequence_bytes(const dr_recurrence *recurrence) {
+    dr_arena arena = {0};
+    dr_mutable_states states = {{0}};
+    lay_one_sequence(recurrence, &arena, &states);
+    return arena.used;
+}
+
 dr_status dr_reference_recurrence_plan(dr_plan *plan) {
     const dr_recurrence *recurrence = &plan->recurrence;
     int64_t tokens = recurrence->longest, states = states_kept(recurrence), bytes;
@@ -64,11 +81,12 @@ dr_status dr_reference_recurrence_plan(dr_plan *plan) {
         return dr_fail(DR_ERROR_ARGUMENT, "the states of a sequence of %lld tokens are more than can be addressed",
                        (long long)tokens);
     plan->saved = (dr_saved_size){.segment = 1};
+    const size_t forward = dr_reference_forms_bytes(plan, false), backward = dr_reference_forms_bytes(plan, true);
     plan->memory = (dr_recurrence_memory){
-        .forward = workspace_bytes(recurrence, tokens, 1),
-        .backward = workspace_bytes(recurrence, tokens, states),
+        .forward = forward + workspace_bytes(recurrence, tokens, 1),
+        .backward = backward + workspace_bytes(recurrence, tokens, states),
         .saved = 0,
-        .decode = workspace_bytes(recurrence, 1, 1),
+        .decode = forward + one_sequence_bytes(recurrence) + workspace_bytes(recurrence, 1, 1),
     };
     return DR_OK;
 }
@@ -83,6 +101,29 @@ static void load_state(const void *from, int64_t index, int64_t count, double *t
 
 static void store_state(const double *from, int64_t index, int64_t count, void *to) {
     if (to) memcpy((double *)to + index * count, from, (size_t)count * sizeof(double));
+}
+
+/* The same of S [K, V], which the caller may have as [V, K]. index < 0: there is none. */
+static void load_S(const dr_plan *plan, const void *from, int64_t index, double *S) {
+    const int64_t K = plan->recurrence.key_size, V = plan->recurrence.value_size;
+    if (!from || !plan->forms.value_first) {
+        load_state(from, index, K * V, S);
+        return;
+    }
+    const double *turned = (const double *)from + index * K * V;
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t v = 0; v < V; v++) S[k * V + v] = turned[v * K + k];
+}
+
+static void store_S(const dr_plan *plan, const double *S, int64_t index, void *to) {
+    const int64_t K = plan->recurrence.key_size, V = plan->recurrence.value_size;
+    if (!to || !plan->forms.value_first) {
+        store_state(S, index, K * V, to);
+        return;
+    }
+    double *turned = (double *)to + index * K * V;
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t v = 0; v < V; v++) turned[v * K + k] = S[k * V + v];
 }
 
 static dr_state_kind matrix_state(const dr_recurrence *recurrence) {
@@ -123,37 +164,93 @@ static void matrix_backward(const dr_reference_head *head, const dr_states *init
     store_state(head->d_matrix, at, count, d_initial->at[kind]);
 }
 
-static void forward(const dr_recurrence *recurrence, const dr_inputs *inputs, const dr_states *initial, void *o,
-                    const dr_mutable_states *final, void *workspace) {
-    int64_t K = recurrence->key_size, V = recurrence->value_size;
-    int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
-    bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
-    const dr_states from = initial ? *initial : (dr_states){{0}};
-    const dr_mutable_states to = final ? *final : (dr_mutable_states){{0}};
-    dr_reference_head head = {.recurrence = recurrence, .inputs = inputs};
+/* A forward: what it reads and writes, and the memory it works in. */
+typedef struct {
+    const dr_plan *plan;
+    const dr_recurrence *recurrence;
+    const dr_inputs *inputs;
+    void *o;
+    dr_reference_head head;
     dr_reference_scratch scratch;
+} forward_run;
+
+static forward_run run_of(const dr_plan *plan, const dr_recurrence *recurrence, const dr_call *call, void *workspace) {
+    forward_run run = {.plan = plan, .recurrence = recurrence, .inputs = call->inputs, .o = call->o};
     dr_arena arena = {.block = workspace};
-    lay_out(&arena, recurrence, recurrence->longest, 1, &head, &scratch);
-    for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
-        head.first_row = dr_layout_begin(&recurrence->layout, i);
-        head.tokens = dr_layout_begin(&recurrence->layout, i + 1) - head.first_row;
-        for (head.key_head = 0; head.key_head < H; head.key_head++) {
-            head.value_head = head.key_head; /* for the tied scan, where H = HV */
-            if (scans) {
-                load_state(from.at[DR_STATE_A], i * H + head.key_head, K, head.A);
-                dr_reference_scan_forward(&head);
-                store_state(head.A + head.tokens * K, i * H + head.key_head, K, to.at[DR_STATE_A]);
-            }
-            for (int64_t j = 0; j < group; j++) {
-                head.value_head = head.key_head * group + j;
-                int64_t at = i * HV + head.value_head;
-                matrix_forward(&head, &from, at);
-                load_state(from.at[DR_STATE_S], at, K * V, scratch.S);
-                dr_reference_rows_forward(&head, &scratch, o);
-                store_state(scratch.S, at, K * V, to.at[DR_STATE_S]);
-                store_matrix(&head, at, &to);
-            }
+    lay_out(&arena, recurrence, recurrence->longest, 1, &run.head, &run.scratch);
+    run.head.recurrence = recurrence;
+    run.head.inputs = call->inputs;
+    return run;
+}
+
+/* Some tokens from the states of place `start` of initial (negative: zero) to those of place `end` of final (negative: not
+ * kept). */
+static void forward_tokens(forward_run *run, int64_t first_row, int64_t tokens, const dr_states *initial, int64_t start,
+                           const dr_mutable_states *final, int64_t end) {
+    const dr_recurrence *recurrence = run->recurrence;
+    dr_reference_head *head = &run->head;
+    const int64_t K = recurrence->key_size, H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
+    const bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
+    const dr_states from = initial && start >= 0 ? *initial : (dr_states){{0}};
+    const dr_mutable_states to = final && end >= 0 ? *final : (dr_mutable_states){{0}};
+    head->first_row = first_row;
+    head->tokens = tokens;
+    for (head->key_head = 0; head->key_head < H; head->key_head++) {
+        head->value_head = head->key_head; /* for the tied scan, where H = HV */
+        if (scans) {
+            load_state(from.at[DR_STATE_A], start * H + head->key_head, K, head->A);
+            dr_reference_scan_forward(head);
+            store_state(head->A + head->tokens * K, end * H + head->key_head, K, to.at[DR_STATE_A]);
         }
+        for (int64_t j = 0; j < group; j++) {
+            head->value_head = head->key_head * group + j;
+            matrix_forward(head, &from, start * HV + head->value_head);
+            load_S(run->plan, from.at[DR_STATE_S], start * HV + head->value_head, run->scratch.S);
+            dr_reference_rows_forward(head, &run->scratch, run->o);
+            store_S(run->plan, run->scratch.S, end * HV + head->value_head, to.at[DR_STATE_S]);
+            store_matrix(head, end * HV + head->value_head, &to);
+        }
+    }
+}
+
+/* The checkpoint of a sequence after checkpoint `last`, by row and place in the list; -1: there is none. */
+static int64_t next_checkpoint(const dr_slots *slots, int64_t begin, int64_t end, int64_t last) {
+    int64_t next = -1;
+    for (int64_t i = 0; i < slots->checkpoints; i++) {
+        const int64_t row = slots->row[i], before = last < 0 ? -1 : slots->row[last];
+        if (row < begin || row >= end || slots->slot[i] < 0) continue;
+        if (row < before || (row == before && i <= last)) continue;
+        if (next < 0 || row < slots->row[next]) next = i;
+    }
+    return next;
+}
+
+/* A sequence whose states lie in a pool, from checkpoint to checkpoint: each piece starts from the state that the one before it
+ * left there. */
+static void forward_from_pool(forward_run *run, const dr_call *call, int64_t sequence) {
+    const dr_slots *slots = call->slots;
+    const int64_t end = dr_layout_begin(&run->recurrence->layout, sequence + 1);
+    const int64_t begin = dr_layout_begin(&run->recurrence->layout, sequence);
+    const int64_t to = slots->to ? slots->to[sequence] : slots->from[sequence];
+    int64_t first = begin, start = slots->from[sequence];
+    dr_states kept;
+    const dr_states *initial = call->initial;
+    for (int64_t i = next_checkpoint(slots, begin, end, -1); i >= 0; i = next_checkpoint(slots, begin, end, i)) {
+        forward_tokens(run, first, slots->row[i] - first, initial, start, call->final, slots->slot[i]);
+        for (int k = 0; k < DR_STATES; k++) kept.at[k] = call->final->at[k];
+        first = slots->row[i], start = slots->slot[i], initial = &kept;
+    }
+    forward_tokens(run, first, end - first, initial, start, call->final, to);
+}
+
+static void forward(const dr_plan *plan, const dr_recurrence *recurrence, const dr_call *call, void *workspace) {
+    forward_run run = run_of(plan, recurrence, call, workspace);
+    for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
+        const int64_t first = dr_layout_begin(&recurrence->layout, i), end = dr_layout_begin(&recurrence->layout, i + 1);
+        if (call->slots)
+            forward_from_pool(&run, call, i);
+        else
+            forward_tokens(&run, first, end - first, call->initial, i, call->final, i);
     }
 }
 
@@ -166,7 +263,14 @@ static dr_recurrence recurrence_of(const dr_plan *plan, const dr_call *call) {
 
 dr_status dr_reference_recurrence_forward(const dr_plan *plan, const dr_call *call) {
     const dr_recurrence recurrence = recurrence_of(plan, call);
-    forward(&recurrence, call->inputs, call->initial, call->o, call->final, call->workspace);
+    dr_reference_dense dense;
+    if (!plan->formed) {
+        forward(plan, &recurrence, call, call->workspace);
+        return DR_OK;
+    }
+    dr_reference_forms_begin(plan, call, false, call->workspace, &dense);
+    forward(plan, &recurrence, &dense.call, (char *)call->workspace + dr_reference_forms_bytes(plan, false));
+    dr_reference_forms_end(plan, call, false, &dense);
     return DR_OK;
 }
 
@@ -176,11 +280,11 @@ static void zero_gradients(const dr_recurrence *recurrence, const dr_input_gradi
             memset(gradients->at[i], 0, (size_t)dr_recurrence_input_count(recurrence, (dr_input)i) * sizeof(double));
 }
 
-static void backward(const dr_recurrence *recurrence, const dr_call *call) {
+static void backward(const dr_plan *plan, const dr_recurrence *recurrence, const dr_call *call, void *workspace) {
     const dr_inputs *inputs = call->inputs;
     const dr_input_gradients *d_inputs = call->d_inputs;
     const double *d_o = call->d_o;
-    int64_t K = recurrence->key_size, V = recurrence->value_size;
+    int64_t K = recurrence->key_size;
     int64_t H = recurrence->key_heads, HV = recurrence->value_heads, group = HV / H;
     bool scans = recurrence->rule->scan == DR_SCAN_DIAGONAL;
     const dr_states from = call->initial ? *call->initial : (dr_states){{0}};
@@ -188,7 +292,7 @@ static void backward(const dr_recurrence *recurrence, const dr_call *call) {
     const dr_mutable_states d_to = call->d_initial ? *call->d_initial : (dr_mutable_states){{0}};
     dr_reference_head head = {.recurrence = recurrence, .inputs = inputs, .gradients = d_inputs};
     dr_reference_scratch scratch;
-    dr_arena arena = {.block = call->workspace};
+    dr_arena arena = {.block = workspace};
     lay_out(&arena, recurrence, recurrence->longest, states_kept(recurrence), &head, &scratch);
     zero_gradients(recurrence, d_inputs);
     for (int64_t i = 0; i < recurrence->layout.sequences; i++) {
@@ -208,10 +312,10 @@ static void backward(const dr_recurrence *recurrence, const dr_call *call) {
                 int64_t at = i * HV + head.value_head;
                 matrix_forward(&head, &from, at);
                 start_matrix_gradient(&head, &d_from, at);
-                load_state(from.at[DR_STATE_S], at, K * V, scratch.S);
-                load_state(d_from.at[DR_STATE_S], at, K * V, scratch.d_S);
+                load_S(plan, from.at[DR_STATE_S], at, scratch.S);
+                load_S(plan, d_from.at[DR_STATE_S], at, scratch.d_S);
                 dr_reference_rows_backward(&head, &scratch, d_o);
-                store_state(scratch.d_S, at, K * V, d_to.at[DR_STATE_S]);
+                store_S(plan, scratch.d_S, at, d_to.at[DR_STATE_S]);
                 matrix_backward(&head, &from, at, &d_to);
             }
             if (scans) {
@@ -225,16 +329,74 @@ static void backward(const dr_recurrence *recurrence, const dr_call *call) {
 
 dr_status dr_reference_recurrence_backward(const dr_plan *plan, const dr_call *call) {
     const dr_recurrence recurrence = recurrence_of(plan, call);
-    backward(&recurrence, call);
+    dr_reference_dense dense;
+    if (!plan->formed) {
+        backward(plan, &recurrence, call, call->workspace);
+        return DR_OK;
+    }
+    dr_reference_forms_begin(plan, call, true, call->workspace, &dense);
+    backward(plan, &recurrence, &dense.call, (char *)call->workspace + dr_reference_forms_bytes(plan, true));
+    dr_reference_forms_end(plan, call, true, &dense);
     return DR_OK;
 }
 
-dr_status dr_reference_recurrence_decode(const dr_plan *plan, const dr_call *call) {
-    dr_recurrence one = plan->recurrence;
-    one.longest = 1;
+/* ---- decoding -------------------------------------------------------------------------------------------------------- */
+
+/* The states of one place of a pool, or of one sequence, to another. */
+static void copy_states(const dr_recurrence *recurrence, const dr_mutable_states *from, int64_t start,
+                        const dr_mutable_states *to, int64_t end) {
+    dr_recurrence one = *recurrence;
+    one.layout = (dr_layout){.sequences = 1, .rows = 1};
+    for (int i = 0; i < DR_STATES; i++) {
+        if (!dr_rule_carries(recurrence->rule, (dr_state_kind)i)) continue;
+        const int64_t count = dr_recurrence_state_count(&one, (dr_state_kind)i);
+        memcpy((double *)to->at[i] + end * count, (const double *)from->at[i] + start * count, (size_t)count * sizeof(double));
+    }
+}
+
+static void decode_slots(forward_run *run, const dr_call *call, const dr_mutable_states *own) {
+    const dr_slots *slots = call->slots;
+    dr_states initial;
+    for (int i = 0; i < DR_STATES; i++) initial.at[i] = own->at[i];
+    for (int64_t n = 0; n < run->recurrence->layout.sequences; n++) {
+        const int64_t from = slots->from[n];
+        if (from < 0) continue;
+        copy_states(run->recurrence, call->states, from, own, 0);
+        for (int64_t t = 0; t < slots->tokens; t++) {
+            const int64_t row = n * slots->tokens + t, last = t == slots->tokens - 1 ? from : -1;
+            const int64_t to = slots->to ? slots->to[row] : last;
+            forward_tokens(run, row, 1, &initial, 0, own, 0);
+            if (to >= 0) copy_states(run->recurrence, own, 0, call->states, to);
+        }
+    }
+}
+
+static void decode(const dr_plan *plan, const dr_call *call, void *workspace) {
+    dr_recurrence recurrence = plan->recurrence;
+    recurrence.longest = 1;
+    dr_arena arena = {.block = workspace};
+    dr_mutable_states own = {{0}};
+    lay_one_sequence(&recurrence, &arena, &own);
+    forward_run run = run_of(plan, &recurrence, call, (char *)workspace + arena.used);
     dr_states initial;
     for (int i = 0; i < DR_STATES; i++) initial.at[i] = call->states->at[i];
-    forward(&one, call->inputs, &initial, call->o, call->states, call->workspace);
+    if (call->slots) {
+        decode_slots(&run, call, &own);
+        return;
+    }
+    for (int64_t i = 0; i < recurrence.layout.sequences; i++) forward_tokens(&run, i, 1, &initial, i, call->states, i);
+}
+
+dr_status dr_reference_recurrence_decode(const dr_plan *plan, const dr_call *call) {
+    dr_reference_dense dense;
+    if (!plan->formed) {
+        decode(plan, call, call->workspace);
+        return DR_OK;
+    }
+    dr_reference_forms_begin(plan, call, false, call->workspace, &dense);
+    dr_reference_forms_keep(plan, call, &dense);
+    decode(plan, &dense.call, (char *)call->workspace + dr_reference_forms_bytes(plan, false));
+    dr_reference_forms_end(plan, call, false, &dense);
     return DR_OK;
 }
 

@@ -310,6 +310,7 @@ static dr_status run_forward(const dr_plan *plan, const dr_call *given,
                              dr_status (*run)(const dr_plan *plan, const dr_call *call)) {
     widened call = {.backend = plan->backend};
     dr_call wide = *given;
+    if (plan->formed) return run(plan, given); /* which reads these types itself */
     dr_inputs inputs = widen_inputs(&call, &plan->recurrence, given->inputs);
     wide.inputs = &inputs;
     wide.o = result(&call, given->o, output_count(&plan->recurrence));
@@ -328,6 +329,7 @@ static dr_status recurrence_decode(const dr_plan *plan, const dr_call *call) {
 static dr_status recurrence_backward(const dr_plan *plan, const dr_call *given) {
     widened call = {.backend = plan->backend};
     dr_call wide = *given;
+    if (plan->formed) return dr_reference_recurrence_backward(plan, given);
     dr_inputs inputs = widen_inputs(&call, &plan->recurrence, given->inputs);
     dr_input_gradients gradients = *given->d_inputs;
     for (int i = 0; i < DR_INPUTS; i++)
@@ -352,6 +354,7 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
 const dr_operations dr_reference_stored_operations = {
     .name = "reference",
     .dtype = DR_F64,
+    .forms = true,
     .allocate = dr_reference_allocate,
     .free = dr_host_free,
     .zero = dr_host_zero,

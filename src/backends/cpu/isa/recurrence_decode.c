@@ -349,48 +349,56 @@ static void make_plain(const dr_cpu_plan *plan, dr_cpu_chunk *chunk) {
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------------- */
 
-static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                       int64_t key_head) {
-    dr_cpu_set_tokens(plan, chunk, sequence, 1);
-    if (scans(plan))
-        copy_in(1, plan->key_size, scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0, chunk->scan, 0);
-    dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
+/* The keys of a row of the call; A [K]: before it, NULL: zero. */
+static void load_token(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t row, int64_t key_head,
+                       const float *A) {
+    dr_cpu_set_tokens(plan, chunk, row, 1);
+    if (scans(plan)) copy_in(1, plan->key_size, A, 0, chunk->scan, 0);
+    dr_chunk_load_keys(plan, call, chunk, key_head);
     dr_chunk_scan_keys(plan, chunk);
 }
 
-static void store_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t sequence,
-                       int64_t key_head) {
-    copy_out(1, plan->key_size, chunk->scan + plan->key_pitch, 0,
-             scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head), 0);
+static float *scan_at(const dr_cpu_plan *plan, const dr_cpu_call *call, int64_t sequence, int64_t key_head) {
+    return scans(plan) ? scan_of(plan, call->final->at[DR_STATE_A], sequence, key_head) : NULL;
 }
 
-static void scan_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
-                        int64_t value_head) {
-    float *matrix = matrix_of(plan, call->final->at[plan->matrix_state], sequence, value_head);
-    start_matrix(plan, call, matrix, value_head, chunk->matrix);
-    dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
-    store_matrix(plan, chunk->matrix, matrix);
+/* A after the token. */
+static void store_scan(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, float *A) {
+    copy_out(1, plan->key_size, chunk->scan + plan->key_pitch, 0, A, 0);
 }
 
-/* The rows of value head i, counted through all sequences, and what does not need its state. */
-static void load_head(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t i) {
-    const int64_t sequence = i / plan->value_heads, head = i % plan->value_heads;
-    load_token(plan, call, chunk, sequence, head / plan->group);
-    dr_chunk_load_rows(plan, call->inputs, chunk, head);
+/* The rows of a value head whose keys are there, and what does not need its state; with the matrix scan from that in the chunk.
+ */
+static void load_rows(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t head) {
+    dr_chunk_load_rows(plan, call, chunk, head);
     dr_chunk_map_decay(plan, chunk);
-    if (plan->matrix) scan_matrix(plan, call, chunk, sequence, head);
+    if (plan->matrix) dr_chunk_scan_matrix(plan, chunk, chunk->matrix, 0);
     dr_chunk_map_rows(plan, chunk, true);
     make_scores(plan, chunk);
     fade_readers(plan, chunk);
     if (plan->bf16_state) make_plain(plan, chunk);
 }
 
+/* All that of value head i, counted through all sequences. */
+static void load_head(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t i) {
+    const int64_t sequence = i / plan->value_heads, head = i % plan->value_heads, key_head = head / plan->group;
+    float *matrix = plan->matrix ? matrix_of(plan, call->final->at[plan->matrix_state], sequence, head) : NULL;
+    load_token(plan, call, chunk, sequence, key_head, scan_at(plan, call, sequence, key_head));
+    if (matrix) start_matrix(plan, call, matrix, head, chunk->matrix);
+    load_rows(plan, call, chunk, head);
+    if (matrix) store_matrix(plan, chunk->matrix, matrix);
+}
+
+static void store_output(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t head) {
+    dr_rows_store(plan->forms.output, 1, plan->value_size, chunk->output, 0, output_of(plan, call->o, chunk->first, head), 0);
+}
+
 /* The output of value head i, whose updates are made, and its scan, if it is the last head that reads it. */
 static void store_head(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t i, bool whole) {
     const int64_t sequence = i / plan->value_heads, head = i % plan->value_heads;
-    copy_out(1, plan->value_size, chunk->output, 0, (float *)call->o + output_at(plan, chunk, head), 0);
+    store_output(plan, call, chunk, head);
     if (whole && scans(plan) && head % plan->group == plan->group - 1)
-        store_scan(plan, call, chunk, sequence, head / plan->group);
+        store_scan(plan, chunk, scan_at(plan, call, sequence, head / plan->group));
 }
 
 /* One row that does not read: what it writes is known before the state is. */
@@ -457,17 +465,102 @@ static void step(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, void *state
         }
 }
 
+/* A state in the caller's layout, and the copy [K][V] in the chunk that a step works on where that is [V][K]. */
+static void turn_in(const dr_cpu_plan *plan, const void *state, float *copy) {
+    const int64_t K = plan->key_size, V = plan->value_size;
+    if (!plan->bf16_state) {
+        dr_matrix_transpose(V, K, state, K, copy, V, K, V);
+        return;
+    }
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t v = 0; v < V; v++) ((uint16_t *)copy)[k * V + v] = ((const uint16_t *)state)[v * K + k];
+}
+
+static void turn_out(const dr_cpu_plan *plan, const float *copy, void *state) {
+    const int64_t K = plan->key_size, V = plan->value_size;
+    if (!plan->bf16_state) {
+        dr_matrix_transpose(K, V, copy, V, state, K, V, K);
+        return;
+    }
+    for (int64_t v = 0; v < V; v++)
+        for (int64_t k = 0; k < K; k++) ((uint16_t *)state)[v * K + k] = ((const uint16_t *)copy)[k * V + v];
+}
+
+/* next: the state of the head after this one, or NULL */
+static void step_carried(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, void *state, const char *next) {
+    if (!plan->value_major) {
+        step(plan, chunk, state, next);
+        return;
+    }
+    turn_in(plan, state, chunk->state);
+    step(plan, chunk, chunk->state, next);
+    turn_out(plan, chunk->state, state);
+}
+
 void dr_decode_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t begin, int64_t end,
                      bool whole) {
     void *states = call->final->at[DR_STATE_S];
     for (int64_t i = begin; i < end; i++) {
         load_head(plan, call, chunk, i);
-        step(plan, chunk, carried_state_of(plan, states, 0, i), i + 1 < end ? carried_state_of(plan, states, 0, i + 1) : NULL);
+        step_carried(plan, chunk, carried_state_of(plan, states, 0, i),
+                     i + 1 < end ? carried_state_of(plan, states, 0, i + 1) : NULL);
         store_head(plan, call, chunk, i, whole);
     }
 }
 
 void dr_decode_scan(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
-    load_token(plan, call, chunk, sequence, key_head);
-    store_scan(plan, call, chunk, sequence, key_head);
+    float *A = scan_at(plan, call, sequence, key_head);
+    load_token(plan, call, chunk, sequence, key_head, A);
+    store_scan(plan, chunk, A);
+}
+
+/* ---- tokens of pools ------------------------------------------------------------------------------------------------- */
+
+/* A state of a slot to the chunk's copy, and back. */
+static void copy_state(const dr_cpu_plan *plan, const void *state, float *copy) {
+    const size_t item = plan->bf16_state ? sizeof(uint16_t) : sizeof(float);
+    if (plan->value_major)
+        turn_in(plan, state, copy);
+    else
+        memcpy(copy, state, (size_t)(plan->key_size * plan->value_size) * item);
+}
+
+static void keep_state(const dr_cpu_plan *plan, const float *copy, void *state) {
+    const size_t item = plan->bf16_state ? sizeof(uint16_t) : sizeof(float);
+    if (plan->value_major)
+        turn_out(plan, copy, state);
+    else
+        memcpy(state, copy, (size_t)(plan->key_size * plan->value_size) * item);
+}
+
+/* The states of one value head after a token; A with the last head of its key head, when all have read it. */
+static void keep_states(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t slot,
+                        int64_t head) {
+    const int64_t key_head = head / plan->group;
+    keep_state(plan, chunk->state, carried_state_of(plan, call->final->at[DR_STATE_S], slot, head));
+    if (plan->matrix) store_matrix(plan, chunk->matrix, matrix_of(plan, call->final->at[plan->matrix_state], slot, head));
+    if (scans(plan) && head % plan->group == plan->group - 1) store_scan(plan, chunk, scan_at(plan, call, slot, key_head));
+}
+
+void dr_decode_slots(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                     int64_t key_head) {
+    const dr_slots *slots = call->slots;
+    const int64_t from = slots->from[sequence], tokens = slots->tokens;
+    if (from < 0) return;
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = key_head * plan->group + i;
+        copy_state(plan, carried_state_of(plan, call->final->at[DR_STATE_S], from, head), chunk->state);
+        if (plan->matrix)
+            start_matrix(plan, call, matrix_of(plan, call->final->at[plan->matrix_state], from, head), head, chunk->matrix);
+        for (int64_t t = 0; t < tokens; t++) {
+            const int64_t row = sequence * tokens + t, last = t == tokens - 1 ? from : -1;
+            const int64_t to = slots->to ? slots->to[row] : last;
+            const float *A = t == 0 ? scan_at(plan, call, from, key_head) : chunk->scan + plan->key_pitch;
+            load_token(plan, call, chunk, row, key_head, A);
+            load_rows(plan, call, chunk, head);
+            step(plan, chunk, chunk->state, NULL);
+            store_output(plan, call, chunk, head);
+            if (to >= 0) keep_states(plan, call, chunk, to, head);
+        }
+    }
 }

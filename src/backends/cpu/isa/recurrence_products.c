@@ -207,9 +207,9 @@ void dr_ahead_clear(dr_cpu_ahead *ahead) {
     ahead->byte = ahead->lines = 0;
 }
 
-void dr_ahead_add(dr_cpu_ahead *ahead, const float *at, int64_t stride, int64_t rows, int64_t width) {
+void dr_ahead_add(dr_cpu_ahead *ahead, const void *at, int64_t stride, int64_t rows, int64_t width, int64_t item) {
     if (!at || rows <= 0 || ahead->spans == DR_CPU_SPANS) return;
-    dr_cpu_span span = {(const char *)at, stride * 4, rows, width * 4};
+    dr_cpu_span span = {at, stride * item, rows, width * item};
     if (span.stride <= LINE) span = (dr_cpu_span){span.at, 0, 1, (rows - 1) * span.stride + span.bytes};
     ahead->span[ahead->spans++] = span;
     ahead->lines += span.rows * ((span.bytes + LINE - 1) / LINE);

@@ -21,27 +21,39 @@ static void store_state(const dr_cpu_plan *plan, const float *state, float *to) 
     copy_out(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->values);
 }
 
-/* States that calls carry from one to the next, in the type that the caller chose. */
+/* States that calls carry from one to the next, in the type and layout that the caller chose. from NULL: zero. */
 static void load_carried_state(const dr_cpu_plan *plan, const void *from, float *state) {
-    if (!plan->bf16_state || !from) {
+    const int64_t K = plan->key_size, V = plan->value_size, pitch = plan->value_pitch;
+    if (!from || (!plan->bf16_state && !plan->value_major)) {
         load_state(plan, from, state);
         return;
     }
+    if (!plan->bf16_state) {
+        dr_matrix_transpose(V, K, from, K, state, pitch, K, plan->value_width);
+        return;
+    }
     const uint16_t *half = from;
-    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch, half += plan->values) {
-        for (int64_t v = 0; v < plan->value_size; v++) state[v] = dr_bf16_to_float(half[v]);
-        for (int64_t v = plan->value_size; v < plan->value_width; v++) state[v] = 0;
+    const int64_t row = plan->value_major ? 1 : plan->values, column = plan->value_major ? K : 1;
+    for (int64_t k = 0; k < K; k++, state += pitch) {
+        for (int64_t v = 0; v < V; v++) state[v] = dr_bf16_to_float(half[k * row + v * column]);
+        for (int64_t v = V; v < plan->value_width; v++) state[v] = 0;
     }
 }
 
 static void store_carried_state(const dr_cpu_plan *plan, const float *state, void *to) {
-    if (!plan->bf16_state) {
+    const int64_t K = plan->key_size, V = plan->value_size, pitch = plan->value_pitch;
+    if (!plan->bf16_state && !plan->value_major) {
         store_state(plan, state, to);
         return;
     }
+    if (!plan->bf16_state) {
+        dr_matrix_transpose(K, V, state, pitch, to, K, V, K);
+        return;
+    }
     uint16_t *half = to;
-    for (int64_t k = 0; k < plan->key_size; k++, state += plan->value_pitch, half += plan->values)
-        for (int64_t v = 0; v < plan->value_size; v++) half[v] = dr_bf16_from_float(state[v]);
+    const int64_t row = plan->value_major ? 1 : plan->values, column = plan->value_major ? K : 1;
+    for (int64_t k = 0; k < K; k++, state += pitch)
+        for (int64_t v = 0; v < V; v++) half[k * row + v * column] = dr_bf16_from_float(state[v]);
 }
 
 static void *member(const dr_states *states, dr_state_kind kind) {
@@ -77,6 +89,30 @@ static void store_turned_state(const dr_cpu_plan *plan, const float *state, floa
                             plan->value_size);
     else
         store_state(plan, state, to);
+}
+
+/* Gradients of the states that calls carry, in the caller's layout: floats. */
+static void load_carried_gradient(const dr_cpu_plan *plan, const float *from, float *state) {
+    if (!from || !plan->value_major) {
+        load_turned_state(plan, from, state);
+    } else if (!plan->chunkwise) {
+        dr_matrix_transpose(plan->value_size, plan->key_size, from, plan->key_size, state, plan->value_pitch, plan->key_size,
+                            plan->value_width);
+    } else {
+        const int64_t rest = plan->value_width - plan->value_size;
+        copy_in(plan->value_size, plan->key_size, from, plan->key_size, state, plan->key_pitch);
+        memset(state + plan->value_size * plan->key_pitch, 0, (size_t)(rest * plan->key_pitch) * sizeof(float));
+    }
+}
+
+static void store_carried_gradient(const dr_cpu_plan *plan, const float *state, float *to) {
+    if (!plan->value_major)
+        store_turned_state(plan, state, to);
+    else if (plan->chunkwise)
+        copy_out(plan->value_size, plan->key_size, state, plan->key_pitch, to, plan->key_size);
+    else
+        dr_matrix_transpose(plan->key_size, plan->value_size, state, plan->value_pitch, to, plan->key_size, plan->value_size,
+                            plan->key_size);
 }
 
 /* ---- the matrix scan ------------------------------------------------------------------------------------------------- */
@@ -115,10 +151,10 @@ static float *updates_of(const dr_cpu_plan *plan, const dr_cpu_call *call, int64
 }
 
 /* o [tokens, V] of the chunk, rows of `stride` */
-static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates, float *o,
+static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *state, float *saved_updates, void *o,
                           int64_t stride) {
-    const bool whole =
-        plan->chunkwise && plan->value_size == plan->value_width; /* no padding: may be written where it belongs */
+    /* floats without padding may be written where they belong */
+    const bool whole = plan->chunkwise && plan->value_size == plan->value_width && plan->forms.output == DR_F32;
     dr_chunk_map_rows(plan, chunk, true);
     if (plan->chunkwise) {
         dr_chunk_fade(plan, chunk);
@@ -131,7 +167,7 @@ static void forward_chunk(const dr_cpu_plan *plan, dr_cpu_chunk *chunk, float *s
     } else {
         dr_tokens_forward(plan, chunk, state, plan->value_pitch);
     }
-    if (!whole) copy_out(chunk->tokens, plan->value_size, chunk->output, plan->value_pitch, o, stride);
+    if (!whole) dr_rows_store(plan->forms.output, chunk->tokens, plan->value_size, chunk->output, plan->value_pitch, o, stride);
 }
 
 /* Length of the chunk that begins at token `first`. */
@@ -149,56 +185,82 @@ static void expect_forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_
     dr_ahead_clear(&chunk->ahead);
     if (tokens <= 0) return;
     dr_chunk_expect(plan, call, chunk, first, tokens, head, last, DR_EXPECT_ALL);
-    dr_ahead_add(&chunk->ahead, (const float *)call->o + (first * plan->value_heads + head) * plan->values + plan->value_first,
-                 plan->value_heads * plan->values, tokens, V);
-    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), plan->values, tokens * plan->steps, V);
+    dr_ahead_add(&chunk->ahead, output_of(plan, call->o, first, head), plan->value_heads * plan->values, tokens, V,
+                 output_item(plan));
+    dr_ahead_add(&chunk->ahead, updates_of(plan, call, first, head), plan->values, tokens * plan->steps, V, sizeof(float));
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
+}
+
+/* Before the first token of a sequence. */
+static void load_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence,
+                         int64_t key_head) {
+    const int64_t at = call->slots ? call->slots->from[sequence] : sequence, first_head = key_head * plan->group;
+    const dr_states *initial = at < 0 ? NULL : call->initial;
+    for (int64_t i = 0; i < plan->group; i++)
+        load_carried_state(plan, carried_state_of(plan, member(initial, DR_STATE_S), at, first_head + i),
+                           own_state(plan, chunk->state, i));
+    for (int64_t i = 0; plan->matrix && i < plan->group; i++)
+        start_matrix(plan, call, matrix_of(plan, member(initial, plan->matrix_state), at, first_head + i), first_head + i,
+                     own_matrix(plan, chunk->matrix, i));
+    if (scans(plan)) copy_in(1, plan->key_size, scan_of(plan, member(initial, DR_STATE_A), at, key_head), 0, chunk->scan, 0);
+}
+
+/* The states at hand to place `at` of the caller's. A is the key head's: the plans of all blocks of values make it, and the
+ * first gives it. */
+static void store_carried(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t at,
+                          int64_t key_head) {
+    void *S = mutable_member(call->final, DR_STATE_S);
+    float *matrices = plan->matrix ? mutable_member(call->final, plan->matrix_state) : NULL;
+    float *A = scans(plan) && plan->value_first == 0 ? mutable_member(call->final, DR_STATE_A) : NULL;
+    for (int64_t i = 0; i < plan->group; i++) {
+        const int64_t head = key_head * plan->group + i;
+        if (S) store_carried_state(plan, own_state(plan, chunk->state, i), carried_state_of(plan, S, at, head));
+        if (matrices) store_matrix(plan, own_matrix(plan, chunk->matrix, i), matrix_of(plan, matrices, at, head));
+    }
+    if (A) copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, A, at, key_head), 0);
+}
+
+/* Where the states after a sequence go, -1: nowhere. */
+static int64_t final_slot(const dr_cpu_call *call, int64_t sequence) {
+    if (!call->slots) return sequence;
+    return call->slots->to ? call->slots->to[sequence] : call->slots->from[sequence];
+}
+
+/* Keeps the states before the chunk at hand where the call asks for it. */
+static void store_checkpoints(const dr_cpu_plan *plan, const dr_cpu_call *call, const dr_cpu_chunk *chunk, int64_t key_head) {
+    const dr_slots *slots = call->slots;
+    for (int64_t i = 0; slots && i < slots->checkpoints; i++)
+        if (slots->row[i] == chunk->first && slots->slot[i] >= 0) store_carried(plan, call, chunk, slots->slot[i], key_head);
 }
 
 static void forward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t sequence, int64_t key_head) {
     const int64_t begin = dr_layout_begin(&plan->layout, sequence), end = dr_layout_begin(&plan->layout, sequence + 1);
     const int64_t first_head = key_head * plan->group;
-    for (int64_t i = 0; i < plan->group; i++)
-        load_carried_state(plan, carried_state_of(plan, member(call->initial, DR_STATE_S), sequence, first_head + i),
-                           own_state(plan, chunk->state, i));
-    for (int64_t i = 0; plan->matrix && i < plan->group; i++)
-        start_matrix(plan, call, matrix_of(plan, member(call->initial, plan->matrix_state), sequence, first_head + i),
-                     first_head + i, own_matrix(plan, chunk->matrix, i));
-    if (scans(plan))
-        copy_in(1, plan->key_size, scan_of(plan, member(call->initial, DR_STATE_A), sequence, key_head), 0, chunk->scan, 0);
+    load_initial(plan, call, chunk, sequence, key_head);
     for (int64_t first = begin; first < end; first += plan->chunk) {
         const int64_t from_begin = first - begin, slot = dr_cpu_first_slot(plan, sequence) + from_begin / dr_cpu_segment(plan);
         const bool saves = from_begin % dr_cpu_segment(plan) == 0;
         dr_cpu_set_tokens(plan, chunk, first, tokens_from(plan, first, end));
+        if (saves) store_checkpoints(plan, call, chunk, key_head);
         if (saves && call->saved_scan && plan->value_first == 0)
             copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, call->saved_scan, slot, key_head), 0);
-        dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
+        dr_chunk_load_keys(plan, call, chunk, key_head);
         dr_chunk_scan_keys(plan, chunk);
         for (int64_t i = 0; i < plan->group; i++) {
             const int64_t head = first_head + i;
             float *state = own_state(plan, chunk->state, i);
             expect_forward(plan, call, chunk, key_head, i, end);
             if (saves && call->saved_states) store_state(plan, state, state_of(plan, call->saved_states, slot, head));
-            dr_chunk_load_rows(plan, call->inputs, chunk, head);
+            dr_chunk_load_rows(plan, call, chunk, head);
             dr_chunk_map_decay(plan, chunk);
             if (plan->matrix) forward_matrix(plan, call, chunk, slot, head, own_matrix(plan, chunk->matrix, i));
-            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head),
-                          (float *)call->o + output_at(plan, chunk, head), plan->value_heads * plan->values);
+            forward_chunk(plan, chunk, state, updates_of(plan, call, first, head), output_of(plan, call->o, first, head),
+                          plan->value_heads * plan->values);
         }
         if (scans(plan)) copy_in(1, plan->key_width, chunk->scan + chunk->tokens * plan->key_pitch, 0, chunk->scan, 0);
     }
-    void *final = mutable_member(call->final, DR_STATE_S);
-    /* the key head's scan, which the plans of all blocks make, is given by the first */
-    float *final_scan = plan->value_first == 0 ? mutable_member(call->final, DR_STATE_A) : NULL;
-    if (final)
-        for (int64_t i = 0; i < plan->group; i++)
-            store_carried_state(plan, own_state(plan, chunk->state, i),
-                                carried_state_of(plan, final, sequence, first_head + i));
-    float *final_matrix = plan->matrix ? mutable_member(call->final, plan->matrix_state) : NULL;
-    for (int64_t i = 0; final_matrix && i < plan->group; i++)
-        store_matrix(plan, own_matrix(plan, chunk->matrix, i), matrix_of(plan, final_matrix, sequence, first_head + i));
-    if (final_scan && scans(plan))
-        copy_out(1, plan->key_size, chunk->scan, 0, scan_of(plan, final_scan, sequence, key_head), 0);
+    const int64_t to = final_slot(call, sequence);
+    if (to >= 0) store_carried(plan, call, chunk, to, key_head);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
@@ -240,8 +302,8 @@ static void store_initial(const dr_cpu_plan *plan, const dr_cpu_call *call, cons
     float *states = mutable_member(call->d_initial, DR_STATE_S), *scan = mutable_member(call->d_initial, DR_STATE_A);
     if (states)
         for (int64_t i = 0; i < plan->group; i++)
-            store_turned_state(plan, own_state(plan, chunk->d_state, i),
-                               state_of(plan, states, sequence, key_head * plan->group + i));
+            store_carried_gradient(plan, own_state(plan, chunk->d_state, i),
+                                   carried_gradient_of(plan, states, sequence, key_head * plan->group + i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         store_initial_matrix(plan, call, own_matrix(plan, chunk->d_matrix, i), sequence, key_head * plan->group + i);
     if (scan && scans(plan)) copy_out(1, plan->key_size, chunk->d_scan, 0, scan_of(plan, scan, sequence, key_head), 0);
@@ -275,12 +337,12 @@ static void load_segment(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cp
 /* From the states before a chunk to those before the next. */
 static void replay(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p) {
     set_place(plan, chunk, p);
-    dr_chunk_load_replay(plan, call->inputs, chunk, p->key_head, true);
+    dr_chunk_load_replay(plan, call, chunk, p->key_head, true);
     dr_chunk_scan_diagonal(plan, chunk);
     for (int64_t i = 0; i < plan->group; i++) {
         const int64_t head = p->key_head * plan->group + i;
         const float *saved = updates_of(plan, call, chunk->first, head);
-        dr_chunk_load_replay(plan, call->inputs, chunk, head, false);
+        dr_chunk_load_replay(plan, call, chunk, head, false);
         dr_chunk_map_decay(plan, chunk);
         dr_chunk_map_writers(plan, chunk);
         if (saved) copy_in(chunk->rows, plan->value_size, saved, plan->value_size, chunk->update, plan->value_pitch);
@@ -300,14 +362,16 @@ static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr
     dr_ahead_clear(&chunk->ahead);
     if (before >= begin) {
         dr_chunk_expect(plan, call, chunk, before, tokens, head, i == 0, replays ? DR_EXPECT_REST : DR_EXPECT_ALL);
-        dr_ahead_add(&chunk->ahead, call->d_o + (before * plan->value_heads + head) * V, plan->value_heads * V, tokens, V);
+        dr_ahead_add(&chunk->ahead, output_of(plan, call->d_o, before, head), plan->value_heads * V, tokens, V,
+                     output_item(plan));
     }
     if (earlier >= begin) {
         if (replays) dr_chunk_expect(plan, call, chunk, earlier, tokens, head, i == 0, DR_EXPECT_REPLAYED);
-        dr_ahead_add(&chunk->ahead, updates_of(plan, call, earlier, head), V, tokens * steps, V);
+        dr_ahead_add(&chunk->ahead, updates_of(plan, call, earlier, head), V, tokens * steps, V, sizeof(float));
         /* and this chunk's share of the state before that segment */
         const int64_t from = plan->key_size * p->at / plan->segment, to = plan->key_size * (p->at + 1) / plan->segment;
-        dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V);
+        dr_ahead_add(&chunk->ahead, state_of(plan, call->saved_states, p->slot - 1, head) + from * V, V, to - from, V,
+                     sizeof(float));
     }
     dr_ahead_spread(&chunk->ahead, plan->key_size, V);
 }
@@ -316,22 +380,22 @@ static void expect_backward(const dr_cpu_plan *plan, const dr_cpu_call *call, dr
 static void backward_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, const place *p,
                            bool scanned) {
     set_place(plan, chunk, p);
-    dr_chunk_load_keys(plan, call->inputs, chunk, p->key_head);
+    dr_chunk_load_keys(plan, call, chunk, p->key_head);
     if (!scanned) dr_chunk_scan_diagonal(plan, chunk);
     dr_chunk_map_query(plan, chunk);
     dr_chunk_clear_keys(plan, chunk);
     for (int64_t i = 0; i < plan->group; i++) {
         const int64_t head = p->key_head * plan->group + i, V = plan->value_size;
         expect_backward(plan, call, chunk, p, i);
-        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_load_rows(plan, call, chunk, head);
         dr_chunk_clear_rows(plan, call, chunk, head);
         dr_chunk_map_decay(plan, chunk);
         if (plan->matrix) {
             load_matrix(plan, matrix_of(plan, call->saved_matrix, p->slot, head), chunk->matrix);
             dr_chunk_scan_matrix(plan, chunk, chunk->matrix, matrix_floats(plan));
         }
-        copy_in(chunk->tokens, V, call->d_o + output_at(plan, chunk, head), plan->value_heads * V, chunk->d_output,
-                plan->value_pitch);
+        dr_rows_load(plan->forms.output, chunk->tokens, V, output_of(plan, call->d_o, chunk->first, head),
+                     plan->value_heads * V, chunk->d_output, plan->value_pitch);
         backward_chunk(plan, call, chunk, head, segment_state(plan, chunk, i, p->at), own_state(plan, chunk->d_state, i));
         if (plan->matrix)
             dr_chunk_scan_matrix_back(plan, chunk, chunk->matrix, matrix_floats(plan), own_matrix(plan, chunk->d_matrix, i));
@@ -361,8 +425,8 @@ static void load_final(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_
                        int64_t key_head) {
     const int64_t first_head = key_head * plan->group;
     for (int64_t i = 0; i < plan->group; i++)
-        load_turned_state(plan, state_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
-                          own_state(plan, chunk->d_state, i));
+        load_carried_gradient(plan, carried_gradient_of(plan, member(call->d_final, DR_STATE_S), sequence, first_head + i),
+                              own_state(plan, chunk->d_state, i));
     for (int64_t i = 0; plan->matrix && i < plan->group; i++)
         load_matrix(plan, matrix_of(plan, member(call->d_final, plan->matrix_state), sequence, first_head + i),
                     own_matrix(plan, chunk->d_matrix, i));
@@ -394,22 +458,22 @@ static float *kept_state(const dr_cpu_plan *plan, const dr_cpu_call *call, int64
 static void carry_heads(const dr_cpu_plan *plan, const dr_cpu_call *call, dr_cpu_chunk *chunk, int64_t key_head,
                         int64_t before) {
     const int64_t stride = plan->value_heads * plan->values;
-    dr_chunk_load_keys(plan, call->inputs, chunk, key_head);
+    dr_chunk_load_keys(plan, call, chunk, key_head);
     dr_chunk_map_query(plan, chunk);
     for (int64_t i = 0; i < plan->group; i++) {
         const int64_t head = key_head * plan->group + i;
         dr_ahead_clear(&chunk->ahead);
         if (before >= 0) {
             dr_chunk_expect(plan, call, chunk, before, plan->chunk, head, i == 0, DR_EXPECT_ALL);
-            dr_ahead_add(&chunk->ahead, call->d_o + before * stride + head * plan->values + plan->value_first, stride,
-                         plan->chunk, plan->value_size);
+            dr_ahead_add(&chunk->ahead, output_of(plan, call->d_o, before, head), stride, plan->chunk, plan->value_size,
+                         output_item(plan));
             dr_ahead_spread(&chunk->ahead, plan->key_size, plan->value_size);
         }
-        dr_chunk_load_rows(plan, call->inputs, chunk, head);
+        dr_chunk_load_rows(plan, call, chunk, head);
         dr_chunk_map_decay(plan, chunk);
         dr_chunk_map_rows(plan, chunk, false);
-        copy_in(chunk->tokens, plan->value_size, call->d_o + output_at(plan, chunk, head), stride, chunk->d_output,
-                plan->value_pitch);
+        dr_rows_load(plan->forms.output, chunk->tokens, plan->value_size, output_of(plan, call->d_o, chunk->first, head),
+                     stride, chunk->d_output, plan->value_pitch);
         float *d_state = own_state(plan, chunk->d_state, i);
         dr_chunk_fade(plan, chunk);
         dr_chunk_score(plan, chunk);
@@ -463,4 +527,5 @@ const dr_cpu_recurrence_kernels dr_cpu_recurrence_kernels_ = {.forward = forward
                                                               .carry = carry,
                                                               .backward_slot = backward_slot,
                                                               .decode = dr_decode_heads,
-                                                              .decode_scan = dr_decode_scan};
+                                                              .decode_scan = dr_decode_scan,
+                                                              .decode_slots = dr_decode_slots};

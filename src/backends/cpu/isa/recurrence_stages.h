@@ -9,6 +9,10 @@
 #define dr_chunk_load_keys         DR_ISA_NAME(dr_chunk_load_keys)
 #define dr_chunk_load_rows         DR_ISA_NAME(dr_chunk_load_rows)
 #define dr_chunk_load_replay       DR_ISA_NAME(dr_chunk_load_replay)
+#define dr_chunk_load_formed       DR_ISA_NAME(dr_chunk_load_formed)
+#define dr_chunk_store_formed      DR_ISA_NAME(dr_chunk_store_formed)
+#define dr_rows_load               DR_ISA_NAME(dr_rows_load)
+#define dr_rows_store              DR_ISA_NAME(dr_rows_store)
 #define dr_chunk_clear_keys        DR_ISA_NAME(dr_chunk_clear_keys)
 #define dr_chunk_clear_rows        DR_ISA_NAME(dr_chunk_clear_rows)
 #define dr_chunk_store_keys        DR_ISA_NAME(dr_chunk_store_keys)
@@ -44,6 +48,7 @@
 #define dr_tokens_backward         DR_ISA_NAME(dr_tokens_backward)
 #define dr_decode_heads            DR_ISA_NAME(dr_decode_heads)
 #define dr_decode_scan             DR_ISA_NAME(dr_decode_scan)
+#define dr_decode_slots            DR_ISA_NAME(dr_decode_slots)
 #define dr_matrix_multiply         DR_ISA_NAME(dr_matrix_multiply)
 #define dr_matrix_transpose        DR_ISA_NAME(dr_matrix_transpose)
 #define dr_ahead_clear             DR_ISA_NAME(dr_ahead_clear)
@@ -56,10 +61,10 @@
 /* ---- recurrence_load.c: tensors to chunk and back ---------------------------------------------------------------------- */
 
 /* Inputs that belong to the key head (and what a tied scan takes from its value head), those of a value head. */
-void dr_chunk_load_keys(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t key_head);
-void dr_chunk_load_rows(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t value_head);
+void dr_chunk_load_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t key_head);
+void dr_chunk_load_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t value_head);
 /* The inputs of a key head, or of a value head, that a replay needs. */
-void dr_chunk_load_replay(const dr_cpu_plan *, const dr_inputs *, dr_cpu_chunk *, int64_t head, bool keys);
+void dr_chunk_load_replay(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t head, bool keys);
 void dr_chunk_clear_keys(const dr_cpu_plan *, dr_cpu_chunk *);
 void dr_chunk_clear_rows(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t value_head);
 void dr_chunk_store_keys(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
@@ -71,6 +76,16 @@ typedef enum { DR_EXPECT_ALL, DR_EXPECT_REPLAYED, DR_EXPECT_REST } dr_cpu_expect
  * a backward will store gradients: to be fetched ahead. */
 void dr_chunk_expect(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t first, int64_t tokens,
                      int64_t value_head, bool keys, dr_cpu_expected);
+
+/* ---- recurrence_forms.c: tensors in other forms than floats -------------------------------------------------------------- */
+
+/* As the loads and stores of an input above, of one that is not as it is. */
+void dr_chunk_load_formed(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int i, int64_t head);
+void dr_chunk_store_formed(const dr_cpu_plan *, const dr_cpu_call *, const dr_cpu_chunk *, int i, int64_t sequence,
+                           int64_t head);
+/* Rows of `width` elements between a tensor of some type and a chunk, whose rows are zero up to whole tiles. */
+void dr_rows_load(dr_dtype, int64_t rows, int64_t width, const void *from, int64_t stride, float *to, int64_t pitch);
+void dr_rows_store(dr_dtype, int64_t rows, int64_t width, const float *from, int64_t pitch, void *to, int64_t stride);
 
 /* ---- recurrence_diagonal.c: the diagonal scan and the query, per key head ---------------------------------------------- */
 
@@ -157,13 +172,16 @@ void dr_tokens_backward(const dr_cpu_plan *, dr_cpu_chunk *, const float *state,
  * once all of them are done. */
 void dr_decode_heads(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t begin, int64_t end, bool whole);
 void dr_decode_scan(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
+/* The tokens of a sequence whose states lie in the pool, for the value heads of a key head. */
+void dr_decode_slots(const dr_cpu_plan *, const dr_cpu_call *, dr_cpu_chunk *, int64_t sequence, int64_t key_head);
 
 /* ---- recurrence_products.c: small dense matrices ------------------------------------------------------------------------- */
 
-/* Memory that will be wanted soon: forgets what is left of the last chunk; adds rows of `width` floats, `stride` floats apart;
- * spreads all of it over the tiles of a product of that size and a quarter more; asks for the lines of a tile. */
+/* Memory that will be wanted soon: forgets what is left of the last chunk; adds rows of `width` elements of `item` bytes,
+ * `stride` elements apart; spreads all of it over the tiles of a product of that size and a quarter more; asks for the lines of
+ * a tile. */
 void dr_ahead_clear(dr_cpu_ahead *);
-void dr_ahead_add(dr_cpu_ahead *, const float *at, int64_t stride, int64_t rows, int64_t width);
+void dr_ahead_add(dr_cpu_ahead *, const void *at, int64_t stride, int64_t rows, int64_t width, int64_t item);
 void dr_ahead_spread(dr_cpu_ahead *, int64_t rows, int64_t columns);
 void dr_ahead_fetch(dr_cpu_ahead *);
 

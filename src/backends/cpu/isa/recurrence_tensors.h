@@ -20,12 +20,20 @@ static inline float *state_of(const dr_cpu_plan *plan, void *states, int64_t seq
     return (float *)states + (sequence * plan->value_heads + value_head) * plan->key_size * plan->values + plan->value_first;
 }
 
-/* The same of states that calls carry from one to the next, whose type the caller chooses. */
+/* The same of states that calls carry from one to the next, whose type and layout the caller chooses: [K][V] or [V][K]. */
+static inline int64_t carried_at(const dr_cpu_plan *plan, int64_t sequence, int64_t value_head) {
+    const int64_t first = plan->value_first * (plan->value_major ? plan->key_size : 1);
+    return (sequence * plan->value_heads + value_head) * plan->key_size * plan->values + first;
+}
+
 static inline void *carried_state_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
     if (!states) return NULL;
     const size_t item = plan->bf16_state ? sizeof(uint16_t) : sizeof(float);
-    const int64_t at = (sequence * plan->value_heads + value_head) * plan->key_size * plan->values + plan->value_first;
-    return (char *)states + (size_t)at * item;
+    return (char *)states + (size_t)carried_at(plan, sequence, value_head) * item;
+}
+
+static inline float *carried_gradient_of(const dr_cpu_plan *plan, void *states, int64_t sequence, int64_t value_head) {
+    return states ? (float *)states + carried_at(plan, sequence, value_head) : NULL;
 }
 
 /* A [sequences, H, K] of one key head */
@@ -66,9 +74,14 @@ static inline void start_matrix(const dr_cpu_plan *plan, const dr_cpu_call *call
     for (int64_t i = 0; i < plan->key_size; i++) matrix[i * plan->key_pitch + i] = 1 / ridge[i];
 }
 
-/* Tokens of the chunk at hand in o or d_o [rows, HV, V] of a value head. */
-static inline int64_t output_at(const dr_cpu_plan *plan, const dr_cpu_chunk *chunk, int64_t value_head) {
-    return (chunk->first * plan->value_heads + value_head) * plan->values + plan->value_first;
+/* Tokens from `first` on in o or d_o [rows, HV, V] of a value head. */
+static inline int64_t output_item(const dr_cpu_plan *plan) {
+    return plan->forms.output == DR_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+static inline void *output_of(const dr_cpu_plan *plan, const void *tensor, int64_t first, int64_t value_head) {
+    const int64_t at = (first * plan->value_heads + value_head) * plan->values + plan->value_first;
+    return (char *)tensor + at * output_item(plan);
 }
 
 static inline bool scans(const dr_cpu_plan *plan) {

@@ -307,7 +307,8 @@ static dr_status plan(const dr_module *module, dr_backend *backend, const dr_lay
     DR_TRY(dr_recurrence_check(&recurrence));
     recurrence.longest = dr_layout_longest(layout);
     if (recurrence.longest < 1) recurrence.longest = 1;
-    return dr_plan_make(backend, &recurrence, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+    const unsigned calls = layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN;
+    return dr_plan_make(backend, &recurrence, NULL, calls, plan);
 }
 
 /* Shapes as dr_recurrence_state_shape and the convolution's. */
