@@ -112,6 +112,32 @@ static void test_links_are_followed(void **state) {
     dr_corpus_destroy(corpus);
 }
 
+/* A link out of the folder to one above it would take in the whole machine. */
+static void test_links_lead_no_way_up(void **state) {
+    (void)state;
+    write_text("top/other.txt", "other");
+    write_text("top/corpus/a.txt", "inside");
+    write_text("aside/b.txt", "aside");
+    assert_int_equal(symlink("/", scratch_path("top/corpus/root")), 0);
+    assert_int_equal(symlink("..", scratch_path("top/corpus/up")), 0);
+    assert_int_equal(symlink("../../aside", scratch_path("top/corpus/aside")), 0);
+    assert_int_equal(symlink("../top", scratch_path("aside/back")), 0);
+    assert_int_equal(symlink("/proc/self", scratch_path("top/corpus/proc")), 0);
+    dr_corpus *corpus;
+    assert_int_equal(dr_corpus_read(scratch_path("top/corpus"), false, &corpus), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "leads to a folder that the corpus itself lies in"));
+    assert_int_equal(dr_corpus_read(scratch_path("top/corpus"), true, &corpus), DR_OK);
+    assert_int_equal(corpus->documents.count, 2);
+    static const char *const problems[] = {"aside/back leads to", "proc is a folder of the system's own", "root leads to",
+                                           "up leads to"};
+    assert_int_equal(corpus->left_out.count, 4);
+    for (int i = 0; i < 4; i++) assert_non_null(strstr(corpus->left_out.at[i].problem, problems[i]));
+    dr_corpus_destroy(corpus);
+    assert_refused("/proc/self", DR_ERROR_ARGUMENT, "a folder of the system's own");
+    assert_refused("/sys/kernel", DR_ERROR_ARGUMENT, "a folder of the system's own");
+    assert_refused("/proc/self/fd", DR_ERROR_ARGUMENT, "a folder of the system's own");
+}
+
 static void make_unreadable(void) {
     write_text("mixed/good", "good");
     write_text("mixed/sub/better", "better");
@@ -460,6 +486,7 @@ int main(void) {
         cmocka_unit_test(test_many_files),
         cmocka_unit_test(test_bad_corpora_are_refused),
         cmocka_unit_test(test_links_are_followed),
+        cmocka_unit_test(test_links_lead_no_way_up),
         cmocka_unit_test(test_unreadable_files_are_named_and_counted),
         cmocka_unit_test(test_deep_folders),
         cmocka_unit_test(test_a_share_is_held_out),

@@ -1,5 +1,6 @@
 /* Random numbers from the words of their stream, worked out by hand: which words each takes, and what it makes of them. */
 #include "base/random.h"
+#include "data/streams.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -67,11 +68,26 @@ static void test_seeds_and_streams(void **state) {
     }
 }
 
+/* No purpose, and no index of one, has another's numbers. */
+static void test_purposes(void **state) {
+    (void)state;
+    enum { INDEXES = 3, ALL = DR_STREAM_VALIDATION * INDEXES };
+    static const int64_t indexes[INDEXES] = {0, 1, (int64_t)1 << 40};
+    uint64_t first[ALL];
+    for (int i = 0; i < ALL; i++) {
+        dr_random random = dr_stream(5, (dr_stream_purpose)(1 + i / INDEXES), indexes[i % INDEXES]);
+        first[i] = (uint64_t)dr_random_word(&random) << 32;
+        first[i] |= dr_random_word(&random);
+        for (int k = 0; k < i; k++) assert_true(first[k] != first[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_of_words),
         cmocka_unit_test(test_below),
         cmocka_unit_test(test_seeds_and_streams),
+        cmocka_unit_test(test_purposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

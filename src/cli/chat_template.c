@@ -15,7 +15,7 @@ enum { TOKENIZER, TOOLS, DOCUMENTS, VARIABLES, NAME, GENERATION_PROMPT, TIME, FL
 /* The file that a flag names, or NULL. */
 static int read_flag(const cli_flag *flag, char **text) {
     size_t bytes;
-    return flag->value ? cli_read_input(&cli_chat_template, flag->value, text, &bytes) : 0;
+    return flag->value ? cli_read_input(&cli_chat_template, flag->value, CLI_MOST_PROMPT, text, &bytes) : 0;
 }
 
 static int render(const cli_flag *flags, char *const *texts, const char *messages) {
@@ -62,7 +62,7 @@ static int run_chat_template(int argc, char **argv) {
     size_t bytes;
     int operands, status;
     if (!cli_flags_parse(&cli_chat_template, flags, FLAGS, argc, argv, &operands, &status)) return status;
-    status = cli_read_input(&cli_chat_template, operands ? argv[1] : "-", &messages, &bytes);
+    status = cli_read_input(&cli_chat_template, operands ? argv[1] : "-", CLI_MOST_PROMPT, &messages, &bytes);
     for (int i = TOOLS; i <= VARIABLES && status == 0; i++) status = read_flag(&flags[i], &texts[i]);
     if (status == 0) status = render(flags, texts, messages);
     for (int i = TOOLS; i <= VARIABLES; i++) free(texts[i]);

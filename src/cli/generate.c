@@ -143,7 +143,7 @@ static int run(int argc, char **argv) {
     if (!flags[PROMPT_FILE].given) return generate(flags, flags[PROMPT].value, strlen(flags[PROMPT].value));
     char *prompt;
     size_t bytes;
-    exit_status = cli_read_input(&cli_generate, flags[PROMPT_FILE].value, &prompt, &bytes);
+    exit_status = cli_read_input(&cli_generate, flags[PROMPT_FILE].value, CLI_MOST_PROMPT, &prompt, &bytes);
     if (exit_status) return exit_status;
     exit_status = generate(flags, prompt, bytes);
     free(prompt);

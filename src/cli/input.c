@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { FIRST_ROOM = 1 << 16 };
 
@@ -16,16 +17,17 @@ static int fail(const cli_command *command, const char *path, const char *reason
     return 1;
 }
 
-/* NULL with the reason in errno. */
-static char *read_all(FILE *stream, size_t *bytes) {
+/* NULL with the reason in errno, EFBIG if there are more than `most` bytes. */
+static char *read_all(FILE *stream, size_t most, size_t *bytes) {
     size_t room = FIRST_ROOM, have = 0;
     char *text = malloc(room + 1);
     while (text) {
         errno = 0;
         have += fread(text + have, 1, room - have, stream);
-        if (have < room) break;
-        char *larger = realloc(text, 2 * room + 1);
+        if (have < room && have <= most) break;
+        char *larger = have > most ? NULL : realloc(text, 2 * room + 1);
         if (!larger) free(text);
+        if (have > most) errno = EFBIG;
         text = larger;
         room *= 2;
     }
@@ -40,7 +42,9 @@ static char *read_all(FILE *stream, size_t *bytes) {
     return text;
 }
 
-int cli_read_input(const cli_command *command, const char *path, char **text, size_t *bytes) {
+int cli_read_input(const cli_command *command, const char *path, size_t most, char **text, size_t *bytes) {
+    char longer[80];
+    if (most == 0) most = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 4;
     struct stat facts;
     FILE *stream = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     if (!stream) return fail(command, path, strerror(errno));
@@ -48,8 +52,10 @@ int cli_read_input(const cli_command *command, const char *path, char **text, si
         if (stream != stdin) fclose(stream);
         return fail(command, path, "it is a folder");
     }
-    *text = read_all(stream, bytes);
+    *text = read_all(stream, most, bytes);
     int reason = errno;
     if (stream != stdin) fclose(stream);
-    return *text ? 0 : fail(command, path, strerror(reason));
+    if (*text) return 0;
+    snprintf(longer, sizeof longer, "it has more than the %zu MiB that can be taken at once", most >> 20);
+    return fail(command, path, reason == EFBIG ? longer : strerror(reason));
 }

@@ -6,7 +6,11 @@
 
 #include <stddef.h>
 
-/* Bytes until the end, with a zero byte behind them; free *text. On failure says so and returns the exit status, else 0. */
-int cli_read_input(const cli_command *command, const char *path, char **text, size_t *bytes);
+/* More than any prompt, template or conversation: what is longer has no end, or is another file than was meant. */
+enum { CLI_MOST_PROMPT = 1 << 26 };
+
+/* Bytes until the end, with a zero byte behind them; free *text. More than `most` bytes are refused, 0: more than a quarter of
+ * the memory that is free. On failure says so and returns the exit status, else 0. */
+int cli_read_input(const cli_command *command, const char *path, size_t most, char **text, size_t *bytes);
 
 #endif

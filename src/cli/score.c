@@ -295,7 +295,7 @@ static int run(int argc, char **argv) {
     size_t bytes = 0;
     exit_status = 0;
     if (check_flags(flags, recall, &exit_status) && !recall && strcmp(flags[CORPUS].value, "-") == 0)
-        exit_status = cli_read_input(&cli_score, "-", &text, &bytes);
+        exit_status = cli_read_input(&cli_score, "-", 0, &text, &bytes);
     dr_recall_options sizes = read_recall(flags, of_run);
     dr_train_options_destroy(of_run);
     if (exit_status == 0) exit_status = score(flags, recall ? &sizes : NULL, text, bytes);

@@ -91,7 +91,7 @@ static int encode_whole(const encoding *e) {
     char *text = NULL;
     const int32_t *ids;
     size_t bytes, count;
-    int exit_status = cli_read_input(&cli_tokenize, "-", &text, &bytes);
+    int exit_status = cli_read_input(&cli_tokenize, "-", 0, &text, &bytes);
     if (exit_status == 0) {
         dr_status status = dr_encoder_encode(e->encoder, text, bytes, e->special, &ids, &count);
         if (status != DR_OK) {
@@ -217,7 +217,7 @@ static int decode_whole(dr_decoder *decoder) {
     char *input = NULL;
     const char *text;
     size_t input_bytes, count, bytes;
-    int exit_status = cli_read_input(&cli_detokenize, "-", &input, &input_bytes);
+    int exit_status = cli_read_input(&cli_detokenize, "-", 0, &input, &input_bytes);
     int32_t *ids = exit_status == 0 ? malloc((input_bytes / 2 + 1) * sizeof *ids) : NULL;
     if (exit_status == 0 && (!ids || strlen(input) < input_bytes || !read_ids(input, ids, &count))) {
         fprintf(stderr, "deltarule detokenize: %s\n",

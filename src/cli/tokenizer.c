@@ -63,7 +63,7 @@ static int add_file(training *t, const char *path) {
     if (has_documents(path)) {
         exit_status = add_documents(t, path);
     } else {
-        exit_status = cli_read_input(&cli_tokenizer, path, &text, &bytes);
+        exit_status = cli_read_input(&cli_tokenizer, path, 0, &text, &bytes);
         if (exit_status == 0 && !add_text(t, text, bytes) && t->status != DR_OK)
             exit_status = cli_failure(&cli_tokenizer, t->status);
     }

@@ -44,7 +44,7 @@ static void keep_problems(dr_found_files *files) {
 static dr_status fail_unreadable(const dr_corpus *corpus, bool whole) {
     const dr_found_file *first = &corpus->left_out.at[0];
     long long bad = corpus->left_out.count, good = corpus->documents.count;
-    if (whole) return dr_fail(first->status, "%s; give a text file or a folder of them", first->problem);
+    if (whole || good == 0) return dr_fail(first->status, "%s; give a text file or a folder of them", first->problem);
     if (bad == 1) return dr_fail(first->status, "%s; --skip-unreadable goes on without it", first->problem);
     return dr_fail(first->status, "%s; %lld of %lld files cannot be used; --skip-unreadable goes on without them",
                    first->problem, bad, bad + good);

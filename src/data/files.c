@@ -15,12 +15,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 enum { PRINTED_NAME = 600, PROBLEM_BYTES = 800 };
 
@@ -43,6 +45,7 @@ typedef struct {
     paths waiting; /* folders of this round's tree to be listed */
     paths links;   /* found in this round */
     folders entered;
+    folders above; /* the folders that the one searched lies in */
     int round;
 } search;
 
@@ -174,6 +177,23 @@ static dr_status list_entry(search *self, DIR *listing, const char *folder, cons
     return S_ISLNK(facts.st_mode) ? append_path(&self->links, path) : meet(self, path, &facts);
 }
 
+/* Whether the system writes what lies there while it is read, and links there lead through the whole machine. */
+static bool is_of_kernel(int descriptor) {
+    static const unsigned long kinds[] = {PROC_SUPER_MAGIC,   SYSFS_MAGIC,         DEBUGFS_MAGIC,    TRACEFS_MAGIC,
+                                          CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SECURITYFS_MAGIC, DEVPTS_SUPER_MAGIC};
+    struct statfs facts;
+    if (fstatfs(descriptor, &facts) != 0) return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((unsigned long)facts.f_type == kinds[i]) return true;
+    return false;
+}
+
+static dr_status append_unfit(search *self, char *path, const char *reason) {
+    dr_found_file *file;
+    DR_TRY(append_file(self, path, NULL, &file));
+    return dr_file_problem(file, DR_ERROR_ARGUMENT, "%s", reason);
+}
+
 /* Takes the path over. */
 static dr_status list_folder(search *self, char *folder) {
     struct stat facts;
@@ -183,6 +203,10 @@ static dr_status list_folder(search *self, char *folder) {
         int reason = errno;
         if (listing) closedir(listing);
         return append_unreadable(self, folder, "listed", reason);
+    }
+    if (is_of_kernel(dirfd(listing))) {
+        closedir(listing);
+        return append_unfit(self, folder, "is a folder of the system's own, as those of /proc are, not of files");
     }
     dr_status status = enter(&self->entered, (uint64_t)facts.st_dev, (uint64_t)facts.st_ino, &first);
     for (struct dirent *entry; status == DR_OK && first && (errno = 0, entry = readdir(listing));)
@@ -210,9 +234,30 @@ static int by_path(const void *a, const void *b) {
     return compare_paths(*(char *const *)a, *(char *const *)b);
 }
 
+static bool has_entered(const folders *set, const struct stat *facts) {
+    return set->count > 0 && set->at[place_of(set, (uint64_t)facts->st_dev, (uint64_t)facts->st_ino)].used;
+}
+
+/* The folders that a path lies in, up to the root. */
+static dr_status enter_above(folders *above, const char *path) {
+    struct stat facts;
+    bool first;
+    char *real = realpath(path, NULL);
+    dr_status status = DR_OK;
+    for (char *end = real; status == DR_OK && end && (end = strrchr(real, '/'));) {
+        end[end == real] = '\0';
+        if (stat(real, &facts) == 0) status = enter(above, (uint64_t)facts.st_dev, (uint64_t)facts.st_ino, &first);
+        if (end == real) break;
+    }
+    free(real);
+    return status;
+}
+
 static dr_status follow(search *self, char *path) {
     struct stat facts;
     if (stat(path, &facts) != 0) return append_unreadable(self, path, "followed to a file", errno);
+    if (has_entered(&self->above, &facts))
+        return append_unfit(self, path, "leads to a folder that the corpus itself lies in: link to what is meant of it");
     DR_TRY(meet(self, path, &facts));
     return list_waiting(self);
 }
@@ -289,11 +334,13 @@ dr_status dr_files_find(const char *path, dr_found_files *files) {
         start[--length] = '\0';
     search self = {.files = files};
     dr_status status = meet(&self, start, &facts);
+    if (status == DR_OK && S_ISDIR(facts.st_mode)) status = enter_above(&self.above, path);
     if (status == DR_OK) status = list_waiting(&self);
     if (status == DR_OK) status = follow_links(&self);
     release_paths(&self.waiting);
     release_paths(&self.links);
     dr_release(self.entered.at);
+    dr_release(self.above.at);
     if (status == DR_OK)
         keep_each_once(files);
     else

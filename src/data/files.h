@@ -21,8 +21,9 @@ typedef struct {
 /* The path itself if it is no folder, else all files in it and in its subfolders. Names that begin with a dot are left out; a
  * link to a file or a folder stands for what it leads to; a file with several names is found once, by one that no link leads to
  * if it has one; folders that contain themselves end nothing. Files that can never be text (named pipes, sockets, devices),
- * links to nothing and folders that cannot be listed are found with their problem. Nothing is opened but folders.
- * DR_ERROR_ARGUMENT if there is no such path, DR_ERROR_IO if the system does not tell. */
+ * links to nothing, links to a folder that the path lies in, folders of the system's own as in /proc, and folders that cannot
+ * be listed are found with their problem. Nothing is opened but folders. DR_ERROR_ARGUMENT if there is no such path,
+ * DR_ERROR_IO if the system does not tell. */
 dr_status dr_files_find(const char *path, dr_found_files *files);
 void dr_files_release(dr_found_files *files);
 

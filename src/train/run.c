@@ -83,7 +83,7 @@ dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, d
     DR_GO(dr_task_create(made->options, &made->task));
     made->position.fingerprint = made->task->fingerprint;
     DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
-    DR_GO(dr_trial_fits(backend, &config));
+    DR_GO(dr_trial_fits(backend, &config, false));
     DR_GO(dr_model_create(backend, &config, (uint64_t)dr_setting_integer(made->options, DR_SET_SEED), &made->model));
     DR_GO(make_trainer(made));
     DR_GO(dr_trial_run(made));
@@ -192,6 +192,7 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     DR_NEED(folder);
     DR_NEED(run);
     dr_run *made;
+    dr_model_config config;
     dr_status status;
     *run = NULL;
     DR_TRY(check_holds_run(folder));
@@ -208,11 +209,14 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     if (changes) DR_GO(apply_changes(changes, made->options));
     DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
+    DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
+    DR_GO(dr_trial_fits(backend, &config, true));
     DR_GO(dr_model_load(backend, folder, &made->model));
     DR_GO(make_trainer(made));
     if (steps != made->schedule.steps) made->earlier_steps = steps;
     DR_GO(dr_checkpoint_read(folder, made->optimizer, &made->position));
     DR_GO(check_agreement(made));
+    DR_GO(dr_trial_run(made));
     DR_GO(dr_metrics_open(folder, made->position.step, &made->task->sets, &made->metrics));
     *run = made;
     return DR_OK;

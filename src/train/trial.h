@@ -4,8 +4,9 @@
 
 #include <deltarule/train.h>
 
-/* DR_ERROR_MEMORY, with both numbers, if a model of this configuration and its optimizer are more than there is. */
-dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config);
+/* DR_ERROR_MEMORY, with both numbers, if a model of this configuration and its optimizer are more than there is. resumed: the
+ * sentence asks for no smaller model. */
+dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config, bool resumed);
 /* Plans the memory of a step, and makes the gradient of a few tokens: DR_ERROR_MEMORY, or what the backend says that cannot
  * compute the model. Changes no parameter. */
 dr_status dr_trial_run(dr_run *run);

@@ -150,6 +150,11 @@ for edit in 's/"hidden": 32/"hidden": 64/ hidden' 's/"layers": 1/"layers": 2/ la
     expect 2 "${edit##* }" "$deltarule" train --resume edited
     grep -q 'settings.json' stderr || fail 'the file is not named'
 done
+# A resumed run is held against memory as a new one is, before a step.
+sed 's/"hidden": 32/"hidden": 65536/' alone/settings.json >edited/settings.json
+expect 1 'are available; free some, or resume the run where there is more' "$deltarule" train --resume edited --steps 230
+sed 's/"batch": 2/"batch": 1000000/; s/"seq_len": 32/"seq_len": 4096/' alone/settings.json >edited/settings.json
+expect 1 'there is no memory' "$deltarule" train --resume edited --steps 230
 
 # metrics.csv as other programs leave it: kept or refused, never cut.
 # again COMMAND STATUS WORDS: resumes a run whose metrics.csv went through this command

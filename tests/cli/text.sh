@@ -15,6 +15,10 @@ expect 0 "\"loss\": $loss," from_stdin
 from_pipe() { tail -n +1 corpus/a.txt | "$deltarule" score --model run --corpus - --per-file; }
 expect 0 'standard input' from_pipe
 expect 2 'standard input has no text' "$deltarule" score --model run --corpus -
+endless() { yes | "$deltarule" generate --model run --prompt-file -; }
+expect 1 'cannot read standard input: it has more than the 64 MiB' endless
+expect 1 'cannot read /dev/zero: it has more than the 64 MiB' "$deltarule" generate --model run --prompt-file /dev/zero
+expect 2 "is a folder of the system's own, as those of /proc are, not of files; give a text file" "$deltarule" score --model run --corpus /proc/self
 binary() { printf 'caf\351' | "$deltarule" score --model run --corpus -; }
 expect 1 'standard input is not UTF-8 text: byte 3 (0xe9)' binary
 odd=$(printf 'corpus/a "name"\nof \\two lines')
