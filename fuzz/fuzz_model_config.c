@@ -2,13 +2,25 @@
 #include "formats/json.h"
 #include "fuzz.h"
 #include "nn/config.h"
+#include "nn/describe.h"
+
+static void write_and_read(const dr_model_config *config) {
+    dr_model_config resolved, again;
+    dr_description description;
+    char *layer_list;
+    if (dr_config_resolve(config, &resolved) != DR_OK || resolved.layers > 64) return;
+    if (dr_describe(&resolved, &description) == DR_OK) dr_description_release(&description);
+    json_t *written = dr_config_write(&resolved, "float32");
+    if (!written || dr_config_read(written, &again, &layer_list) != DR_OK) abort();
+    free(layer_list);
+    json_decref(written);
+}
 
 static void check(const json_t *object) {
-    dr_model_config config, resolved, again;
-    if (dr_config_read(object, &config) != DR_OK || dr_config_resolve(&config, &resolved) != DR_OK) return;
-    json_t *written = dr_config_write(&resolved, "float32");
-    if (!written || dr_config_read(written, &again) != DR_OK) abort();
-    json_decref(written);
+    dr_model_config config;
+    char *layer_list = NULL;
+    if (dr_config_read(object, &config, &layer_list) == DR_OK) write_and_read(&config);
+    free(layer_list);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -240,8 +240,9 @@ static dr_model_config read_config(const char *rule) {
         if (*at == '\'') *at = '"';
     json_t *object = json_loads(text, 0, NULL);
     dr_model_config config, result;
+    char *layer_list;
     assert_non_null(object);
-    ASSERT_OK(dr_config_read(object, &config));
+    ASSERT_OK(dr_config_read(object, &config, &layer_list));
     json_decref(object);
     ASSERT_OK(dr_config_resolve(&config, &result));
     return result;
@@ -250,7 +251,8 @@ static dr_model_config read_config(const char *rule) {
 static void assert_reads_back(const dr_model_config *config) {
     json_t *object = dr_config_write(config, "float32");
     dr_model_config read, again;
-    ASSERT_OK(dr_config_read(object, &read));
+    char *layer_list;
+    ASSERT_OK(dr_config_read(object, &read, &layer_list));
     json_decref(object);
     ASSERT_OK(dr_config_resolve(&read, &again));
     assert_int_equal(again.rule.family, config->rule.family);

@@ -89,7 +89,9 @@ static dr_model_config read(const char *text) {
     dr_model_config config;
     json_t *object = json_loads(text, 0, &error);
     if (!object) fail_msg("%s", error.text);
-    must(dr_config_read(object, &config));
+    char *layer_list;
+    must(dr_config_read(object, &config, &layer_list));
+    assert_null(layer_list);
     json_decref(object);
     return config;
 }
@@ -143,7 +145,8 @@ static void test_published_numbers_are_written(void **state) {
         json_t *object = dr_config_write(&resolved, "float32");
         assert_non_null(object);
         assert_string_not_equal(json_string_value(json_object_get(object, "model_type")), "deltarule");
-        must(dr_config_read(object, &again));
+        char *layer_list;
+        must(dr_config_read(object, &again, &layer_list));
         json_decref(object);
         assert_true(dr_rule_equal(&again.rule, &resolved.rule));
         assert_true(again.hidden == 40 && again.heads == 5 && again.layers == 3 && again.vocabulary == 99);

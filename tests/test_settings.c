@@ -265,6 +265,14 @@ static void check_layers(void) {
     assert_null(spy_parameter("layers.3.attn.q_proj.weight"));
 }
 
+static void check_layer_list(void) {
+    SPY_RUN("layer_list", "(gdn eda)*2 gdn+none");
+    assert_non_null(spy_parameter("layers.3.attn.e_proj.0.weight"));
+    assert_null(spy_parameter("layers.2.attn.e_proj.0.weight"));
+    assert_non_null(spy_parameter("layers.4.attn.q_proj.weight"));
+    assert_null(spy_parameter("layers.4.mlp.up_proj.weight"));
+}
+
 static void check_heads(void) {
     SPY_RUN("heads", "4");
     assert_int_equal(spy.recurrence.key_heads, 4);
@@ -536,6 +544,7 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_CLIP] = check_clip,
     [DR_SET_HIDDEN] = check_hidden,
     [DR_SET_LAYERS] = check_layers,
+    [DR_SET_LAYER_LIST] = check_layer_list,
     [DR_SET_HEADS] = check_heads,
     [DR_SET_VALUE_HEADS] = check_value_heads,
     [DR_SET_KEY_SIZE] = check_key_size,

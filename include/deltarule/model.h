@@ -32,6 +32,9 @@ typedef struct {
     double norm_eps;               /* 1e-6 */
     double initializer_range;      /* standard deviation of linear weights, 0.02 */
     double conv_initializer_range; /* short convolutions start uniform in [-range, range]; 0: as linear weights */
+    const char *layer_list;        /* of a hybrid its layers one by one, such as "(eda*3 attention)*6", or a JSON list with
+                                    * numbers of their own (docs/models.md); the other fields are what a layer has that
+                                    * says nothing. NULL: `layers` layers alike. A model keeps a copy. */
 } dr_model_config;
 
 typedef struct dr_model dr_model;

@@ -2,11 +2,10 @@
 #include "nn/config.h"
 #include "base/error.h"
 #include "nn/family.h"
+#include "nn/layer_list.h"
 #include "rules/compare.h"
 #include <inttypes.h>
 #include <math.h>
-
-enum { MOST_LAYERS = 1 << 14 };
 
 dr_model_config dr_model_config_default(const dr_rule *rule) {
     if (!rule) return (dr_model_config){0};
@@ -25,6 +24,10 @@ dr_model_config dr_model_config_default(const dr_rule *rule) {
                              .initializer_range = 0.02};
 }
 
+int64_t dr_config_intermediate(int64_t hidden) {
+    return (hidden * 8 / 3 + 255) / 256 * 256;
+}
+
 static dr_status check_size(const char *field, int64_t value, int64_t least, int64_t most) {
     if (value >= least && value <= most) return DR_OK;
     return dr_fail(DR_ERROR_ARGUMENT, "%s is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, field, value, least, most);
@@ -35,16 +38,19 @@ static dr_status check_real(const char *field, double value, double least, doubl
     return dr_fail(DR_ERROR_ARGUMENT, "%s is %g; it must be from %g to %g", field, value, least, most);
 }
 
-static dr_status resolve_sizes(dr_model_config *config, const dr_layer_family *family) {
+static dr_status check_sizes(const dr_model_config *config) {
     DR_TRY(check_size("vocabulary", config->vocabulary, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("hidden", config->hidden, 1, DR_LARGEST_SIZE));
-    DR_TRY(check_size("layers", config->layers, 1, MOST_LAYERS));
+    DR_TRY(check_size("layers", config->layers, 1, DR_MOST_LAYERS));
     DR_TRY(check_size("heads", config->heads, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("value_heads", config->value_heads, 0, DR_LARGEST_SIZE));
     DR_TRY(check_size("key_size", config->key_size, 0, DR_LARGEST_SIZE));
     DR_TRY(check_size("value_size", config->value_size, 0, DR_LARGEST_SIZE));
     DR_TRY(check_size("intermediate", config->intermediate, -1, DR_LARGEST_SIZE));
-    DR_TRY(check_size("conv_size", config->conv_size, 0, DR_LARGEST_SIZE));
+    return check_size("conv_size", config->conv_size, 0, DR_LARGEST_SIZE);
+}
+
+static dr_status resolve_sizes(dr_model_config *config, const dr_layer_family *family) {
     if (config->value_heads == 0) config->value_heads = config->heads;
     if (config->value_heads % config->heads != 0)
         return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 "; it must be a multiple of heads, %" PRId64,
@@ -55,7 +61,7 @@ static dr_status resolve_sizes(dr_model_config *config, const dr_layer_family *f
                        config->hidden, config->heads);
     if (config->key_size == 0) config->key_size = config->hidden / config->heads;
     if (config->value_size == 0) config->value_size = config->key_size * family->expansion;
-    if (config->intermediate < 0) config->intermediate = (config->hidden * 8 / 3 + 255) / 256 * 256;
+    if (config->intermediate < 0) config->intermediate = dr_config_intermediate(config->hidden);
     DR_TRY(check_size("value_heads times key_size", config->value_heads * config->key_size, 1, DR_LARGEST_SIZE));
     DR_TRY(check_size("value_heads times value_size", config->value_heads * config->value_size, 1, DR_LARGEST_SIZE));
     if (family->rotary_base > 0 && config->key_size % 2 != 0)
@@ -140,23 +146,39 @@ static void adopt_name(dr_rule *rule) {
     rule->source = named ? named->source : NULL;
 }
 
+/* The layers of a list are checked where they are described, each with its own numbers. */
+static dr_status resolve_list(dr_model_config *config) {
+    json_t *list = NULL;
+    DR_TRY(dr_layer_list_parse(config->layer_list, &list));
+    const dr_status status = dr_layer_list_count(list, &config->layers);
+    json_decref(list);
+    return status;
+}
+
+static dr_status resolve_layer(dr_model_config *config) {
+    const dr_layer_family family = dr_layer_family_of(&config->rule);
+    DR_TRY(check_layer(&config->rule, &family));
+    DR_TRY(resolve_sizes(config, &family));
+    DR_TRY(check_negative_eigenvalues(config));
+    DR_TRY(resolve_gate(config, &family));
+    DR_TRY(check_lambda(config));
+    if (config->output_gate < 0) config->output_gate = family.output_gate;
+    if (config->rule.tied_scan && config->value_heads != config->heads)
+        return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 " and heads is %" PRId64 "; a tied scan needs them equal",
+                       config->value_heads, config->heads);
+    return DR_OK;
+}
+
 dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *resolved) {
     dr_model_config result = *config;
     DR_TRY(dr_rule_check(&result.rule));
     adopt_name(&result.rule);
-    dr_layer_family family = dr_layer_family_of(&result.rule);
-    DR_TRY(check_layer(&result.rule, &family));
-    DR_TRY(resolve_sizes(&result, &family));
-    DR_TRY(check_negative_eigenvalues(&result));
-    DR_TRY(resolve_gate(&result, &family));
-    DR_TRY(check_lambda(&result));
+    if (result.layer_list) DR_TRY(resolve_list(&result));
+    DR_TRY(check_sizes(&result));
     if (result.output_gate != 0 && result.output_gate != 1 && result.output_gate != -1)
         return dr_fail(DR_ERROR_ARGUMENT, "output_gate is %d; it must be 1, 0, or -1 for what the family has",
                        result.output_gate);
-    if (result.output_gate < 0) result.output_gate = family.output_gate;
-    if (result.rule.tied_scan && result.value_heads != result.heads)
-        return dr_fail(DR_ERROR_ARGUMENT, "value_heads is %" PRId64 " and heads is %" PRId64 "; a tied scan needs them equal",
-                       result.value_heads, result.heads);
+    if (!result.layer_list) DR_TRY(resolve_layer(&result));
     DR_TRY(check_real("norm_eps", result.norm_eps, 1e-30, 1));
     DR_TRY(check_real("initializer_range", result.initializer_range, 0, 100));
     DR_TRY(check_real("conv_initializer_range", result.conv_initializer_range, 0, 100));

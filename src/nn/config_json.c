@@ -8,6 +8,7 @@
 #include "formats/json.h"
 #include "nn/config.h"
 #include "nn/family.h"
+#include "nn/layer_list.h"
 #include "rules/compare.h"
 #include "rules/json.h"
 #include <inttypes.h>
@@ -16,7 +17,45 @@
 
 /* ---- model_type "deltarule" ----------------------------------------------------------------------------------------- */
 
-static dr_status read_own(const json_t *object, dr_model_config *config) {
+/* A number of layers, or a list of them in either form (nn/layer_list.h). */
+static dr_status read_layers(const json_t *object, dr_model_config *config, char **layer_list) {
+    const json_t *layers = json_object_get(object, "layers");
+    if (!json_is_array(layers) && !json_is_string(layers))
+        return dr_json_integer(object, "layers", 1, DR_LARGEST_SIZE, &config->layers);
+    *layer_list = json_is_string(layers) ? strdup(json_string_value(layers)) : dr_layer_list_text(layers);
+    if (!*layer_list) return dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
+    config->layer_list = *layer_list;
+    return DR_OK;
+}
+
+/* What a layer may have of its own. */
+static dr_status read_own_layer(const json_t *object, dr_model_config *config) {
+    bool output_gate = false;
+    DR_TRY(dr_json_integer(object, "heads", 1, DR_LARGEST_SIZE, &config->heads));
+    DR_TRY(dr_json_integer(object, "value_heads", 0, DR_LARGEST_SIZE, &config->value_heads));
+    DR_TRY(dr_json_integer(object, "key_size", 0, DR_LARGEST_SIZE, &config->key_size));
+    DR_TRY(dr_json_integer(object, "value_size", 0, DR_LARGEST_SIZE, &config->value_size));
+    DR_TRY(dr_json_integer(object, "conv_size", 0, DR_LARGEST_SIZE, &config->conv_size));
+    const json_t *gate = json_object_get(object, "output_gate");
+    DR_TRY(dr_json_boolean(object, "output_gate", &output_gate));
+    if (gate && !json_is_null(gate)) config->output_gate = output_gate;
+    DR_TRY(dr_gates_from_json(object, &config->gates));
+    DR_TRY(dr_json_boolean(object, "force", &config->force));
+    DR_TRY(dr_json_boolean(object, "a_log_per_channel", &config->a_log_per_channel));
+    return dr_json_real(object, "lambda_bias", -1e300, 1e300, &config->lambda_bias);
+}
+
+dr_status dr_config_read_layer(const json_t *item, dr_model_config *config) {
+    static const char *const keys[] = {
+        "mixer",       "feed",     "repeat",      "experts",   "intermediate",      "heads",
+        "value_heads", "key_size", "value_size",  "conv_size", "output_gate",       "negative_eigenvalues",
+        "force",       "gate",     "lower_bound", "lambda",    "a_log_per_channel", "lambda_bias",
+        NULL};
+    DR_TRY(dr_json_known(item, keys));
+    return read_own_layer(item, config);
+}
+
+static dr_status read_own(const json_t *object, dr_model_config *config, char **layer_list) {
     static const char *const keys[] = {"model_type",
                                        "dtype",
                                        "rule",
@@ -45,7 +84,6 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     static const char *const needed[] = {"rule", "vocabulary", "hidden", "layers", "heads", NULL};
     dr_rule rule;
     dr_gates gates;
-    bool output_gate = false;
     DR_TRY(dr_json_known(object, keys));
     DR_TRY(dr_json_required(object, needed));
     dr_status status = dr_rule_from_json(json_object_get(object, "rule"), &rule, &gates);
@@ -58,21 +96,10 @@ static dr_status read_own(const json_t *object, dr_model_config *config) {
     config->gates = gates;
     DR_TRY(dr_json_integer(object, "vocabulary", 1, DR_LARGEST_SIZE, &config->vocabulary));
     DR_TRY(dr_json_integer(object, "hidden", 1, DR_LARGEST_SIZE, &config->hidden));
-    DR_TRY(dr_json_integer(object, "layers", 1, DR_LARGEST_SIZE, &config->layers));
-    DR_TRY(dr_json_integer(object, "heads", 1, DR_LARGEST_SIZE, &config->heads));
-    DR_TRY(dr_json_integer(object, "value_heads", 0, DR_LARGEST_SIZE, &config->value_heads));
-    DR_TRY(dr_json_integer(object, "key_size", 0, DR_LARGEST_SIZE, &config->key_size));
-    DR_TRY(dr_json_integer(object, "value_size", 0, DR_LARGEST_SIZE, &config->value_size));
-    DR_TRY(dr_json_integer(object, "conv_size", 0, DR_LARGEST_SIZE, &config->conv_size));
+    DR_TRY(read_layers(object, config, layer_list));
+    DR_TRY(read_own_layer(object, config));
     DR_TRY(dr_json_integer(object, "intermediate", -1, DR_LARGEST_SIZE, &config->intermediate));
-    const json_t *gate = json_object_get(object, "output_gate");
-    DR_TRY(dr_json_boolean(object, "output_gate", &output_gate));
-    if (gate && !json_is_null(gate)) config->output_gate = output_gate;
     DR_TRY(dr_json_boolean(object, "tied", &config->tied));
-    DR_TRY(dr_gates_from_json(object, &config->gates));
-    DR_TRY(dr_json_boolean(object, "force", &config->force));
-    DR_TRY(dr_json_boolean(object, "a_log_per_channel", &config->a_log_per_channel));
-    DR_TRY(dr_json_real(object, "lambda_bias", -1e300, 1e300, &config->lambda_bias));
     DR_TRY(dr_json_real(object, "norm_eps", 0, 1, &config->norm_eps));
     DR_TRY(dr_json_real(object, "conv_initializer_range", 0, 1e300, &config->conv_initializer_range));
     return dr_json_real(object, "initializer_range", 0, 1e300, &config->initializer_range);
@@ -84,16 +111,23 @@ static json_t *write_rule(const dr_rule *rule) {
     return same ? json_string(named->name) : dr_rule_to_json(rule, NULL);
 }
 
+/* The number of layers, or the list of them; NULL without memory. */
+static json_t *write_layers(const dr_model_config *config) {
+    json_t *list = NULL;
+    if (!config->layer_list) return json_integer(config->layers);
+    return dr_layer_list_parse(config->layer_list, &list) == DR_OK ? list : NULL;
+}
+
 static json_t *write_own(const dr_model_config *config, const char *dtype) {
     json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "model_type",
+        "{s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "model_type",
         "deltarule", "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
-        (json_int_t)config->hidden, "layers", (json_int_t)config->layers, "heads", (json_int_t)config->heads, "value_heads",
+        (json_int_t)config->hidden, "layers", write_layers(config), "heads", (json_int_t)config->heads, "value_heads",
         (json_int_t)config->value_heads, "key_size", (json_int_t)config->key_size, "value_size", (json_int_t)config->value_size,
         "conv_size", (json_int_t)config->conv_size, "intermediate", (json_int_t)config->intermediate, "output_gate",
-        config->output_gate, "tied", config->tied, "force", config->force, "a_log_per_channel", config->a_log_per_channel,
-        "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps, "initializer_range", config->initializer_range,
-        "conv_initializer_range", config->conv_initializer_range);
+        config->output_gate < 0 ? json_null() : json_boolean(config->output_gate), "tied", config->tied, "force", config->force,
+        "a_log_per_channel", config->a_log_per_channel, "lambda_bias", config->lambda_bias, "norm_eps", config->norm_eps,
+        "initializer_range", config->initializer_range, "conv_initializer_range", config->conv_initializer_range);
     if (object && dr_gates_to_json(&config->gates, object) == 0) return object;
     json_decref(object);
     return NULL;
@@ -271,7 +305,7 @@ static dr_status read_published(const json_t *object, const published *type, dr_
 static bool can_say(const published *type, const dr_model_config *config) {
     const dr_rule *rule = &config->rule, *named = rule_of(type);
     double ratio = (double)config->value_size / (double)config->key_size;
-    if (rule->family != type->family || !dr_rule_same_axes(named, rule)) return false;
+    if (config->layer_list || rule->family != type->family || !dr_rule_same_axes(named, rule)) return false;
     if (rule->normalizer != DR_NORMALIZER_NONE || rule->tied_scan || rule->squash.interval != DR_SQUASH_SYMMETRIC ||
         rule->squash.function != DR_SQUASH_RATIONAL)
         return false;
@@ -343,11 +377,12 @@ static json_t *write_published(const published *type, const dr_model_config *con
 
 /* ---- either --------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_config_read(const json_t *object, dr_model_config *config) {
+dr_status dr_config_read(const json_t *object, dr_model_config *config, char **layer_list) {
     const char *name = NULL;
+    *layer_list = NULL;
     DR_TRY(dr_json_text(object, "model_type", &name));
     if (!name) return dr_fail(DR_ERROR_FORMAT, "the key \"model_type\" is missing");
-    if (strcmp(name, "deltarule") == 0) return read_own(object, config);
+    if (strcmp(name, "deltarule") == 0) return read_own(object, config, layer_list);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strcmp(name, types[i].model_type) == 0) return read_published(object, &types[i], config);
     char known[200] = "deltarule";

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "nn/family.h"
+#include "nn/layer_list.h"
 
 enum { LOW_RANK = 16 }; /* of gla's gate, and of each head of an erase-then-delta decay */
 
@@ -25,10 +26,10 @@ static dr_function feature(const dr_model_config *config, const dr_layer_family 
     return config->conv_size > 0 || family->activated ? DR_FUNCTION_SILU : DR_FUNCTION_IDENTITY;
 }
 
-static dr_recurrent_description recurrent(const dr_model_config *config) {
+void dr_describe_recurrent(const dr_model_config *config, dr_recurrent_description *mixer) {
     const dr_layer_family family = dr_layer_family_of(&config->rule);
     const bool low_rank = family.gate_low_rank;
-    return (dr_recurrent_description){
+    *mixer = (dr_recurrent_description){
         .rule = config->rule,
         .gates = config->gates,
         .heads = config->heads,
@@ -69,14 +70,22 @@ static dr_norm_description norm(const dr_model_config *config) {
 
 static dr_layer_description layer(const dr_model_config *config) {
     dr_layer_description one = {.mixers = 1, .mixer_norm = norm(config)};
-    one.mixer[0] = (dr_mixer_description){
-        .kind = DR_MIXER_RECURRENT, .input_scale = 1, .output_scale = 1, .of = {.recurrent = recurrent(config)}};
+    one.mixer[0] = (dr_mixer_description){.kind = DR_MIXER_RECURRENT, .input_scale = 1, .output_scale = 1};
+    dr_describe_recurrent(config, &one.mixer[0].of.recurrent);
     if (config->intermediate == 0) return one;
     one.feed_norm = norm(config);
     one.feed = (dr_feed_description){
         .kind = DR_FEED_GATED,
         .of = {.forward = {.width = config->intermediate, .function = DR_FUNCTION_SILU, .gate_factor = 1, .down_factor = 1}}};
     return one;
+}
+
+static dr_status describe_list(const dr_model_config *config, dr_layer_description *layers) {
+    json_t *list = NULL;
+    DR_TRY(dr_layer_list_parse(config->layer_list, &list));
+    const dr_status status = dr_layer_list_describe(list, config, layers);
+    json_decref(list);
+    return status;
 }
 
 dr_status dr_describe(const dr_model_config *config, dr_description *description) {
@@ -91,6 +100,11 @@ dr_status dr_describe(const dr_model_config *config, dr_description *description
                                     .final_norm = norm(config),
                                     .count = config->layers,
                                     .layers = memory};
+    if (config->layer_list) {
+        const dr_status status = describe_list(config, description->layers);
+        if (status != DR_OK) dr_description_release(description);
+        return status;
+    }
     for (int64_t i = 0; i < config->layers; i++) description->layers[i] = layer(config);
     return DR_OK;
 }

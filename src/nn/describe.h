@@ -5,7 +5,10 @@
 #include "formats/names/description.h"
 #include <deltarule/model.h>
 
-/* config was resolved (dr_config_resolve). Release with dr_description_release. */
+/* The mixer of a layer; config was resolved (dr_config_resolve) and has no list of layers. */
+void dr_describe_recurrent(const dr_model_config *config, dr_recurrent_description *mixer);
+
+/* config was resolved. Release with dr_description_release. */
 dr_status dr_describe(const dr_model_config *config, dr_description *description);
 
 #endif

@@ -4,8 +4,10 @@
 #include "nn/build.h"
 #include "nn/config.h"
 #include "nn/describe.h"
+#include "nn/layer_list.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
@@ -120,6 +122,16 @@ static dr_status list_parameters(dr_model *model) {
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
+/* The configuration points to the model's own text, in which every list looks alike. */
+static dr_status keep_layer_list(dr_model *model) {
+    json_t *list = NULL;
+    if (!model->config.layer_list) return DR_OK;
+    DR_TRY(dr_layer_list_parse(model->config.layer_list, &list));
+    model->config.layer_list = model->layer_list = dr_layer_list_text(list);
+    json_decref(list);
+    return model->layer_list ? DR_OK : dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
+}
+
 static dr_status build(dr_model *model) {
     DR_TRY(make_layers(model));
     DR_TRY(check_block(model));
@@ -135,6 +147,7 @@ dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_
     dr_model *model = memory;
     model->backend = backend;
     DR_GO(dr_config_resolve(config, &model->config));
+    DR_GO(keep_layer_list(model));
     DR_GO(dr_describe(&model->config, &model->description));
     DR_GO(build(model));
     *result = model;
@@ -202,6 +215,7 @@ void dr_model_destroy(dr_model *model) {
     dr_release(model->layers);
     dr_layer_parameters_release(&model->trunk);
     dr_description_release(&model->description);
+    free(model->layer_list);
     dr_release(model->parameters);
     dr_release(model->initials);
     for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);

@@ -13,6 +13,7 @@ typedef struct {
 struct dr_model {
     dr_backend *backend;
     dr_model_config config;     /* as callers see it */
+    char *layer_list;           /* its text, or NULL; free it with free() */
     dr_description description; /* what is built */
     dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */
     int64_t kind_count;

@@ -13,6 +13,7 @@
 #include "nn/model.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char CONFIG_FILE[] = "config.json", WEIGHTS_FILE[] = "model.safetensors";
@@ -206,8 +207,10 @@ static dr_status read_model(dr_backend *backend, const char *config_file, dr_mod
     json_t *object = NULL;
     dr_model_config config;
     DR_TRY(dr_json_read(config_file, &object));
-    dr_status status = dr_config_read(object, &config);
+    char *layer_list = NULL;
+    dr_status status = dr_config_read(object, &config, &layer_list);
     if (status == DR_OK) status = dr_model_build(backend, &config, model);
+    free(layer_list);
     json_decref(object);
     return status == DR_OK ? DR_OK : of_file(status, config_file);
 }

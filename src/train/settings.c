@@ -369,6 +369,7 @@ dr_status dr_train_model_config_of(const dr_train_options *options, dr_family un
     config->vocabulary = vocabulary;
     config->hidden = dr_setting_integer(options, DR_SET_HIDDEN);
     config->layers = dr_setting_integer(options, DR_SET_LAYERS);
+    if (*dr_setting_text(options, DR_SET_LAYER_LIST)) config->layer_list = dr_setting_text(options, DR_SET_LAYER_LIST);
     config->heads = dr_setting_integer(options, DR_SET_HEADS);
     config->value_heads = dr_setting_integer(options, DR_SET_VALUE_HEADS);
     config->key_size = dr_setting_integer(options, DR_SET_KEY_SIZE);

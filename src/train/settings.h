@@ -36,6 +36,7 @@ typedef enum {
     DR_SET_CLIP,
     DR_SET_HIDDEN,
     DR_SET_LAYERS,
+    DR_SET_LAYER_LIST,
     DR_SET_HEADS,
     DR_SET_VALUE_HEADS,
     DR_SET_KEY_SIZE,

@@ -63,7 +63,9 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_CLIP] = REAL("clip", "1", 0, 1e9, TRAINING, "largest norm of the whole gradient; 0: any"),
 
     [DR_SET_HIDDEN] = INTEGER("hidden", "lm 128, mqar 64", 1, 1e6, MODEL, "width"),
-    [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2", 1, 1e4, MODEL, "blocks"),
+    [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2", 1, 1e4, MODEL, "how many, all alike"),
+    [DR_SET_LAYER_LIST] =
+        TEXT("layer_list", "", NULL, MODEL, "instead of layers: each of them, such as \"(eda*3 attention)*6\", or a JSON list"),
     [DR_SET_HEADS] = INTEGER("heads", "lm 2, mqar 4", 1, 1e5, MODEL, "query and key heads"),
     [DR_SET_VALUE_HEADS] = INTEGER("value_heads", "0", 0, 1e5, MODEL, "a multiple of heads; 0: as many"),
     [DR_SET_KEY_SIZE] = INTEGER("key_size", "0", 0, 1e5, MODEL, "of a head; 0: hidden / heads"),
