@@ -63,7 +63,7 @@ static inline void run_state(module_run *of, int64_t sequences) {
 }
 
 static inline void run_state_end(module_run *of) {
-    if (of->state) of->module->operations->release_state(of->backend, of->state);
+    if (of->state) of->module->operations->release_state(of->module, of->backend, of->state);
     free(of->state);
     of->state = NULL;
 }

@@ -46,6 +46,7 @@ static const struct {
     {"clip", "1", "1", "2", "3", false},
     {"hidden", "128", "64", "12", "15", false},
     {"layers", "3", "2", "1", "4", false},
+    {"layer_list", "", "", "gdn*2", "gdn+none", false},
     {"heads", "2", "4", "3", "1", false},
     {"value_heads", "0", "0", "6", "3", false},
     {"key_size", "0", "0", "5", "7", false},

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "nn/mixers/attention.h"
 #include "nn/mixers/recurrent/recurrent.h"
+#include "nn/modules/sum.h"
 #include "nn/modules/swiglu.h"
 
 static dr_status not_built(const char *what) {
@@ -51,26 +52,46 @@ static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_de
     return dr_fail(DR_ERROR_ARGUMENT, "%d is no kind of feed-forward", (int)feed->kind);
 }
 
+/* One mixer as it is, or those of a description side by side. */
+static dr_status make_mixers(dr_backend *backend, int64_t hidden, const dr_layer_description *layer, dr_layer_parameters *list,
+                             dr_module **module) {
+    const dr_mixer_description *mixer = layer->mixer;
+    dr_summand summands[DR_SUM_MOST] = {{NULL, 0, 0}};
+    int made = 0;
+    dr_status status = DR_OK;
+    if (layer->mixers == 1 && mixer->input_scale == 1 && mixer->output_scale == 1)
+        return make_mixer(backend, hidden, mixer, list, module);
+    if (layer->mixers > DR_SUM_MOST)
+        return dr_fail(DR_ERROR_ARGUMENT, "a layer has %d mixers; at most %d are possible", layer->mixers, DR_SUM_MOST);
+    for (; made < layer->mixers && status == DR_OK; made += status == DR_OK) {
+        summands[made] = (dr_summand){NULL, mixer[made].input_scale, mixer[made].output_scale};
+        status = make_mixer(backend, hidden, &mixer[made], list, &summands[made].module);
+    }
+    if (status == DR_OK) status = dr_sum_create(made, summands, module);
+    if (status == DR_OK) return DR_OK;
+    for (int i = 0; i < made; i++) summands[i].module->operations->destroy(backend, summands[i].module);
+    return status;
+}
+
+static dr_status add_part(const dr_layer_description *layer, bool mixer, dr_backend *backend, dr_layer *made) {
+    const dr_norm_description *before = mixer ? &layer->mixer_norm : &layer->feed_norm,
+                              *after = mixer ? &layer->mixer_after : &layer->feed_after;
+    const int64_t hidden = made->hidden;
+    dr_part part = {.scale = 1};
+    DR_TRY(dr_norm_create(before, hidden, mixer ? "attn_norm." : "mlp_norm.", &made->list, &part.before));
+    if (mixer)
+        DR_TRY(make_mixers(backend, hidden, layer, &made->list, &part.module));
+    else
+        DR_TRY(make_feed(backend, hidden, &layer->feed, &made->list, &part.module));
+    dr_layer_add(made, &part); /* which owns the module from here on */
+    return dr_norm_create(after, hidden, mixer ? "attn_post_norm." : "mlp_post_norm.", &made->list,
+                          &made->part[made->parts - 1].after);
+}
+
 dr_status dr_layer_build(dr_backend *backend, int64_t hidden, const dr_layer_description *description, dr_layer *layer) {
     layer->hidden = hidden;
-    if (description->mixers > 1) return not_built("a layer of two mixers side by side");
-    if (description->mixers == 1) {
-        dr_part part = {.scale = 1};
-        const dr_mixer_description *mixer = &description->mixer[0];
-        if (mixer->input_scale != 1 || mixer->output_scale != 1) return not_built("a mixer with scales");
-        DR_TRY(dr_norm_create(&description->mixer_norm, hidden, "attn_norm.", &layer->list, &part.before));
-        DR_TRY(make_mixer(backend, hidden, mixer, &layer->list, &part.module));
-        dr_layer_add(layer, &part);
-        DR_TRY(dr_norm_create(&description->mixer_after, hidden, "attn_post_norm.", &layer->list, &layer->part[0].after));
-    }
-    if (description->feed.kind != DR_FEED_NONE) {
-        dr_part part = {.scale = 1};
-        DR_TRY(dr_norm_create(&description->feed_norm, hidden, "mlp_norm.", &layer->list, &part.before));
-        DR_TRY(make_feed(backend, hidden, &description->feed, &layer->list, &part.module));
-        dr_layer_add(layer, &part);
-        DR_TRY(dr_norm_create(&description->feed_after, hidden, "mlp_post_norm.", &layer->list,
-                              &layer->part[layer->parts - 1].after));
-    }
+    if (description->mixers > 0) DR_TRY(add_part(description, true, backend, layer));
+    if (description->feed.kind != DR_FEED_NONE) DR_TRY(add_part(description, false, backend, layer));
     if (layer->parts > 0) return DR_OK;
     return dr_fail(DR_ERROR_ARGUMENT, "a layer has neither a mixer nor a feed-forward");
 }

@@ -108,7 +108,7 @@ dr_status dr_layer_reserve_state(const dr_layer *layer, dr_backend *backend, int
 void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr_layer_state *state) {
     for (int i = 0; i < layer->parts; i++) {
         const dr_module *module = layer->part[i].module;
-        if (module->operations->release_state) module->operations->release_state(backend, state->module[i]);
+        if (module->operations->release_state) module->operations->release_state(module, backend, state->module[i]);
     }
 }
 

@@ -6,7 +6,6 @@
 #include "nn/describe.h"
 #include "rules/json.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,14 +34,13 @@ static void skip_blanks(reader *r) {
     while (*r->at == ' ' || *r->at == '\n' || *r->at == '\t') r->at++;
 }
 
-static bool is_word(char c) {
-    return isalnum((unsigned char)c) || c == '_';
+static size_t word_at(const char *text) {
+    return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
 }
 
 /* Sets a key of an item to the word that stands here. */
 static dr_status read_word(reader *r, json_t *item, const char *key) {
-    size_t length = 0;
-    while (is_word(r->at[length])) length++;
+    const size_t length = word_at(r->at);
     if (length == 0 || length > LONGEST_NAME) return bad_text(r, "a name");
     if (json_object_set_new(item, key, json_stringn(r->at, length)) != 0)
         return dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
@@ -54,7 +52,7 @@ static dr_status read_repeat(reader *r, json_t *item) {
     char *end = NULL;
     if (*r->at != '*') return DR_OK;
     r->at++;
-    if (!isdigit((unsigned char)*r->at)) return bad_text(r, "how often the layer comes");
+    if (strspn(r->at, "0123456789") == 0) return bad_text(r, "how often the layer comes");
     const long long times = strtoll(r->at, &end, 10);
     if (times < 1 || times > DR_MOST_LAYERS) return bad_text(r, "a number from 1 to 16384");
     r->at = end;

@@ -3,20 +3,19 @@
  *
  *     (eda*3 attention)*6                                     24 layers: three of rule eda, then one of attention, six times
  *     gdn+experts*2 attention+experts                         with a mixture of experts as feed-forward
- *     [{"mixer": "eda", "repeat": 3}, {"mixer": "attention", "window": 512}]
+ *     [{"mixer": "attention", "window": 512, "repeat": 3}]
  *
  * A layer has the numbers of the model's configuration where its own object says nothing. */
 #ifndef DR_NN_LAYER_LIST_H
 #define DR_NN_LAYER_LIST_H
 
-#include "base/for_check.h"
 #include "formats/names/description.h"
 
 #include <deltarule/model.h>
 #include <jansson.h>
 
 /* The list that a text of either form says, as a JSON array; DR_ERROR_ARGUMENT. Free with json_decref. */
-DR_FOR_CHECK dr_status dr_layer_list_parse(const char *text, json_t **list);
+dr_status dr_layer_list_parse(const char *text, json_t **list);
 /* The array in one line, which parses to the same; NULL: no memory. Free with free(). */
 char *dr_layer_list_text(const json_t *list);
 

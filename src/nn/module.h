@@ -57,7 +57,7 @@ typedef struct {
      * of each sequence, counted from its start, before a call in which a sequence comes to so many. What is remembered stays;
      * on failure the state is as it was. */
     dr_status (*reserve_state)(const dr_module *, dr_backend *, int64_t sequences, int64_t tokens, void *state);
-    void (*release_state)(dr_backend *, void *state);
+    void (*release_state)(const dr_module *, dr_backend *, void *state);
 
     /* x, y [rows, hidden]; they do not overlap. */
     dr_status (*forward)(const dr_module_call *, const void *x, void *y);

@@ -2,10 +2,13 @@
  * config.json, so a setting that was edited would be believed to have been used. */
 #include "base/error.h"
 #include "nn/config.h"
+#include "nn/layer_list.h"
 #include "rules/compare.h"
 #include "train/settings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static dr_status refuse(const char *folder, const char *name, double says, double is) {
     return dr_fail(DR_ERROR_ARGUMENT,
@@ -33,6 +36,22 @@ static dr_status check_gates(const dr_model_config *says, const dr_model_config 
     if (dr_rule_uses(&is->rule, DR_INPUT_LAMBDA) && says->lambda_bias != is->lambda_bias)
         return refuse(folder, "lambda_bias", says->lambda_bias, is->lambda_bias);
     return DR_OK;
+}
+
+/* In the one form that texts of the same list have. */
+static dr_status check_list(const dr_model_config *says, const dr_model_config *is, const char *folder) {
+    json_t *list = NULL;
+    if (!says->layer_list && !is->layer_list) return DR_OK;
+    if (says->layer_list) DR_TRY(dr_layer_list_parse(says->layer_list, &list));
+    char *text = list ? dr_layer_list_text(list) : NULL;
+    const bool same = text && is->layer_list && strcmp(text, is->layer_list) == 0;
+    free(text);
+    json_decref(list);
+    if (same) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT,
+                   "%s: layer_list in settings.json is not the list of layers in config.json: put back the value that the run "
+                   "began with",
+                   folder);
 }
 
 dr_status dr_train_check_model(const dr_train_options *options, const dr_model_config *is, const char *folder) {
@@ -67,5 +86,6 @@ dr_status dr_train_check_model(const dr_train_options *options, const dr_model_c
             folder, dr_family_name(says.rule.family), dr_family_name(is->rule.family));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].says != sizes[i].is) return refuse(folder, sizes[i].name, (double)sizes[i].says, (double)sizes[i].is);
+    DR_TRY(check_list(&says, is, folder));
     return check_gates(&says, is, folder);
 }

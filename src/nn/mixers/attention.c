@@ -117,7 +117,8 @@ static dr_status reserve_state(const dr_module *module, dr_backend *backend, int
     return dr_attend_reserve(&((const softmax_attention *)module)->attend, backend, sequences, tokens, state);
 }
 
-static void release_state(dr_backend *backend, void *state) {
+static void release_state(const dr_module *module, dr_backend *backend, void *state) {
+    (void)module;
     dr_attend_release_state(backend, state);
 }
 
