@@ -248,12 +248,17 @@ dr_tensor dr_safetensors_tensor(const dr_safetensors *tensors, int64_t index) {
     return tensors->entries[index].tensor;
 }
 
-int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor) {
-    if (tensors->count == 0) return 0;
+int64_t dr_safetensors_index(const dr_safetensors *tensors, const char *name) {
+    if (tensors->count == 0) return -1;
     entry wanted = {.name = name};
     const entry *found = bsearch(&wanted, tensors->entries, (size_t)tensors->count, sizeof(entry), by_name);
-    if (found) *tensor = found->tensor;
-    return found != NULL;
+    return found ? found - tensors->entries : -1;
+}
+
+int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor) {
+    const int64_t index = dr_safetensors_index(tensors, name);
+    if (index >= 0) *tensor = dr_safetensors_tensor(tensors, index);
+    return index >= 0;
 }
 
 const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *key) {

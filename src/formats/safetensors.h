@@ -19,6 +19,8 @@ DR_FOR_CHECK int64_t dr_safetensors_count(const dr_safetensors *tensors);
  */
 DR_FOR_CHECK const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index);
 DR_FOR_CHECK dr_tensor dr_safetensors_tensor(const dr_safetensors *tensors, int64_t index);
+/* -1 if there is none of that name. */
+int64_t dr_safetensors_index(const dr_safetensors *tensors, const char *name);
 /* False if there is none of that name. */
 int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor);
 /* Value of a key of __metadata__, or NULL. */

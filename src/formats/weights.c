@@ -134,14 +134,35 @@ int64_t dr_weights_count(const dr_weights *weights) {
     return weights->tensors;
 }
 
-const char *dr_weights_name(const dr_weights *weights, int64_t index) {
+/* The shard that has tensor *index of all, and its index there. */
+static const dr_safetensors *shard_of(const dr_weights *weights, int64_t *index) {
     const shard *at = weights->shards;
-    while (index >= dr_safetensors_count(at->tensors)) index -= dr_safetensors_count(at++->tensors);
-    return dr_safetensors_name(at->tensors, index);
+    while (*index >= dr_safetensors_count(at->tensors)) *index -= dr_safetensors_count(at++->tensors);
+    return at->tensors;
+}
+
+const char *dr_weights_name(const dr_weights *weights, int64_t index) {
+    const dr_safetensors *tensors = shard_of(weights, &index);
+    return dr_safetensors_name(tensors, index);
+}
+
+dr_tensor dr_weights_tensor(const dr_weights *weights, int64_t index) {
+    const dr_safetensors *tensors = shard_of(weights, &index);
+    return dr_safetensors_tensor(tensors, index);
+}
+
+int64_t dr_weights_index(const dr_weights *weights, const char *name) {
+    int64_t before = 0;
+    for (int64_t i = 0; i < weights->count; i++) {
+        const int64_t index = dr_safetensors_index(weights->shards[i].tensors, name);
+        if (index >= 0) return before + index;
+        before += dr_safetensors_count(weights->shards[i].tensors);
+    }
+    return -1;
 }
 
 int dr_weights_find(const dr_weights *weights, const char *name, dr_tensor *tensor) {
-    for (int64_t i = 0; i < weights->count; i++)
-        if (dr_safetensors_find(weights->shards[i].tensors, name, tensor)) return 1;
-    return 0;
+    const int64_t index = dr_weights_index(weights, name);
+    if (index >= 0) *tensor = dr_weights_tensor(weights, index);
+    return index >= 0;
 }

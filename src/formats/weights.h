@@ -15,7 +15,9 @@ void dr_weights_close(dr_weights *weights); /* NULL is allowed */
 const char *dr_weights_file(const dr_weights *weights); /* the single file or the index, for messages */
 int64_t dr_weights_count(const dr_weights *weights);    /* tensors of all files */
 const char *dr_weights_name(const dr_weights *weights, int64_t index);
-/* As dr_safetensors_find. */
+dr_tensor dr_weights_tensor(const dr_weights *weights, int64_t index);
+/* As dr_safetensors_index and dr_safetensors_find. */
+int64_t dr_weights_index(const dr_weights *weights, const char *name);
 int dr_weights_find(const dr_weights *weights, const char *name, dr_tensor *tensor);
 
 #endif

@@ -1,0 +1,152 @@
+/* Published models: their configurations are read, their tensors are claimed by one row each, and what is read from them is
+ * written to the same bits. Over the folders of tests/checkpoints, and those of $DELTARULE_CHECKPOINTS where it is set. */
+#include "allocation.h"
+#include "base/random.h"
+#include "described_parameters.h"
+#include "formats/json.h"
+#include "formats/names/published.h"
+#include "formats/safetensors.h"
+#include "scratch.h"
+
+#include <dirent.h>
+#include <math.h>
+
+#define ASSERT_OK(call)                                                                                                        \
+    do {                                                                                                                       \
+        if ((call) != DR_OK) fail_msg("%s: %s", #call, dr_last_error());                                                       \
+    } while (0)
+
+static bool is_tied_head(const dr_description *description, const char *name) {
+    return description->tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+/* Each tensor of the file is in the plan once, or is none of the language model. */
+static void check_claims(const char *folder, const dr_description *description, const dr_weights *weights,
+                         const dr_name_plan *plan) {
+    for (int64_t i = 0; i < plan->unused_count; i++)
+        if (!is_tied_head(description, dr_weights_name(weights, plan->unused[i])))
+            fail_msg("%s: nothing claims %s", folder, dr_weights_name(weights, plan->unused[i]));
+    for (int64_t i = 0; i < plan->tensor_count; i++)
+        for (int64_t j = 0; j < i; j++)
+            if (strcmp(plan->tensors[i].name, plan->tensors[j].name) == 0)
+                fail_msg("%s: two rows claim %s", folder, plan->tensors[i].name);
+}
+
+static int64_t elements(const dr_named_parameter *parameter) {
+    int64_t count = 1;
+    for (int i = 0; i < parameter->rank; i++) count *= parameter->shape[i];
+    return count;
+}
+
+/* What the plan puts where: all elements of all parameters, each once. */
+static double **gather(const described_list *list, const dr_name_plan *plan) {
+    double **values = calloc((size_t)list->count, sizeof *values);
+    for (int64_t i = 0; i < list->count; i++) {
+        values[i] = malloc((size_t)elements(&list->at[i]) * sizeof(double));
+        for (int64_t k = 0; k < elements(&list->at[i]); k++) values[i][k] = (double)NAN;
+    }
+    for (int64_t i = 0; i < plan->tensor_count; i++) {
+        const dr_named_tensor *tensor = &plan->tensors[i];
+        for (int64_t k = 0; k < tensor->count;) {
+            const dr_name_place place = dr_name_bundle_place(&plan->bundles[tensor->bundle], tensor->first + k);
+            for (int64_t j = 0; j < place.count && k < tensor->count; j++, k++) {
+                assert_true(isnan(values[place.parameter][place.at + j])); /* twice would be wrong */
+                values[place.parameter][place.at + j] = dr_tensor_element(&tensor->tensor, k);
+            }
+        }
+    }
+    for (int64_t i = 0; i < list->count; i++)
+        for (int64_t k = 0; k < elements(&list->at[i]); k++)
+            if (isnan(values[i][k]))
+                fail_msg("element %d of %s of layer %d is read from nowhere", (int)k, list->at[i].name, (int)list->at[i].layer);
+    return values;
+}
+
+/* Values of a parameter are written where they were read; a tensor that is cut or named otherwise is passed over. */
+static int64_t check_written(const described_list *list, const dr_weights *weights, const dr_name_plan *plan, double **values) {
+    int64_t same = 0;
+    for (int64_t i = 0; i < plan->tensor_count; i++) {
+        const dr_named_tensor *written = &plan->tensors[i];
+        dr_tensor found;
+        if (!dr_weights_find(weights, written->name, &found) || dr_tensor_count(&found) != written->count) continue;
+        same++;
+        for (int64_t k = 0; k < written->count; k++) {
+            const dr_name_place place = dr_name_bundle_place(&plan->bundles[written->bundle], written->first + k);
+            assert_in_range(place.at, 0, elements(&list->at[place.parameter]) - 1);
+            if (values[place.parameter][place.at] != dr_tensor_element(&found, k))
+                fail_msg("element %d of %s is written from another place", (int)k, written->name);
+        }
+    }
+    return same;
+}
+
+static void check_folder(const char *folder) {
+    char file[PATH_MAX + 16];
+    json_t *config = NULL;
+    dr_description description;
+    dr_weights *weights = NULL;
+    dr_name_plan plan, back;
+    snprintf(file, sizeof file, "%s/config.json", folder);
+    ASSERT_OK(dr_json_read(file, &config));
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (strcmp(type, "deltarule") == 0) {
+        json_decref(config);
+        return;
+    }
+    dr_status status = dr_published_read(config, &description);
+    if (strncmp(type, "glm5", 4) == 0 || strncmp(type, "qwen4", 5) == 0) {
+        assert_int_equal(status, DR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(dr_last_error(), "hyper-connections"));
+        json_decref(config);
+        return;
+    }
+    if (status != DR_OK) fail_msg("%s: %s", folder, dr_last_error());
+    ASSERT_OK(dr_weights_open(folder, &weights));
+    described_list list = described_parameters(&description);
+    status = dr_names_plan_read(&description, list.at, list.count, weights, &plan);
+    if (status != DR_OK) fail_msg("%s: %s", folder, dr_last_error());
+    check_claims(folder, &description, weights, &plan);
+    double **values = gather(&list, &plan);
+    ASSERT_OK(dr_names_plan_write(&description, list.at, list.count, &back));
+    const int64_t same = check_written(&list, weights, &back, values);
+    if (same < plan.tensor_count / 3) fail_msg("%s: only %d tensors keep their names", folder, (int)same);
+    for (int64_t i = 0; i < list.count; i++) free(values[i]);
+    free(values);
+    dr_name_plan_release(&plan);
+    dr_name_plan_release(&back);
+    described_free(&list);
+    dr_weights_close(weights);
+    dr_description_release(&description);
+    json_decref(config);
+}
+
+/* Returns how many folders there were. */
+static int check_folders(const char *root) {
+    DIR *stream = opendir(root);
+    assert_non_null(stream);
+    int count = 0;
+    for (const struct dirent *item = readdir(stream); item; item = readdir(stream)) {
+        char folder[PATH_MAX], file[PATH_MAX + 16];
+        snprintf(folder, sizeof folder, "%s/%s", root, item->d_name);
+        snprintf(file, sizeof file, "%s/config.json", folder);
+        if (item->d_name[0] == '.' || access(file, R_OK) != 0) continue;
+        check_folder(folder);
+        count++;
+    }
+    closedir(stream);
+    return count;
+}
+
+static void test_folders(void **state) {
+    (void)state;
+    const char *more = getenv("DELTARULE_CHECKPOINTS");
+    assert_in_range(check_folders(DR_TESTS_FOLDER "/checkpoints"), 2, 1000);
+    if (more) assert_in_range(check_folders(more), 1, 1000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folders),
+    };
+    return cmocka_run_group_tests_name("names", tests, scratch_begin, scratch_end);
+}
