@@ -232,34 +232,34 @@ static void described_feed(described_list *list, const dr_feed_description *feed
 static void described_layer(described_list *list, const dr_description *description, const dr_layer_description *layer) {
     const int64_t D = description->hidden;
     list->prefix = "";
-    described_norm(list, "mixer_norm", &layer->mixer_norm, D);
-    described_norm(list, "mixer_after", &layer->mixer_after, D);
-    described_norm(list, "feed_norm", &layer->feed_norm, D);
-    described_norm(list, "feed_after", &layer->feed_after, D);
+    described_norm(list, "attn_norm", &layer->mixer_norm, D);
+    described_norm(list, "attn_post_norm", &layer->mixer_after, D);
+    described_norm(list, "mlp_norm", &layer->feed_norm, D);
+    described_norm(list, "mlp_post_norm", &layer->feed_after, D);
     if (description->residual == DR_RESIDUAL_ATTENTION) {
-        MATRIX("mixer_residual_proj.weight", 1, D);
-        VECTOR("mixer_residual_norm.weight", D);
-        MATRIX("feed_residual_proj.weight", 1, D);
-        VECTOR("feed_residual_norm.weight", D);
+        MATRIX("attn_res_proj.weight", 1, D);
+        VECTOR("attn_res_norm.weight", D);
+        MATRIX("mlp_res_proj.weight", 1, D);
+        VECTOR("mlp_res_norm.weight", D);
     }
     for (int i = 0; i < layer->mixers; i++) {
-        list->prefix = i == 0 ? "mixer." : "second.";
+        list->prefix = i == 0 ? "attn." : "attn2.";
         described_mixer(list, &layer->mixer[i], D);
     }
-    list->prefix = "feed.";
+    list->prefix = "mlp.";
     described_feed(list, &layer->feed, D);
 }
 
 static inline described_list described_parameters(const dr_description *description) {
     described_list made = {.layer = -1, .prefix = ""}, *list = &made;
     const int64_t D = description->hidden;
-    MATRIX("embedding.weight", description->vocabulary, D);
-    if (!description->tied) MATRIX("head.weight", description->vocabulary, D);
-    described_norm(list, "embedding_norm", &description->embedding_norm, D);
-    described_norm(list, "final_norm", &description->final_norm, D);
+    MATRIX("model.embeddings.weight", description->vocabulary, D);
+    if (!description->tied) MATRIX("lm_head.weight", description->vocabulary, D);
+    described_norm(list, "model.embedding_norm", &description->embedding_norm, D);
+    described_norm(list, "model.norm", &description->final_norm, D);
     if (description->residual == DR_RESIDUAL_ATTENTION) {
-        MATRIX("residual_proj.weight", 1, D);
-        VECTOR("residual_norm.weight", D);
+        MATRIX("model.res_proj.weight", 1, D);
+        VECTOR("model.res_norm.weight", D);
     }
     for (list->layer = 0; list->layer < description->count; list->layer++)
         described_layer(list, description, &description->layers[list->layer]);

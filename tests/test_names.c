@@ -144,8 +144,70 @@ static void test_folders(void **state) {
     if (more) assert_in_range(check_folders(more), 1, 1000);
 }
 
+/* ---- configurations that cannot be read -------------------------------------------------------------------------------- */
+
+#define LLAMA                                                                                                                  \
+    "\"model_type\": \"llama\", \"vocab_size\": 10, \"hidden_size\": 8, \"num_hidden_layers\": 2, \"num_attention_heads\": "   \
+    "2, "                                                                                                                      \
+    "\"intermediate_size\": 12"
+#define NEXT                                                                                                                   \
+    "\"model_type\": \"qwen3_next\", \"vocab_size\": 10, \"hidden_size\": 8, \"num_hidden_layers\": 2, "                       \
+    "\"num_attention_heads\": 1, \"intermediate_size\": 4"
+#define DELTA                                                                                                                  \
+    "\"model_type\": \"gated_deltanet\", \"vocab_size\": 10, \"hidden_size\": 8, \"num_hidden_layers\": 2, \"num_heads\": 2, " \
+    "\"head_dim\": 4"
+
+static void test_refusals(void **state) {
+    static const struct {
+        const char *config, *sentence;
+    } cases[] = {
+        {"{}", "\"model_type\" is missing"},
+        {"{\"model_type\": \"bert\"}", "\"bert\"; supported are deltarule, llama,"},
+        {"{\"model_type\": \"llama\"}", "vocab_size"},
+        {"{\"model_type\": \"qwen4_exp\"}", "embeddings of n-grams"},
+        {"{" LLAMA ", \"sliding_widow\": 3}", "the key \"sliding_widow\" is not known"},
+        {"{" LLAMA ", \"sliding_window\": 3}", "the key \"sliding_window\" is not known"},
+        {"{" LLAMA ", \"hidden_act\": \"gelu\"}", "\"hidden_act\" is the string \"gelu\"; only \"silu\" is supported"},
+        {"{" LLAMA ", \"quantization_config\": {}}", "only null is supported"},
+        {"{" LLAMA ", \"rms_norm_eps\": -1}", "rms_norm_eps"},
+        {"{" LLAMA ", \"head_dim\": 5}", "turned in pairs"},
+        {"{" LLAMA ", \"num_key_value_heads\": 3}", "multiple of \"num_key_value_heads\", 3"},
+        {"{" LLAMA ", \"num_key_value_heads\": 1e99}", "num_key_value_heads"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+         "\"dynamic\"; default, linear, llama3 and yarn"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}}", "needs a \"factor\""},
+        {"{" LLAMA ", \"rope_scaling\": 5}", "rope_scaling"},
+        {"{" LLAMA ", \"rope_parameters\": {\"spin\": 1}}", "rope_parameters: the key \"spin\""},
+        {"{" NEXT ", \"layer_types\": [\"full_attention\"]}", "an array of 2 texts"},
+        {"{" NEXT ", \"layer_types\": [\"full_attention\", \"conv\"]}", "\"conv\" for layer 1"},
+        {"{" NEXT ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", "full_attention and linear_attention"},
+        {"{" NEXT "}", "\"linear_num_key_heads\""},
+        {"{" DELTA ", \"output_gate_activation\": \"relu\"}", "swish, silu and sigmoid"},
+        {"{" DELTA ", \"attn\": 3}", "\"attn\" must be an object"},
+        {"{" DELTA ", \"attn\": {\"layers\": [0]}}", "num_heads"},
+        {"{" DELTA ", \"attn\": {\"layers\": [0], \"num_heads\": 3}}", "each must divide the next"},
+        {"{" DELTA ", \"attnres_block_size\": 3}", "1 or even"},
+        {"{" DELTA ", \"num_v_heads\": 3}", "a multiple of \"num_heads\", 2"},
+        {"{\"model_type\": \"gated_deltanet\", \"vocab_size\": 10, \"hidden_size\": 8, \"num_hidden_layers\": 99999999, "
+         "\"num_heads\": 2, \"head_dim\": 4}",
+         "\"num_hidden_layers\" is 99999999"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *config = NULL;
+        dr_description description;
+        ASSERT_OK(dr_json_parse_lenient(cases[i].config, strlen(cases[i].config), "text", &config));
+        if (dr_published_read(config, &description) == DR_OK) fail_msg("%s is read", cases[i].config);
+        if (!strstr(dr_last_error(), cases[i].sentence))
+            fail_msg("%s: \"%s\" does not say '%s'", cases[i].config, dr_last_error(), cases[i].sentence);
+        assert_null(description.layers);
+        json_decref(config);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_folders),
     };
     return cmocka_run_group_tests_name("names", tests, scratch_begin, scratch_end);

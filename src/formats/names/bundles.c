@@ -36,10 +36,10 @@ static int by_layer_and_name(const void *left, const void *right) {
 }
 
 static int64_t find_parameter(const binder *b, const binding *at, const char *name) {
-    static const char *const mixers[DR_LAYER_MIXERS] = {"mixer.", "second."};
+    static const char *const mixers[DR_LAYER_MIXERS] = {"attn.", "attn2."};
     char whole[DR_NAME_BYTES];
     const char *prefix = at->section->part == DR_PART_MIXER  ? mixers[at->mixer]
-                         : at->section->part == DR_PART_FEED ? "feed."
+                         : at->section->part == DR_PART_FEED ? "mlp."
                                                              : "";
     snprintf(whole, sizeof whole, "%s%s", prefix, name);
     const dr_named_parameter wanted = {.name = whole, .layer = at->layer}, *key = &wanted;
@@ -220,8 +220,15 @@ static dr_status add_tensor(binder *b, const binding *at, const char *name, cons
     return DR_OK;
 }
 
+static dr_status keep_bundle(binder *b, const dr_name_bundle *bundle) {
+    void *list = b->plan->bundles;
+    DR_TRY(dr_grow(&list, b->plan->bundle_count, sizeof *bundle, "the list of a model's tensors"));
+    b->plan->bundles = list;
+    b->plan->bundles[b->plan->bundle_count++] = *bundle;
+    return DR_OK;
+}
+
 static dr_status add_bundle(binder *b, const binding *at, dr_name_bundle *bundle, int64_t tensors) {
-    dr_name_plan *plan = b->plan;
     int64_t whole = 0, reached = 0;
     bundle->turns = turns_of(b, at);
     for (int i = 0; i < bundle->pieces; i++) {
@@ -229,10 +236,7 @@ static dr_status add_bundle(binder *b, const binding *at, dr_name_bundle *bundle
         whole += bundle->part[i] * bundle->turns;
         b->done[bundle->parameter[i]] = true;
     }
-    void *list = plan->bundles;
-    DR_TRY(dr_grow(&list, plan->bundle_count, sizeof *bundle, "the list of a model's tensors"));
-    plan->bundles = list;
-    plan->bundles[plan->bundle_count++] = *bundle;
+    DR_TRY(keep_bundle(b, bundle));
     dr_tensor shape = {.rank = 0};
     char name[DR_NAME_BYTES] = "";
     shape_tensor(b, at, bundle, tensors, &shape);
@@ -244,6 +248,30 @@ static dr_status add_bundle(binder *b, const binding *at, dr_name_bundle *bundle
     return dr_fail(DR_ERROR_FORMAT,
                    "the tensor %s and those before it have %" PRId64 " elements together; the configuration asks for %" PRId64,
                    name, reached, whole);
+}
+
+/* The row of a table in which all names are the same; a parameter's name stands behind the layer's. */
+static dr_status bind_same(binder *b, int64_t index) {
+    const dr_named_parameter *parameter = &b->parameters[index];
+    dr_name_bundle bundle = {.pieces = 1, .parameter = {index}, .part = {elements_of(parameter)}, .turns = 1};
+    static const dr_name_row row = {.shape = DR_SHAPE_OWN};
+    const binding at = {.row = &row, .layer = parameter->layer};
+    char name[DR_NAME_BYTES], text[128];
+    dr_tensor shape = {.rank = parameter->rank};
+    int64_t reached = 0;
+    bundle.row = &row;
+    memcpy(shape.shape, parameter->shape, sizeof parameter->shape);
+    if (parameter->layer < 0)
+        snprintf(name, sizeof name, "%s", parameter->name);
+    else
+        snprintf(name, sizeof name, "%s%" PRId64 ".%s", b->names->layers, parameter->layer, parameter->name);
+    if (b->weights && dr_weights_index(b->weights, name) < 0) {
+        write_shape(text, sizeof text, &shape);
+        return dr_fail(DR_ERROR_FORMAT, "the tensor %s of shape %s is missing", name, text);
+    }
+    b->done[index] = true;
+    DR_TRY(keep_bundle(b, &bundle));
+    return add_tensor(b, &at, name, &shape, &reached);
 }
 
 static dr_status bind_row(binder *b, const binding *at) {
@@ -330,7 +358,10 @@ static dr_status list_unused(binder *b) {
 static dr_status bind_all(binder *b) {
     for (int64_t i = 0; i < b->count; i++) b->sorted[i] = &b->parameters[i];
     qsort(b->sorted, (size_t)b->count, sizeof *b->sorted, by_layer_and_name);
-    for (int64_t layer = -1; layer < b->description->count; layer++) DR_TRY(each_row(b, layer, bind_row));
+    if (b->names->same)
+        for (int64_t i = 0; i < b->count; i++) DR_TRY(bind_same(b, i));
+    else
+        for (int64_t layer = -1; layer < b->description->count; layer++) DR_TRY(each_row(b, layer, bind_row));
     DR_TRY(check_whole(b));
     return b->weights ? list_unused(b) : DR_OK;
 }

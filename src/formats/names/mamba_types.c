@@ -227,52 +227,53 @@ static dr_status add_nemotron_layer(const mamba_keys *keys, int64_t index, dr_la
     return DR_OK;
 }
 
+static const dr_key nemotron_keys[] = {
+    SIZE("mamba_num_heads", mamba_heads),
+    SIZE("mamba_head_dim", mamba_head_size),
+    SIZE("n_groups", groups),
+    SIZE("ssm_state_size", state_size),
+    DR_KEY_RANGE(WHOLE, mamba_keys, "conv_kernel", conv_size, 1, 1 << 10),
+    TRUTH("use_bias", projection_bias),
+    TRUTH("mamba_proj_bias", plain_bias),
+    TRUTH("use_conv_bias", conv_bias),
+    DR_KEY_RANGE(REAL, mamba_keys, "layer_norm_epsilon", norm_eps, 1e-30, 1),
+    DR_KEY_RANGE(REAL, mamba_keys, "time_step_min", least_step, 0, 1e9),
+    ANY("layers_block_type", blocks),
+    DR_KEY(TEXT, mamba_keys, "hybrid_override_pattern", pattern),
+    COUNT("n_routed_experts", hf.experts),
+    SIZE("num_experts_per_tok", hf.chosen),
+    SIZE("moe_intermediate_size", hf.expert_width),
+    COUNT("moe_shared_expert_intermediate_size", shared_width),
+    COUNT("n_shared_experts", shared_count),
+    SIZE("moe_latent_size", latent),
+    SIZE("n_group", hf.groups),
+    SIZE("topk_group", hf.kept),
+    TRUTH("norm_topk_prob", hf.normalised),
+    DR_KEY_RANGE(REAL, mamba_keys, "routed_scaling_factor", hf.routed_scale, -1e9, 1e9),
+    DR_KEY_MUST("mlp_hidden_act", "\"relu2\""),
+    DR_KEY_MUST("mamba_hidden_act", "\"silu\""),
+    DR_KEY_MUST("sliding_window", "null"),
+};
+/* the number of layers is that of the pattern; expand is not read; time_step_limit neither (see above) */
+static const char *const nemotron_idle[] = {"chunk_size",
+                                            "expand",
+                                            "time_step_limit",
+                                            "time_step_max",
+                                            "time_step_floor",
+                                            "time_step_rank",
+                                            "mamba_ssm_cache_dtype",
+                                            "moe_shared_expert_overlap",
+                                            "mtp_layers_block_type",
+                                            "num_nextn_predict_layers",
+                                            "use_mamba_kernels",
+                                            "mtp_hybrid_override_pattern",
+                                            NULL};
+TABLE(nemotron, nemotron_keys, nemotron_idle);
+
 static dr_status read_nemotron(const json_t *config, dr_description *description) {
-    static const dr_key own[] = {
-        SIZE("mamba_num_heads", mamba_heads),
-        SIZE("mamba_head_dim", mamba_head_size),
-        SIZE("n_groups", groups),
-        SIZE("ssm_state_size", state_size),
-        DR_KEY_RANGE(WHOLE, mamba_keys, "conv_kernel", conv_size, 1, 1 << 10),
-        TRUTH("use_bias", projection_bias),
-        TRUTH("mamba_proj_bias", plain_bias),
-        TRUTH("use_conv_bias", conv_bias),
-        DR_KEY_RANGE(REAL, mamba_keys, "layer_norm_epsilon", norm_eps, 1e-30, 1),
-        DR_KEY_RANGE(REAL, mamba_keys, "time_step_min", least_step, 0, 1e9),
-        ANY("layers_block_type", blocks),
-        DR_KEY(TEXT, mamba_keys, "hybrid_override_pattern", pattern),
-        COUNT("n_routed_experts", hf.experts),
-        SIZE("num_experts_per_tok", hf.chosen),
-        SIZE("moe_intermediate_size", hf.expert_width),
-        COUNT("moe_shared_expert_intermediate_size", shared_width),
-        COUNT("n_shared_experts", shared_count),
-        SIZE("moe_latent_size", latent),
-        SIZE("n_group", hf.groups),
-        SIZE("topk_group", hf.kept),
-        TRUTH("norm_topk_prob", hf.normalised),
-        DR_KEY_RANGE(REAL, mamba_keys, "routed_scaling_factor", hf.routed_scale, -1e9, 1e9),
-        DR_KEY_MUST("mlp_hidden_act", "\"relu2\""),
-        DR_KEY_MUST("mamba_hidden_act", "\"silu\""),
-        DR_KEY_MUST("sliding_window", "null"),
-    };
-    /* the number of layers is that of the pattern; expand is not read; time_step_limit neither (see above) */
-    static const char *const idle[] = {"chunk_size",
-                                       "expand",
-                                       "time_step_limit",
-                                       "time_step_max",
-                                       "time_step_floor",
-                                       "time_step_rank",
-                                       "mamba_ssm_cache_dtype",
-                                       "moe_shared_expert_overlap",
-                                       "mtp_layers_block_type",
-                                       "num_nextn_predict_layers",
-                                       "use_mamba_kernels",
-                                       "mtp_hybrid_override_pattern",
-                                       NULL};
     static const char *const needed[] = {"mamba_num_heads", "mamba_head_dim", NULL};
-    TABLE(table, own, idle);
     static const dr_key_table *const tables[] = {
-        &table, &dr_transformers_base, &dr_transformers_biases, &dr_transformers_mlp_bias, &dr_published_idle, NULL};
+        &nemotron, &dr_transformers_base, &dr_transformers_biases, &dr_transformers_mlp_bias, &dr_published_idle, NULL};
     mamba_keys keys = defaults();
     keys.least_step = 0.001;
     keys.groups = 8;

@@ -149,7 +149,10 @@ dr_recurrent_description dr_published_recurrent(dr_family family, dr_read read, 
                                           .conv_size = 4,
                                           .value_conv = true,
                                           .feature = DR_FUNCTION_SILU,
-                                          .length = DR_LENGTH_UNIT,
+                                          .activate = DR_FUNCTION_SILU,
+                                          .query_length = DR_LENGTH_UNIT,
+                                          .key_length = DR_LENGTH_UNIT,
+                                          .least_ridge = 0.25,
                                           .gated = true,
                                           .gate = DR_FUNCTION_SILU};
     recurrent.gates.gate = DR_GATE_FORM_LOG;
@@ -162,7 +165,6 @@ void dr_published_recurrent_sizes(dr_recurrent_description *recurrent, int64_t h
     recurrent->value_heads = value_heads;
     recurrent->key_size = key_size;
     recurrent->value_size = value_size;
-    recurrent->query_scale = 1 / sqrt((double)key_size);
 }
 
 /* ---- rotary embedding --------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* The tables of names, a family of types at a time: sections that several types share, then the types. Names of parameters are
- * those of formats/names/names.h without "mixer." and "feed.". Where a tensor has had several names, the row that is written
+ * those of formats/names/names.h without "attn." and "mlp.". Where a tensor has had several names, the row that is written
  * comes first. */
 #include "formats/names/names.h"
 
@@ -56,10 +56,10 @@ static const dr_name_row experts_fused[] = {
 };
 
 static const dr_name_row model_rows[] = {
-    IS("embedding.weight", "embed_tokens.weight"), IS("final_norm.weight", "norm.weight"), IS("head.weight", "/lm_head.weight"),
+    IS("model.embeddings.weight", "embed_tokens.weight"), IS("model.norm.weight", "norm.weight"), IS("lm_head.weight", "/lm_head.weight"),
 };
 static const dr_name_row pre_norms[] = {
-    IS("mixer_norm.weight", "input_layernorm.weight"), IS("feed_norm.weight", "post_attention_layernorm.weight"),
+    IS("attn_norm.weight", "input_layernorm.weight"), IS("mlp_norm.weight", "post_attention_layernorm.weight"),
 };
 
 /* ---- softmax attention: llama, mistral, qwen2, qwen3, qwen3_moe -------------------------------------------------------- */
@@ -108,10 +108,10 @@ static const dr_name_section lara_mini[] = {
 /* ---- olmo_hybrid: released names first, then those that transformers saves ------------------------------------------------ */
 
 static const dr_name_row olmo_layer[] = {
-    IS("mixer_norm.weight", "attention_layer_norm.weight"), IS("mixer_norm.weight", "input_layernorm.weight"),
-    IS("feed_norm.weight", "feedforward_layer_norm.weight"), IS("feed_norm.weight", "post_attention_layernorm.weight"),
-    IS("mixer_after.weight", "post_attention_layernorm.weight"), IS("mixer_after.weight", "feedforward_layer_norm.weight"),
-    IS("feed_after.weight", "post_feedforward_layernorm.weight"),
+    IS("attn_norm.weight", "attention_layer_norm.weight"), IS("attn_norm.weight", "input_layernorm.weight"),
+    IS("mlp_norm.weight", "feedforward_layer_norm.weight"), IS("mlp_norm.weight", "post_attention_layernorm.weight"),
+    IS("attn_post_norm.weight", "post_attention_layernorm.weight"), IS("attn_post_norm.weight", "feedforward_layer_norm.weight"),
+    IS("mlp_post_norm.weight", "post_feedforward_layernorm.weight"),
 };
 static const dr_name_row olmo_recurrent[] = {
     /* transformers cuts the joined convolution into thirds, whatever the sizes of query, key and value are */
@@ -157,7 +157,7 @@ static const dr_name_section kimi_linear[] = {
 };
 
 static const dr_name_row bailing_model[] = {
-    IS("embedding.weight", "word_embeddings.weight"), IS("final_norm.weight", "norm.weight"), IS("head.weight", "/lm_head.weight"),
+    IS("model.embeddings.weight", "word_embeddings.weight"), IS("model.norm.weight", "norm.weight"), IS("lm_head.weight", "/lm_head.weight"),
 };
 static const dr_name_row bailing_recurrent[] = {
     KIMI_RECURRENT, SAME("A_log"), IS("o_proj.weight", "dense.weight"), SAME("f_proj.weight"), SAME("g_proj.weight"),
@@ -179,10 +179,10 @@ static const dr_name_row mamba2_mixer[] = {
     SAME("norm.weight"), IS("o_proj.weight", "out_proj.weight"), IS("o_proj.bias", "out_proj.bias"),
 };
 static const dr_name_row mamba2_model[] = {
-    IS("embedding.weight", "embeddings.weight"), IS("embedding.weight", "embedding.weight"), IS("final_norm.weight", "norm_f.weight"),
-    IS("head.weight", "/lm_head.weight"),
+    IS("model.embeddings.weight", "embeddings.weight"), IS("model.embeddings.weight", "embedding.weight"), IS("model.norm.weight", "norm_f.weight"),
+    IS("lm_head.weight", "/lm_head.weight"),
 };
-static const dr_name_row one_norm[] = {IS("mixer_norm.weight", "norm.weight"), IS("feed_norm.weight", "norm.weight")};
+static const dr_name_row one_norm[] = {IS("attn_norm.weight", "norm.weight"), IS("mlp_norm.weight", "norm.weight")};
 static const dr_name_section mamba2[] = {MODEL(mamba2_model), LAYER(one_norm), MIXER(MAMBA2, "mixer.", mamba2_mixer)};
 
 static const dr_name_row nemotron_experts[] = {
@@ -198,10 +198,10 @@ static const dr_name_section nemotron_h[] = {
 };
 
 static const dr_name_row bamba_model[] = {
-    IS("embedding.weight", "embed_tokens.weight"), IS("final_norm.weight", "final_layernorm.weight"), IS("head.weight", "/lm_head.weight"),
+    IS("model.embeddings.weight", "embed_tokens.weight"), IS("model.norm.weight", "final_layernorm.weight"), IS("lm_head.weight", "/lm_head.weight"),
 };
 static const dr_name_row bamba_layer[] = {
-    IS("mixer_norm.weight", "input_layernorm.weight"), IS("feed_norm.weight", "pre_ff_layernorm.weight"),
+    IS("attn_norm.weight", "input_layernorm.weight"), IS("mlp_norm.weight", "pre_ff_layernorm.weight"),
 };
 static const dr_name_section bamba[] = {
     MODEL(bamba_model), LAYER(bamba_layer), MIXER(MAMBA2, "mamba.", mamba2_mixer), MIXER(ATTENTION, "self_attn.", attention),
@@ -211,15 +211,15 @@ static const dr_name_section bamba[] = {
 /* ---- flash-linear-attention ------------------------------------------------------------------------------------------------ */
 
 static const dr_name_row fla_model[] = {
-    IS("embedding.weight", "embeddings.weight"), IS("final_norm.weight", "norm.weight"),
-    IS("final_norm.bias", "norm.bias"), IS("head.weight", "/lm_head.weight"),
-    IS("residual_proj.weight", "res_proj.weight"), IS("residual_norm.weight", "res_norm.weight"),
-    IS("embedding_norm.weight", "/model.layers.0.pre_norm.weight"), IS("embedding_norm.bias", "/model.layers.0.pre_norm.bias"),
+    IS("model.embeddings.weight", "embeddings.weight"), IS("model.norm.weight", "norm.weight"),
+    IS("model.norm.bias", "norm.bias"), IS("lm_head.weight", "/lm_head.weight"),
+    IS("model.res_proj.weight", "res_proj.weight"), IS("model.res_norm.weight", "res_norm.weight"),
+    IS("model.embedding_norm.weight", "/model.layers.0.pre_norm.weight"), IS("model.embedding_norm.bias", "/model.layers.0.pre_norm.bias"),
 };
 static const dr_name_row fla_layer[] = {
-    IS("mixer_norm.weight", "attn_norm.weight"), IS("feed_norm.weight", "mlp_norm.weight"),
-    IS("mixer_residual_proj.weight", "attn_res_proj.weight"), IS("mixer_residual_norm.weight", "attn_res_norm.weight"),
-    IS("feed_residual_proj.weight", "mlp_res_proj.weight"), IS("feed_residual_norm.weight", "mlp_res_norm.weight"),
+    IS("attn_norm.weight", "attn_norm.weight"), IS("mlp_norm.weight", "mlp_norm.weight"),
+    IS("attn_res_proj.weight", "attn_res_proj.weight"), IS("attn_res_norm.weight", "attn_res_norm.weight"),
+    IS("mlp_res_proj.weight", "mlp_res_proj.weight"), IS("mlp_res_norm.weight", "mlp_res_norm.weight"),
 };
 #define FLA_RECURRENT \
     SAME("q_proj.weight"), SAME("k_proj.weight"), SAME("v_proj.weight"), SAME("o_proj.weight"), SAME("o_norm.weight"), \
@@ -234,7 +234,7 @@ static const dr_name_row fla_delta[] = {
 };
 static const dr_name_row fla_precond_kda[] = {
     FLA_RECURRENT, SAME("b_proj.weight"), SAME("f_proj.0.weight"), SAME("f_proj.1.weight"),
-    IS("a_atk_proj.weight", "a_proj.weight"), SAME("b_atk_proj.weight"), SAME("A_log_atk"), SAME("dt_bias_atk"), SAME("log_atk_scale"),
+    IS("a_atk_proj.weight", "a_proj.weight"), SAME("a_proj.weight"), SAME("b_atk_proj.weight"), SAME("A_log_atk"), SAME("dt_bias_atk"), SAME("log_atk_scale"),
 };
 static const dr_name_row fla_gdn2[] = {
     FLA_RECURRENT, SAME("f_proj.0.weight"), SAME("f_proj.1.weight"), IS("erase_gate_proj.weight", "b_proj.weight"),
@@ -260,8 +260,8 @@ FLA(gla, fla_gla);
 FLA(mesa_net, fla_mesa_net);
 
 static const dr_name_row rwkv7_layer[] = {
-    IS("mixer_norm.weight", "attn_norm.weight"), IS("mixer_norm.bias", "attn_norm.bias"), IS("feed_norm.weight", "ffn_norm.weight"),
-    IS("feed_norm.bias", "ffn_norm.bias"),
+    IS("attn_norm.weight", "attn_norm.weight"), IS("attn_norm.bias", "attn_norm.bias"), IS("mlp_norm.weight", "ffn_norm.weight"),
+    IS("mlp_norm.bias", "ffn_norm.bias"),
 };
 #define LORA(name) \
     IS(name ".0.weight", name ".lora.0.weight"), IS(name ".1.weight", name ".lora.2.weight"), IS(name ".1.bias", name ".lora.2.bias")
@@ -288,6 +288,7 @@ static const char *const no_prediction[] = {"mtp.", NULL};
 #define BACKBONE   .root = "backbone.", .layers = "backbone.layers.", .ignored = no_prediction
 
 static const dr_names tables[] = {
+    {.model_type = "deltarule", PLAIN, .same = true},
     {.model_type = "llama", PLAIN, SECTIONS(softmax)},
     {.model_type = "mistral", PLAIN, SECTIONS(softmax)},
     {.model_type = "qwen2", PLAIN, SECTIONS(softmax)},
