@@ -6,7 +6,10 @@
 #include "base/random.h"
 #include "differences.h"
 #include "learner.h"
+#include "nn/config.h"
+#include "nn/describe.h"
 #include "nn/layer_list.h"
+#include "nn/model.h"
 #include "scratch.h"
 
 #include <string.h>
@@ -103,6 +106,9 @@ static void test_refusals(void **state) {
 
 static const char *const hybrids[] = {
     "gdn kda+none eda",
+    "gdn*2 attention",
+    "[{\"mixer\": \"attention\", \"heads\": 4, \"key_heads\": 2, \"key_size\": 6, \"window\": 3, \"gate\": \"head\", "
+    "\"query_key_norm\": true, \"bias\": true, \"rotary_size\": 4}, {\"mixer\": \"kda\"}]",
     "[{\"mixer\": \"gdn\", \"value_heads\": 4, \"intermediate\": 5}, {\"mixer\": \"delta_net\", \"key_size\": 3}, {\"mixer\": "
     "\"retnet\", \"output_gate\": false}]",
 };
@@ -130,26 +136,60 @@ static double loss_of(void *model) {
     return loss;
 }
 
+static void check_gradients(dr_model *model) {
+    const dr_batch batch = packed();
+    const dr_parameter *list;
+    double loss, *values = dr_model_parameter_block(model), *gradients = learner_gradients(model);
+    dr_random random = dr_random_start(9, 0);
+    for (int64_t i = 0; i < dr_model_block_count(model); i++) values[i] += 0.1 * dr_random_normal(&random);
+    ASSERT_OK(learner_gradient(model, &batch, 1, &loss, NULL));
+    assert_true(loss == loss_of(model));
+    const int64_t listed = dr_model_parameters(model, &list);
+    for (int64_t i = 0; i < listed; i++)
+        assert_gradient(list[i].name, loss_of, model, values + list[i].offset, list[i].count, gradients + list[i].offset, 1e-6);
+}
+
 static void test_gradients(void **state) {
     (void)state;
     for (size_t h = 0; h < sizeof hybrids / sizeof *hybrids; h++) {
         const dr_model_config config = small(hybrids[h]);
-        const dr_batch batch = packed();
-        const dr_parameter *list;
         dr_model *model;
-        double loss;
         ASSERT_OK(dr_model_create(reference, &config, 5, &model));
-        double *values = dr_model_parameter_block(model), *gradients = learner_gradients(model);
-        dr_random random = dr_random_start(9, 0);
-        for (int64_t i = 0; i < dr_model_block_count(model); i++) values[i] += 0.1 * dr_random_normal(&random);
-        ASSERT_OK(learner_gradient(model, &batch, 1, &loss, NULL));
-        assert_true(loss == loss_of(model));
-        const int64_t listed = dr_model_parameters(model, &list);
-        for (int64_t i = 0; i < listed; i++)
-            assert_gradient(list[i].name, loss_of, model, values + list[i].offset, list[i].count, gradients + list[i].offset,
-                            1e-6);
+        check_gradients(model);
         learner_destroy(model);
     }
+}
+
+/* What published models have around their layers: norms of the embedding and behind parts, scales, mixers side by side, a
+ * layer that is a mixer or a feed-forward alone. */
+static void test_wiring(void **state) {
+    (void)state;
+    const dr_norm_description rms = {.kind = DR_NORM_RMS, .eps = 0.3, .offset = 1},
+                              layer = {.kind = DR_NORM_LAYER, .eps = 0.3, .bias = true};
+    dr_model_config config = small("gdn attention gdn gdn"), resolved;
+    dr_description description;
+    dr_model *model;
+    ASSERT_OK(dr_config_resolve(&config, &resolved));
+    ASSERT_OK(dr_describe(&resolved, &description));
+    dr_layer_description *layers = description.layers;
+    description.embedding_scale = 1.7, description.logits_scale = 0.6;
+    description.embedding_norm = layer, description.final_norm = rms;
+    layers[0].mixers = 2;
+    layers[0].mixer[1] = layers[1].mixer[0];
+    layers[0].mixer[0].input_scale = 0.8, layers[0].mixer[0].output_scale = 1.3, layers[0].mixer[1].output_scale = 0.7;
+    layers[1].mixer_after = rms, layers[1].feed_after = layer, layers[1].mixer_norm = (dr_norm_description){0};
+    layers[2].mixers = 0;
+    layers[3].feed = (dr_feed_description){0};
+    layers[3].mixer_after = layer;
+    resolved.layer_list = NULL;
+    ASSERT_OK(dr_model_build_described(reference, &description, &resolved, &model));
+    ASSERT_OK(dr_model_allocate(model));
+    double *values = dr_model_parameter_block(model);
+    for (int64_t i = 0; i < model->listed; i++)
+        dr_initial_draw(&model->initials[i], 0.25, 3, model->parameters[i].name, model->parameters[i].count,
+                        values + model->parameters[i].offset);
+    check_gradients(model);
+    learner_destroy(model);
 }
 
 static void logits_of(const dr_model *model, int64_t begin, int64_t count, dr_model_state *state, double *logits) {
@@ -245,7 +285,8 @@ static void test_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_form), cmocka_unit_test(test_refusals), cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_parts),      cmocka_unit_test(test_cpu),      cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_wiring),     cmocka_unit_test(test_parts),    cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_folder),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -10,13 +10,13 @@ static dr_status not_built(const char *what) {
     return dr_fail(DR_ERROR_UNSUPPORTED, "%s is not built", what);
 }
 
-static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_description *mixer, dr_layer_parameters *list,
-                            dr_module **module) {
+static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_description *mixer, const char *prefix,
+                            dr_layer_parameters *list, dr_module **module) {
     switch (mixer->kind) {
     case DR_MIXER_RECURRENT:
-        return dr_recurrent_create(backend, hidden, &mixer->of.recurrent, "attn.", list, module);
+        return dr_recurrent_create(backend, hidden, &mixer->of.recurrent, prefix, list, module);
     case DR_MIXER_ATTENTION:
-        return dr_attention_create(backend, hidden, &mixer->of.attention, "attn.", list, module);
+        return dr_attention_create(backend, hidden, &mixer->of.attention, prefix, list, module);
     case DR_MIXER_LATENT_ATTENTION:
         return not_built("multi-head latent attention");
     case DR_MIXER_RWKV7:
@@ -55,17 +55,18 @@ static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_de
 /* One mixer as it is, or those of a description side by side. */
 static dr_status make_mixers(dr_backend *backend, int64_t hidden, const dr_layer_description *layer, dr_layer_parameters *list,
                              dr_module **module) {
+    static const char *const prefixes[DR_SUM_MOST] = {"attn.", "attn2."};
     const dr_mixer_description *mixer = layer->mixer;
     dr_summand summands[DR_SUM_MOST] = {{NULL, 0, 0}};
     int made = 0;
     dr_status status = DR_OK;
     if (layer->mixers == 1 && mixer->input_scale == 1 && mixer->output_scale == 1)
-        return make_mixer(backend, hidden, mixer, list, module);
+        return make_mixer(backend, hidden, mixer, prefixes[0], list, module);
     if (layer->mixers > DR_SUM_MOST)
         return dr_fail(DR_ERROR_ARGUMENT, "a layer has %d mixers; at most %d are possible", layer->mixers, DR_SUM_MOST);
     for (; made < layer->mixers && status == DR_OK; made += status == DR_OK) {
         summands[made] = (dr_summand){NULL, mixer[made].input_scale, mixer[made].output_scale};
-        status = make_mixer(backend, hidden, &mixer[made], list, &summands[made].module);
+        status = make_mixer(backend, hidden, &mixer[made], prefixes[made], list, &summands[made].module);
     }
     if (status == DR_OK) status = dr_sum_create(made, summands, module);
     if (status == DR_OK) return DR_OK;

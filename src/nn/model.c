@@ -51,6 +51,7 @@ static dr_status check_operations(const dr_model *model) {
                                        DR_OPERATIONS};
     DR_TRY(dr_operations_check_backend(own, model->backend));
     for (int64_t k = 0; k < model->kind_count; k++) DR_TRY(dr_layer_check_backend(&model->kinds[k], model->backend));
+    DR_TRY(dr_norm_check_backend(&model->embedding_norm, model->backend));
     return dr_norm_check_backend(&model->final_norm, model->backend);
 }
 
@@ -76,6 +77,8 @@ static dr_status make_trunk(dr_model *model) {
         model->layers[i].offset = trunk->elements;
         trunk->elements += model->layers[i].kind->list.elements;
     }
+    DR_TRY(dr_norm_create(&description->embedding_norm, description->hidden, "model.embedding_norm.", trunk,
+                          &model->embedding_norm));
     DR_TRY(dr_norm_create(&description->final_norm, description->hidden, "model.norm.", trunk, &model->final_norm));
     model->head = model->embedding;
     if (!description->tied)
@@ -132,7 +135,23 @@ static dr_status keep_layer_list(dr_model *model) {
     return model->layer_list ? DR_OK : dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
 }
 
+static dr_status check_residual(const dr_description *description) {
+    switch (description->residual) {
+    case DR_RESIDUAL_SUM:
+        if (!description->ngrams) return DR_OK;
+        return dr_fail(DR_ERROR_UNSUPPORTED, "embeddings of n-grams are not built");
+    case DR_RESIDUAL_ATTENTION:
+        return dr_fail(DR_ERROR_UNSUPPORTED, "attention over the outputs of earlier layers is not built");
+    case DR_RESIDUAL_SINKHORN:
+    case DR_RESIDUAL_STREAMS:
+        return dr_fail(DR_ERROR_UNSUPPORTED, "several residual streams (hyper-connections) are not built");
+    }
+    return dr_fail(DR_ERROR_ARGUMENT, "%d is no kind of residual", (int)description->residual);
+}
+
+/* model->description and config are filled in. */
 static dr_status build(dr_model *model) {
+    DR_TRY(check_residual(&model->description));
     DR_TRY(make_layers(model));
     DR_TRY(check_block(model));
     DR_TRY(make_trunk(model));
@@ -140,21 +159,41 @@ static dr_status build(dr_model *model) {
     return list_parameters(model);
 }
 
+static dr_status describe_and_build(dr_model *model, const dr_model_config *config) {
+    DR_TRY(dr_config_resolve(config, &model->config));
+    DR_TRY(keep_layer_list(model));
+    DR_TRY(dr_describe(&model->config, &model->description));
+    return build(model);
+}
+
+static dr_status finish(dr_status status, dr_model *model, dr_model **result) {
+    if (status == DR_OK)
+        *result = model;
+    else
+        dr_model_destroy(model);
+    return status;
+}
+
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **result) {
     void *memory = NULL;
-    dr_status status = DR_OK;
     DR_TRY(dr_allocate_zero(sizeof(dr_model), "a model", &memory));
     dr_model *model = memory;
     model->backend = backend;
-    DR_GO(dr_config_resolve(config, &model->config));
-    DR_GO(keep_layer_list(model));
-    DR_GO(dr_describe(&model->config, &model->description));
-    DR_GO(build(model));
-    *result = model;
-    return DR_OK;
-done:
-    dr_model_destroy(model);
-    return status;
+    return finish(describe_and_build(model, config), model, result);
+}
+
+dr_status dr_model_build_described(dr_backend *backend, dr_description *description, const dr_model_config *config,
+                                   dr_model **result) {
+    void *memory = NULL;
+    const dr_status status = dr_allocate_zero(sizeof(dr_model), "a model", &memory);
+    if (status != DR_OK) {
+        dr_description_release(description);
+        return status;
+    }
+    dr_model *model = memory;
+    *model = (dr_model){.backend = backend, .config = *config, .description = *description};
+    *description = (dr_description){0};
+    return finish(build(model), model, result);
 }
 
 dr_status dr_model_allocate(dr_model *model) {

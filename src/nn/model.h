@@ -17,10 +17,10 @@ struct dr_model {
     dr_description description; /* what is built */
     dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */
     int64_t kind_count;
-    dr_model_layer *layers;    /* [description.count] */
-    dr_layer_parameters trunk; /* what is no layer's; offsets are from the block's start */
-    dr_norm final_norm;        /* list of the trunk */
-    int embedding, head;       /* likewise; one and the same where they are tied */
+    dr_model_layer *layers;             /* [description.count] */
+    dr_layer_parameters trunk;          /* what is no layer's; offsets are from the block's start */
+    dr_norm embedding_norm, final_norm; /* list of the trunk */
+    int embedding, head;                /* likewise; one and the same where they are tied */
     dr_parameter *parameters;
     dr_initial *initials; /* of each parameter */
     int64_t listed, count, block_count;
@@ -44,6 +44,9 @@ struct dr_model_state {
 
 /* A model of this configuration with the list of its parameters, but no memory for them yet. */
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **model);
+/* The same from a description, which the model takes over in any case. config: as far as it can say what the model is. */
+dr_status dr_model_build_described(dr_backend *backend, dr_description *description, const dr_model_config *config,
+                                   dr_model **model);
 /* Allocates the block of parameters, zero. */
 dr_status dr_model_allocate(dr_model *model);
 

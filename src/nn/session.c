@@ -110,6 +110,12 @@ static void place_shared_layers(dr_session *session, size_t stream, dr_arena *ar
     dr_arena_rewind(arena, end);
 }
 
+/* Of the embedding, where a norm stands between it and the layers. */
+static void place_embedded(dr_session *session, size_t stream, dr_arena *arena) {
+    const bool normed = session->model->embedding_norm.kind != DR_NORM_NONE;
+    session->embedded = normed ? dr_arena_take(arena, stream) : session->layers[0].stream[0];
+}
+
 static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
     const dr_model *model = session->model;
     const size_t shared = arena->used;
@@ -132,6 +138,7 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
         place_layers(session, bytes_of(session, layout->rows, hidden), arena);
     else
         place_shared_layers(session, bytes_of(session, layout->rows, hidden), arena);
+    place_embedded(session, bytes_of(session, layout->rows, hidden), arena);
     place_scratch(session, keep, arena);
     session->selected = selects ? dr_arena_take(arena, bytes_of(session, targets, hidden)) : session->x;
     session->normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
@@ -170,14 +177,43 @@ dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-dr_status dr_session_run(dr_session *session, dr_model_state *state) {
+/* x *= factor, count vectors */
+static dr_status scale(const dr_session *session, double factor, int64_t count, void *x) {
+    if (factor == 1) return DR_OK;
+    return session->backend->ops->add(session->backend, DR_VECTOR, count, factor - 1, x, x);
+}
+
+static dr_status embed(dr_session *session) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, NULL);
     const dr_rows *tokens = &session->tokens;
-    const int64_t layers = model->description.count;
-    DR_TRY(session->backend->ops->embedding_forward(session->backend, tokens->layout.rows, model->description.hidden,
-                                                    tokens->ids, dr_module_weight(&trunk, model->embedding),
-                                                    session->layers[0].stream[0]));
+    const int64_t rows = tokens->layout.rows, hidden = model->description.hidden;
+    DR_TRY(session->backend->ops->embedding_forward(session->backend, rows, hidden, tokens->ids,
+                                                    dr_module_weight(&trunk, model->embedding), session->embedded));
+    DR_TRY(scale(session, model->description.embedding_scale, rows * hidden, session->embedded));
+    if (model->embedding_norm.kind == DR_NORM_NONE) return DR_OK;
+    return dr_norm_forward(&model->embedding_norm, &trunk, rows, session->embedded, session->layers[0].stream[0]);
+}
+
+/* From the gradient of the first layer's stream; x, of which the head's backward was the last reader, is used for that of what
+ * the norm read. */
+static dr_status embed_back(dr_session *session, char *gradients) {
+    const dr_model *model = session->model;
+    const dr_module_call trunk = dr_model_trunk(model, gradients);
+    const int64_t rows = session->tokens.layout.rows, hidden = model->description.hidden;
+    void *d = session->d_x;
+    if (model->embedding_norm.kind != DR_NORM_NONE) {
+        d = session->x;
+        DR_TRY(dr_norm_backward(&model->embedding_norm, &trunk, rows, session->embedded, session->d_x, d, false));
+    }
+    DR_TRY(scale(session, model->description.embedding_scale, rows * hidden, d));
+    return session->backend->ops->embedding_backward(session->backend, rows, hidden, session->tokens.ids, d,
+                                                     dr_module_gradient(&trunk, model->embedding));
+}
+
+dr_status dr_session_run(dr_session *session, dr_model_state *state) {
+    const int64_t layers = session->model->description.count;
+    DR_TRY(embed(session));
     for (int64_t i = 0; i < layers; i++) {
         const dr_module_call call = layer_call(session, i, NULL);
         void *y = i + 1 < layers ? session->layers[i + 1].stream[0] : session->x;
@@ -188,15 +224,11 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state) {
 }
 
 dr_status dr_session_run_back(dr_session *session, char *gradients) {
-    const dr_model *model = session->model;
-    const dr_module_call trunk = dr_model_trunk(model, gradients);
-    for (int64_t i = model->description.count - 1; i >= 0; i--) {
+    for (int64_t i = session->model->description.count - 1; i >= 0; i--) {
         const dr_module_call call = layer_call(session, i, gradients);
         DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));
     }
-    return session->backend->ops->embedding_backward(session->backend, session->tokens.layout.rows, model->description.hidden,
-                                                     session->tokens.ids, session->d_x,
-                                                     dr_module_gradient(&trunk, model->embedding));
+    return embed_back(session, gradients);
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------------- */
@@ -208,8 +240,9 @@ dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, 
     const dr_linear linear = {count, hidden, model->description.vocabulary};
     DR_TRY(dr_norm_forward(&model->final_norm, &trunk, count, (const char *)rows + bytes_of(session, begin, hidden),
                            session->normed));
-    return session->backend->ops->linear_forward(session->backend, &linear, session->normed,
-                                                 dr_module_weight(&trunk, model->head), NULL, session->logits);
+    DR_TRY(session->backend->ops->linear_forward(session->backend, &linear, session->normed,
+                                                 dr_module_weight(&trunk, model->head), NULL, session->logits));
+    return scale(session, model->description.logits_scale, count * model->description.vocabulary, session->logits);
 }
 
 dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_rows, int64_t begin, int64_t count,
@@ -219,6 +252,7 @@ dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_ro
     const int64_t hidden = model->description.hidden;
     const size_t skipped = bytes_of(session, begin, hidden);
     const dr_linear linear = {count, hidden, model->description.vocabulary};
+    DR_TRY(scale(session, model->description.logits_scale, count * model->description.vocabulary, session->logits));
     DR_TRY(session->backend->ops->linear_backward(session->backend, &linear, session->normed,
                                                   dr_module_weight(&trunk, model->head), session->logits, session->d_normed,
                                                   false, dr_module_gradient(&trunk, model->head), NULL));
