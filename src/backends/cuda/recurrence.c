@@ -6,15 +6,11 @@
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/engines.h"
-#include "backends/cuda/rows/leads.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
 static dr_status check(const dr_recurrence *recurrence) {
-    const dr_rule *rule = recurrence->rule;
-    if (rule->scan == DR_SCAN_GRAM || rule->scan == DR_SCAN_INVERSE_GRAM)
-        return dr_fail(DR_ERROR_UNSUPPORTED, "backend cuda has no scan \"%s\", only none and diagonal: use backend cpu",
-                       dr_scan_name(rule->scan));
+    DR_TRY(dr_cuda_rule_check(recurrence->rule));
     if (recurrence->key_size > DR_CUDA_MOST_KEY || recurrence->value_size > DR_CUDA_MOST_VALUE)
         return dr_fail(DR_ERROR_UNSUPPORTED,
                        "backend cuda takes heads of at most %d key and %d value channels, not %lld and %lld: use backend cpu",
@@ -177,8 +173,8 @@ static const char *prepare_of(const dr_cuda_chunk_plan *plan) {
 
 /* Of inputs of key heads, what brings the gradients of several value heads together, if anything does. */
 static const char *heads_of(const dr_cuda_chunk_plan *plan) {
-    if (dr_rows_direct(&plan->rows)) return plan->rows.group > 1 ? ", sum_heads" : "";
-    return dr_rows_made(&plan->rows) ? "" : ", row_gradients";
+    if (plan->rows.direct) return plan->rows.group > 1 ? ", sum_heads" : "";
+    return plan->rows.made ? "" : ", row_gradients";
 }
 
 static int backward_of(const dr_cuda_chunk_plan *plan, char *text, size_t size) {

@@ -118,7 +118,6 @@ static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size,
     add_inputs(s, &backend, &inputs, &gradients);
     s->recurrence.forget = DR_FORGET;
     check(dr_cuda_chunk_make_plan(&s->recurrence, false, DR_BF16, &gpu, plan) == DR_OK, "the engine makes no plan of the call");
-    dr_cuda_rows_plan(&s->recurrence, DR_BF16, &plan->rows);
     dr_cuda_rows_point(&inputs, &gradients, &plan->rows);
     plan->scan_inside = plan->rows.diagonal_scan && dr_cuda_diagonal_inside(plan);
 }

@@ -52,8 +52,9 @@ static void fill_prepared(setting *s) {
             }
         }
     }
-    for (int64_t i = 0; i < plan.tokens * HEADS * SIZE && plan.rows.squashed; i++)
-        ((T *)plan.rows.squashed)[i] = __float2bfloat16_rn(uniform(s, 0.6f, 1.5f) * __bfloat162float(key[i]));
+    for (int64_t i = 0; i < plan.tokens * HEADS * SIZE && plan.rows.input[DR_SOURCE_SQUASHED].at; i++)
+        ((T *)plan.rows.input[DR_SOURCE_SQUASHED].at)[i] =
+            __float2bfloat16_rn(uniform(s, 0.6f, 1.5f) * __bfloat162float(key[i]));
 }
 
 /* A call of two sequences without states, as engine.c makes it. */
@@ -109,7 +110,7 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
         return (double)((const float *)rows.input[input].at)[(x.place.first + row) * HEADS + x.head];
     };
     const void *queries = rows.input[DR_INPUT_QUERY].at, *keys = rows.input[DR_INPUT_KEY].at,
-               *writes = other ? rows.squashed : keys;
+               *writes = other ? rows.input[DR_SOURCE_SQUASHED].at : keys;
     double decay[64], beta[64];
     static double y[64][SIZE], u[64][SIZE], score[64][64], erase[64][64];
     for (int i = 0; i < count; i++) {

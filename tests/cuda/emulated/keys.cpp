@@ -56,8 +56,8 @@ static void make_call(setting *s, const char *rule, int tokens, int size) {
     lay_backward(s, call);
     for (int64_t i = 0; i < plan->blocks * plan->key_width && plan->rows.diagonal_scan; i++)
         call->chunk.scan.entry[i] = uniform(s, 0, 1);
-    for (int64_t i = 0; i < plan->tokens * HEADS * size && plan->rows.squashed; i++)
-        ((T *)plan->rows.squashed)[i] = normal(s, 0.1f);
+    for (int64_t i = 0; i < plan->tokens * HEADS * size && plan->rows.input[DR_SOURCE_SQUASHED].at; i++)
+        ((T *)plan->rows.input[DR_SOURCE_SQUASHED].at)[i] = normal(s, 0.1f);
     for (int64_t i = 0; i < plan->blocks * plan->key_width; i++) call->chunk.keep[i] = uniform(s, 0.1f, 1);
     for (int64_t i = 0; i < plan->blocks * 64; i++)
         dr_put_factors(call->chunk.factors[i / 64], (int)(i % 64), {uniform(s, 0.1f, 1), 1, 1, plan->rows.scale});
@@ -91,8 +91,8 @@ static void check_chunk(const setting *s, int64_t block) {
     const dr_cuda_rows &rows = call.plan.rows;
     const dr_row_block x = dr_row_block_of(call.plan, NULL, (unsigned)block);
     const int K = rows.key_size, count = x.rows;
-    const dr_row &row = rows.row[0];
-    const bool reads = row.read != DR_READ_NONE, gated = row.read == DR_READ_GATED_KEY;
+    const dr_cuda_row &row = rows.row[0];
+    const bool reads = row.reads != DR_READS_NONE, gated = row.reads == DR_READS_PRODUCT;
     const auto place = [&](int i, int k) { return ((x.place.first + i) * HEADS + x.head) * K + k; };
     const auto input = [&](dr_input which, int i, int k) { return element(rows.input[which].at, place(i, k)); };
     const auto gradient = [&](dr_input which, int i, int k) { return element(rows.input[which].gradient, place(i, k)); };

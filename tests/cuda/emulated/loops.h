@@ -42,19 +42,16 @@ struct head_of_doubles {
 
     /* Row `step` of token i. */
     row_of_doubles row(int64_t i, int step) const {
-        const dr_row &row = plan->rows.row[step];
-        const bool sums = row.read == DR_READ_KEY_PLUS_QUERY;
-        const dr_input written = row.write == DR_WRITE_ERASE_KEY ? DR_INPUT_ERASE_KEY : DR_INPUT_KEY;
+        const dr_cuda_row &row = plan->rows.row[step];
+        const bool sums = row.reads == DR_READS_AFFINE;
         row_of_doubles x;
-        x.gain = row.gain == DR_GAIN_BETA    ? number(DR_INPUT_BETA, i, 0)
-                 : row.gain == DR_GAIN_GAMMA ? number(DR_INPUT_ERASE_GAIN, i, 0)
-                                             : 1;
-        x.value = row.value == DR_VALUE_NONE ? 0 : row.value == DR_VALUE_GAIN ? x.gain : 1;
+        x.gain = row.gained == DR_NO_SOURCE ? 1 : number((dr_input)row.gained, i, 0);
+        x.value = row.values == DR_VALUES_NONE ? 0 : row.values == DR_VALUES_GAINED ? x.gain : 1;
         for (int k = 0; k < SIZE; k++) {
-            x.read[k] = x.write[k] = number(written, i, k);
+            x.read[k] = x.write[k] = number((dr_input)row.written, i, k);
             if (sums) x.read[k] += number(DR_INPUT_LAMBDA, i, 0) * number(DR_INPUT_QUERY, i, k);
         }
-        if (row.read == DR_READ_NONE) x.gain = 0;
+        if (row.reads == DR_READS_NONE) x.gain = 0;
         return x;
     }
 };

@@ -25,7 +25,7 @@ static void make_call(setting *s, const char *rule, bool any, bool beside, int t
     dr_cuda_chunk_plan *plan = &s->call.plan;
     make_plan(s, dr_rule_find(rule), tokens, size, plan, beside ? 16 : 2);
     if (rest) plan->early = {2, 1, 1};
-    if (beside) dr_cuda_chunk_plan_stages(s->recurrence.rule, plan);
+    if (beside) dr_cuda_chunk_plan_stages(plan);
     if (plan->rows.channel_decay) make_steep(*plan);
     check((plan->beside.processors > 0) == beside, "prepare is not where the case is for");
     const auto lay = [&](char *block) {
@@ -80,23 +80,22 @@ static double decay_over(const chunk_of_doubles &c, int from, int to, int channe
 
 static void take_rows(const setting *s, const dr_prepare_block &x, chunk_of_doubles *c) {
     const dr_cuda_rows &rows = s->call.plan.rows;
-    const auto vector = [&](dr_input input, int token, int k) {
+    const auto vector = [&](int input, int token, int k) {
         return element(rows.input[input].at, dr_input_index(rows.input[input], x.place.first + token, 0, x.head) + k);
     };
-    const auto scalar = [&](dr_input input, int token) {
+    const auto scalar = [&](int input, int token) {
         return (double)dr_input_scalar(rows, input, x.place.first + token, 0, x.head);
     };
     for (int i = 0; i < x.alive; i++) {
         const int token = i / rows.steps, step = i % rows.steps;
-        const dr_row &row = rows.row[step];
-        const dr_input gained = dr_row_gained(&row);
-        c->gain[i] = gained == DR_INPUTS ? 1 : scalar(gained, token);
+        const dr_cuda_row &row = rows.row[step];
+        c->gain[i] = row.gained == DR_NO_SOURCE ? 1 : scalar(row.gained, token);
         for (int k = 0; k < rows.key_size; k++) {
-            const double key = vector(row.write == DR_WRITE_PRECONDITIONED ? DR_INPUT_KEY : dr_row_written(&row), token, k);
+            const double key = vector(row.writes == DR_WRITES_MADE ? DR_INPUT_KEY : row.written, token, k);
             const int64_t made = ((x.place.first + token) * HEADS + x.head) * rows.key_size + k;
-            c->write[i][k] = row.write == DR_WRITE_PRECONDITIONED ? element(rows.squashed, made) : key;
-            c->read[i][k] = row.read == DR_READ_NONE ? 0 : key;
-            if (row.read == DR_READ_GATED_KEY) /* rounded as the tile is */
+            c->write[i][k] = row.writes == DR_WRITES_MADE ? element(rows.input[DR_SOURCE_SQUASHED].at, made) : key;
+            c->read[i][k] = row.reads == DR_READS_NONE ? 0 : key;
+            if (row.reads == DR_READS_PRODUCT) /* rounded as the tile is */
                 c->read[i][k] =
                     (double)__bfloat162float(__float2bfloat16_rn((float)(key * vector(DR_INPUT_ERASE_GATE, token, k))));
             c->query[i][k] = vector(DR_INPUT_QUERY, token, k);
@@ -193,7 +192,8 @@ static void check_scan(const setting *s) {
                 a = exp(scalar(dr_diagonal_decay_input(rows))) * a + scalar(dr_diagonal_gain_input(rows)) * x * x;
                 const double r = log(a + rows.squash.eps) - dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, (int)head);
                 const double b = exp(rows.squash.offset - rows.squash.factor * (r / (1 + fabs(r))));
-                add_distance(&write, element(rows.squashed, (token * HEADS + head) * rows.key_size + k), b * x);
+                add_distance(&write, element(rows.input[DR_SOURCE_SQUASHED].at, (token * HEADS + head) * rows.key_size + k),
+                             b * x);
             }
             check_near(write, "write keys of the diagonal scan are not those of the plain loops");
         }

@@ -35,7 +35,7 @@ static void check_rule(const char *rule, int tokens, int processors, int groups,
         setting s = {};
         dr_cuda_chunk_plan plan = {};
         make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
-        if (beside) dr_cuda_chunk_plan_stages(s.recurrence.rule, &plan);
+        if (beside) dr_cuda_chunk_plan_stages(&plan);
         check((plan.beside.processors > 0) == beside, "prepare is not where the case is for");
         check(plan.warpgroups && !plan.linear && plan.parts == 1 && !plan.scan_inside && dr_group_scan_groups(plan) == groups,
               "the plan is not what the case is for");
@@ -78,7 +78,7 @@ static void check_one_pass(const one_case &c) {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
         make_plan(&s, dr_rule_find(c.rule), c.tokens, SIZE, &plan);
-        dr_cuda_chunk_plan_stages(s.recurrence.rule, &plan);
+        dr_cuda_chunk_plan_stages(&plan);
         check(plan.one_pass, "prepare and scan are not one kernel");
         dr_arena workspace = {};
         dr_cuda_chunk_tensors between;
@@ -102,7 +102,7 @@ static void check_one_pass(const one_case &c) {
             if (!c.saves) return all;
             add(s.left[0].at, s.left[0].size), add(s.call.saved, dr_cuda_chunk_saved_bytes(&plan));
             if (plan.scan_inside) add(chain.entry, dr_cuda_diagonal_entry_bytes(&plan));
-            add(s.call.plan.rows.squashed, vectors * sizeof(T));
+            add(s.call.plan.rows.input[DR_SOURCE_SQUASHED].at, vectors * sizeof(T));
             return all;
         };
         s.call.plan.one_pass = false;
@@ -226,7 +226,7 @@ static void check_early(const char *rule, int tokens, bool boxed, bool saves, in
             wide.push_back({tensors.factors, blocks * sizeof(dr_cuda_factors)});
             wide.push_back({tensors.keep, blocks * 128 * sizeof(float)});
             if (plan.scan_inside) wide.push_back({tensors.scan.entry, dr_cuda_diagonal_entry_bytes(&plan)});
-            if (plan.scan_inside) narrow.push_back({s.call.plan.rows.squashed, outputs * sizeof(T)});
+            if (plan.scan_inside) narrow.push_back({s.call.plan.rows.input[DR_SOURCE_SQUASHED].at, outputs * sizeof(T)});
         }
         s.call.tensors.early = early;
         check(dr_launch_find_early<T>(s.call, true, {}) == DR_OK, "to let nothing begin early fails");

@@ -1,6 +1,5 @@
 /* The backward's tensors and the order of its stages. */
 #include "backends/cuda/backward/backward.h"
-#include "backends/cuda/rows/leads.h"
 
 static void *take(dr_arena *arena, const dr_cuda_chunk_plan *plan, int64_t rows, int64_t columns, size_t element) {
     return dr_arena_take(arena, (size_t)plan->blocks * (size_t)rows * (size_t)columns * element);
@@ -30,12 +29,17 @@ static size_t spread_bytes(const dr_cuda_chunk_plan *plan) {
     return bytes;
 }
 
+/* Whether an input's gradient is the sum of the parts of its key head's value heads. */
+static bool is_spread(const dr_cuda_rows *rows, int i) {
+    return rows->group > 1 && rows->input[i].vector && !rows->input[i].per_value && rows->input[i].gradient;
+}
+
 /* The call with these parts in the place of gradients, and then their sums. */
 static dr_cuda_backward_call spread(const dr_cuda_backward_call *call) {
     dr_cuda_backward_call parts = *call;
     char *at = call->back.heads_part;
     for (int i = 0; i < DR_INPUTS && at; i++) {
-        if (!dr_rows_spread(&call->plan.rows, (dr_input)i)) continue;
+        if (!is_spread(&call->plan.rows, i)) continue;
         parts.plan.rows.input[i].gradient = at;
         at += part_bytes(&call->plan, (dr_input)i);
     }
@@ -44,7 +48,7 @@ static dr_cuda_backward_call spread(const dr_cuda_backward_call *call) {
 
 static dr_status sum_parts(const dr_cuda_backward_call *call, const dr_cuda_backward_call *parts, dr_cuda_stream stream) {
     for (int i = 0; i < DR_INPUTS && call->back.heads_part; i++)
-        if (dr_rows_spread(&call->plan.rows, (dr_input)i))
+        if (is_spread(&call->plan.rows, i))
             DR_TRY(dr_cuda_backward_sum_heads(&call->plan, parts->plan.rows.input[i].gradient,
                                               input_rows(&call->plan, (dr_input)i), call->plan.rows.input[i].gradient, stream));
     return DR_OK;
@@ -65,7 +69,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
         tensors->d_score = take(arena, plan, N, N, element);
         if (plan->reads) tensors->d_erase = take(arena, plan, N, N, element);
     }
-    const bool direct = dr_rows_direct(&plan->rows), led = direct || dr_rows_made(&plan->rows);
+    const bool direct = plan->rows.direct, led = direct || plan->rows.made;
     if (!led) {
         tensors->d_query = take(arena, plan, N, K, sizeof(float));
         tensors->d_write = take(arena, plan, N, K, sizeof(float));
@@ -73,7 +77,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     }
     if (direct && plan->rows.group > 1) tensors->heads_part = dr_arena_take(arena, spread_bytes(plan));
     if (plan->reads && led) tensors->gain_part = take(arena, plan, K / 64, N, sizeof(float));
-    if (direct && !fused && dr_row_lead(&plan->rows.row[0]) == DR_LEAD_SUM)
+    if (direct && !fused && plan->rows.row[0].reads == DR_READS_AFFINE)
         tensors->lambda_part = take(arena, plan, K / 64, N, sizeof(float));
     if (dr_cuda_diagonal_inside_back(plan)) {
         tensors->scan_gain_part = take(arena, plan, K / 64, N, sizeof(float));
@@ -94,7 +98,7 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     if (runs_beside(plan))
         tensors->reversed =
             dr_arena_take(arena, (size_t)(plan->sequences * plan->value_heads * (V / DR_CUDA_COLUMNS)) * sizeof(unsigned));
-    if (plan->rows.query == DR_QUERY_CORRECTED)
+    if (plan->rows.asks == DR_ASKS_AFFINE)
         tensors->d_correction = dr_arena_take(arena, tokens * (size_t)plan->key_heads * sizeof(float));
 }
 

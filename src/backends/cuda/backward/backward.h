@@ -4,7 +4,7 @@
  *     updates    every chunk at once              U = A (Z - diag(c) R~ S)      G = scale dO U^T, M = s dY U^T,
  *                                                 masked and, with scalar decay, decayed      gradients of values
  *     keys       every chunk at once              what q~, r and w get: from S, from dS', from the pairs of the chunk;
- *                                                 led on to the inputs where nothing is to be summed (leads.h)
+ *                                                 led on to the inputs where nothing is to be summed (rows.direct)
  *     decay      every chunk at once              d log decay
  *     rows       every token at once              gradients of gains, and of the inputs that keys has not led to,
  *                                                 summed over the value heads of a key head in order
@@ -37,7 +37,7 @@ typedef struct {
     float *write_dot; /* [64] sum over V of u dz, which is w . its gradient */
     /* by 64 channels */
     void *heads_part;   /* T, input after input [tokens][..][HV][K]: gradients of vectors of key heads, of each value head
-                         * (dr_rows_spread); NULL: heads have key heads of their own, or the gradients go through floats */
+                         * (backward.c); NULL: heads have key heads of their own, or the gradients go through floats */
     float *decay_part;  /* [Kp/64][64] scalar decay: of every row's decay (decay.cu) */
     float *gain_part;   /* [Kp/64][64] -r . d_read, where keys leads the rows' gradients */
     float *lambda_part; /* [Kp/64][64] of lambda, likewise; NULL: no row reads the query */

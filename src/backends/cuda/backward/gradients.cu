@@ -17,20 +17,19 @@
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 
-/* READS_NOTHING and so on, or -1: the rows are of none of these kinds. */
-static int reading_of(const dr_cuda_chunk_plan *plan) {
+static gradients_reading reading_of(const dr_cuda_chunk_plan *plan) {
     if (!plan->reads) return READS_NOTHING;
-    if (dr_rows_tied(plan->rows)) return READS_WRITTEN;
+    if (plan->rows.tied) return READS_WRITTEN;
     if (plan->reader_sum) return READS_SUM;
-    return plan->reader_direct && plan->rows.row[0].read != DR_READ_FREE ? READS_OTHER : -1;
+    return plan->reader_direct && !plan->rows.row[0].negative ? READS_OTHER : READS_NEITHER;
 }
 
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
-    const dr_row *row = &rows->row[0];
-    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 && reading_of(plan) >= 0 &&
-           rows->query != DR_QUERY_CORRECTED && row->write != DR_WRITE_RATE_READ && row->value != DR_VALUE_GATED &&
-           row->value != DR_VALUE_NONE;
+    const dr_cuda_row *row = &rows->row[0];
+    return plan->warpgroups && plan->value_width <= 128 && !rows->channel_decay && rows->steps == 1 &&
+           reading_of(plan) != READS_NEITHER && rows->asks != DR_ASKS_AFFINE && row->writes != DR_WRITES_PRODUCT &&
+           (row->values == DR_VALUES_PLAIN || row->values == DR_VALUES_GAINED);
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -374,7 +373,9 @@ dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, dr_cuda_
         return launch_width<READS_WRITTEN>(call, stream);
     case READS_OTHER:
         return launch_width<READS_OTHER>(call, stream);
-    default:
-        return launch_width<READS_SUM>(call, stream);
+    case READS_SUM:
+    case READS_NEITHER: /* which does not fuse */
+        break;
     }
+    return launch_width<READS_SUM>(call, stream);
 }

@@ -9,7 +9,6 @@
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 #include "backends/cuda/device/beside.cuh"
-#include "backends/cuda/rows/leads.h"
 
 enum { PLACES = 12, PLACE = 16 * 1024 };
 
@@ -54,7 +53,7 @@ static_assert(SHARED_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor ha
 
 /* What rows read: nothing; the key that they write; another one; that key + lambda query, which is made nowhere: every product
  * with it is one with keys and one with queries. */
-enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM };
+typedef enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM, READS_NEITHER } gradients_reading;
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
  * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;
@@ -83,25 +82,25 @@ struct gradients_call : dr_cuda_backward_call {
     /* of the blocks of threads those that run beside reverse, and how many chunks these take before the others come; 0: all
      * begin when reverse has ended */
     unsigned early, alone;
-    bool direct, made;              /* dr_rows_direct, dr_rows_made */
-    dr_input read, written, gained; /* of the row: dr_row_led, dr_row_written, dr_row_gained */
+    bool direct, made;         /* those of the rows */
+    int read, written, gained; /* led, written and gained of the row */
 };
 
 static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows *rows = &plan.rows;
-    const dr_row *row = &rows->row[0];
+    const dr_cuda_row *row = &rows->row[0];
     const int64_t early = call.back.reversed ? plan.beside.processors : 0;
     const int64_t alone = early ? plan.sequence_chunks / GRADIENTS_TIME : 0;
     return {call,
             dr_block_dividers_of(call.plan),
             (unsigned)early,
             (unsigned)(alone * early < plan.blocks ? alone * early : 0),
-            dr_rows_direct(rows),
-            dr_rows_made(rows),
-            dr_row_led(row),
-            dr_row_written(row),
-            dr_row_gained(row)};
+            rows->direct,
+            rows->made,
+            row->led,
+            row->written,
+            row->gained};
 }
 
 /* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows
@@ -221,9 +220,9 @@ template <bool reads>
 static __device__ inline void put_gains(const gradients_call &call, const chunk_rows &told, const chunk_sums &sums,
                                         int key_groups, int value_groups) {
     const dr_cuda_rows &rows = call.plan.rows;
-    const dr_row &spec = rows.row[0];
-    const dr_input gained = call.gained;
-    const bool wanted = gained != DR_INPUTS && rows.input[gained].gradient;
+    const dr_cuda_row &spec = rows.row[0];
+    const int gained = call.gained;
+    const bool wanted = gained != DR_NO_SOURCE && rows.input[gained].gradient;
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
         const int64_t token = told.x.place.first + row;
@@ -234,7 +233,7 @@ static __device__ inline void put_gains(const gradients_call &call, const chunk_
             if (reads) writes += sums.write_dot[g][row];
         }
         for (int g = 0; g < key_groups && reads; g++) read += sums.read[g][row], of_lambda += sums.lambda[g][row];
-        const bool valued = spec.value == DR_VALUE_GAIN; /* z is c times the value */
+        const bool valued = spec.values == DR_VALUES_GAINED; /* z is c times the value */
         float sum = (valued ? values : 0) - read;
         if (reads && fabsf(gain) >= 0x1p-10f) sum = (valued ? writes : writes - told.value[row] * values) / gain;
         if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;

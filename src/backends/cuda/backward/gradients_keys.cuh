@@ -200,7 +200,7 @@ template <typename T> static __device__ inline float2 dots_and_squares(const flo
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, else what row_gradients
  * takes. */
 template <typename T, int reading = READS_NOTHING>
-static __device__ inline void put_input(const worker &w, unsigned box, dr_input i, const float (&c)[8][4]) {
+static __device__ inline void put_input(const worker &w, unsigned box, int i, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &input = rows.input[i];
     if (!input.gradient) return;

@@ -285,7 +285,7 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
     const int mine = key_boxes == 2 ? w.group : 0;
     const dr_cuda_rows &rows = w.call.plan.rows;
     const chunk_decays &decay = w.rows.decay;
-    const bool direct = leads_direct(w.call, READS_NOTHING, plain), dots = !direct || rows.row[0].value == DR_VALUE_GAIN;
+    const bool direct = leads_direct(w.call, READS_NOTHING, plain), dots = !direct || rows.row[0].values == DR_VALUES_GAINED;
     const unsigned channels = (unsigned)mine * BOX, columns = value_boxes == 2 ? (unsigned)w.group * BOX : 0,
                    score = w.base + WORK;
     float c[8][4] = {}, q[8][4] = {}, k[8][4] = {}, z[8][4] = {};

@@ -172,18 +172,17 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
                                         float (&r)[8][4], float (&w)[8][4]) {
     const dr_cuda_rows &rows = call.plan.rows;
     const int t = (int)(threadIdx.x % 4), token = dr_row_token(rows, row);
-    const dr_row &spec = dr_rule_row(rows, row - token * rows.steps);
-    const dr_lead lead = dr_row_lead(&spec);
-    const float sign = spec.read == DR_READ_FREE ? gain : -gain;
+    const dr_cuda_row &spec = dr_rule_row(rows, row - token * rows.steps);
+    const float sign = spec.negative ? gain : -gain;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float &left = r[n][2 * h], &right = r[n][2 * h + 1];
         left *= sign, right *= sign;
-        if (lead == DR_LEAD_TIED || lead == DR_LEAD_SUM) w[n][2 * h] += left, w[n][2 * h + 1] += right;
+        if (spec.reads == DR_READS_TIED || spec.reads == DR_READS_AFFINE) w[n][2 * h] += left, w[n][2 * h + 1] += right;
     }
-    if (lead == DR_LEAD_SUM) {
+    if (spec.reads == DR_READS_AFFINE) {
         const bool there = row < x.rows;
-        const float lambda = there ? dr_input_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head) : 0;
+        const float lambda = there ? dr_input_scalar(rows, spec.read_factor, x.place.first + token, 0, x.head) : 0;
         float sum = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -196,8 +195,8 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (t == 0) call.back.lambda_part[(x.block * (call.plan.key_width / 64) + first / 64) * 64 + row] = sum;
     }
-    if (lead == DR_LEAD_GATED && row < x.rows) {
-        const dr_cuda_input &input = rows.input[DR_INPUT_ERASE_GATE];
+    if (spec.reads == DR_READS_PRODUCT && row < x.rows) {
+        const dr_cuda_input &input = rows.input[spec.read_other];
         const T *gates = (const T *)input.at + dr_input_index(input, x.place.first + token, 0, x.head) + first + 2 * t;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -211,7 +210,7 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
     }
 }
 
-/* For rules whose rows lead to inputs (dr_rows_direct). */
+/* For rules whose rows lead to inputs (rows.direct). */
 template <typename T>
 static __device__ inline void store_direct(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
                                            const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
@@ -229,7 +228,7 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
     }
 }
 
-/* For rules whose write key the scan makes (dr_rows_made): the gradient of the query, and what the scan's backward needs. */
+/* For rules whose write key the scan makes (rows.made): the gradient of the query, and what the scan's backward needs. */
 template <typename T>
 static __device__ inline void store_made(const dr_cuda_backward_call &call, const dr_row_block &x, const char *shared,
                                          const keys_room &room, const keys_rows &k, int first, const float (&q)[8][4],
@@ -293,7 +292,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
         const float2 query = dot_rows<T>(q, shared + room.query), write = dot_rows<T>(w, shared + room.write);
         reader = make_float2(query.x - (write.x - far.x), query.y - (write.y - far.y));
     }
-    const bool made = dr_rows_made(&rows), direct = dr_rows_direct(&rows);
+    const bool made = rows.made, direct = rows.direct;
     if (plan.reads && (made || direct) && threadIdx.x % 4 == 0) {
         float *part = call.back.gain_part + (x.block * (plan.key_width / 64) + first / 64) * 64 + row;
         part[0] = -read.x;
@@ -326,7 +325,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     const dr_row_block x = dr_row_block_of(plan, call.chunk.cu, blockIdx.x / parts);
     if (x.rows == 0) return;
     keys_room room = lay_room(sizeof(T), false);
-    if (!plan.reads || dr_rows_tied(rows)) room.read = room.write;
+    if (!plan.reads || rows.tied) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
     const int thread = (int)threadIdx.x;
     const int64_t block = x.block;

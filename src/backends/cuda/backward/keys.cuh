@@ -168,23 +168,24 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
     if (i < 64) put_gain(k, i, call.chunk.factors[x.block].gain[i]);
 }
 
-/* ---- where gradients of rows lead (leads.h) ---------------------------------------------------------------------------------
+/* ---- where gradients of rows lead (rows.h)
+ * ------------------------------------------------------------------------------------
  */
 
-/* The input that the rows of a tile lead to, by row of a token: index = 2 tile + row; DR_INPUTS: none. */
-static __host__ __device__ inline dr_input lead_input(const dr_cuda_rows &rows, int index) {
+/* The input that the rows of a tile lead to, by row of a token: index = 2 tile + row; DR_NO_SOURCE: none. */
+static __host__ __device__ inline int lead_input(const dr_cuda_rows &rows, int index) {
     const int tile = index / 2, kind = index % 2;
-    if (kind >= dr_rows_kinds(&rows)) return DR_INPUTS;
-    if (tile == LEADS_WRITE) return dr_row_written(&rows.row[kind]);
-    if (tile == LEADS_READ) return dr_row_led(&rows.row[kind]);
-    return kind == dr_rows_kinds(&rows) - 1 ? DR_INPUT_QUERY : DR_INPUTS;
+    if (kind >= rows.kinds) return DR_NO_SOURCE;
+    if (tile == LEADS_WRITE) return rows.row[kind].written;
+    if (tile == LEADS_READ) return rows.row[kind].led;
+    return kind == rows.kinds - 1 ? DR_INPUT_QUERY : DR_NO_SOURCE;
 }
 
 /* Where the gradient of input i lies; made once, since that takes many steps to find. */
 template <typename T>
-static __device__ inline void put_lead(const dr_cuda_rows &rows, const dr_row_block &x, int first, dr_input i, lead *leads) {
+static __device__ inline void put_lead(const dr_cuda_rows &rows, const dr_row_block &x, int first, int i, lead *leads) {
     lead to = {NULL, 0};
-    if (i != DR_INPUTS && rows.input[i].gradient) {
+    if (i != DR_NO_SOURCE && rows.input[i].gradient) {
         const dr_cuda_input &input = rows.input[i];
         to.at = (T *)input.gradient + dr_gradient_index(rows, input, x.place.first, x.head) + first;
         to.stride = (rows.step_axis && i == DR_INPUT_KEY ? input.step : input.token) * dr_gradient_spread(rows, input);

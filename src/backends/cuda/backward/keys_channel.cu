@@ -78,11 +78,11 @@ template <typename T, int form>
 static __device__ inline bool load_straight(const dr_cuda_rows &rows, const dr_row_block &x, char *shared,
                                             const keys_room &room, int first, bool whole) {
     constexpr bool made = form & MADE;
-    const dr_source write = made ? dr_source_made(rows, rows.squashed) : dr_write_source(rows), query = dr_query_source(rows);
+    const dr_source write = dr_write_source(rows), query = dr_query_source(rows);
     if (!made && (!write.at || !query.at || room.read != room.write)) return false;
 #pragma unroll 1
     for (int i = 0; i < (made ? 3 : 2); i++) {
-        const dr_source from = i == 0 ? write : i == 1 ? query : dr_source_of(rows.input[DR_INPUT_KEY]);
+        const dr_source from = i == 0 ? write : i == 1 ? query : dr_source_of(rows.input[rows.row[0].read]);
         char *tile = shared + (i == 0 ? room.write : i == 1 ? room.query : room.read);
         const T *at = (const T *)from.at + x.place.first * from.token + x.key_head * from.head + first;
         if (!made || whole)
@@ -115,12 +115,12 @@ static __device__ inline void load_keys(const dr_cuda_rows &rows, const dr_row_b
     const auto load = [&](const dr_source &from, int tile, int step) {
         load_tokens<T, form>(from, x.key_head, x, first, shared + tile, step);
     };
-    load(dr_source_of(rows.input[DR_INPUT_QUERY]), room.query, last);
-    load(dr_source_of(rows.input[DR_INPUT_KEY]), form & MADE ? room.read : room.write, last);
-    if (form & PAIRS) load(dr_source_of(rows.input[DR_INPUT_ERASE_KEY]), room.write, 0);
-    if (form & GATED)
-        load_tokens<T, form>(dr_source_of(rows.input[DR_INPUT_ERASE_GATE]), x.head, x, first, shared + room.read, 0);
-    if (form & MADE) load(dr_source_made(rows, rows.squashed), room.write, 0);
+    const dr_cuda_row &row = rows.row[0];
+    load(dr_source_of(rows.input[rows.asked]), room.query, last);
+    load(dr_source_of(rows.input[form & MADE ? row.read : rows.row[last].write]), form & MADE ? room.read : room.write, last);
+    if (form & PAIRS) load(dr_source_of(rows.input[row.write]), room.write, 0);
+    if (form & GATED) load_tokens<T, form>(dr_source_of(rows.input[row.read_other]), x.head, x, first, shared + room.read, 0);
+    if (form & MADE) load(dr_write_source(rows), room.write, 0);
 }
 
 /* Asks for the log decays of every row and channel as floats: 0 at rows that do not decay, but where nobody asks for those; 128
@@ -708,7 +708,7 @@ static dr_status launch(const dr_cuda_backward_call *call, keys_kernel kernel, i
     const int more = dr_cuda_diagonal_inside_back(&call->plan) ? (int)sizeof(scan_dots) : 0;
     const dr_cuda_chunk_plan &plan = call->plan;
     keys_rule rule;
-    rule.tied = dr_rows_tied(plan.rows);
+    rule.tied = plan.rows.tied;
     rule.plain = dr_vectors_whole(plan);
     rule.by = dr_block_dividers_of(plan), rule.group = dr_divider_of(plan.rows.group);
     for (int i = 0; i < LEADS; i++) rule.input[i] = (unsigned char)lead_input(plan.rows, i);
@@ -722,24 +722,22 @@ template <typename T, int form> static keys_kernel choose_made(const dr_cuda_chu
 
 /* The lean form of a rule whose gradients all lead to inputs; NULL: there is none. */
 template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
-    const dr_row *row = rows.row;
-    if (row[0].undecayed) return NULL;
+    const dr_cuda_row &row = rows.row[0];
+    if (row.undecayed) return NULL;
     if (rows.steps == 2) {
-        const bool erases = row[0].read == DR_READ_ERASE_KEY && row[1].read == DR_READ_KEY;
-        return erases && dr_row_tied(&row[0]) && dr_row_tied(&row[1]) ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
+        const bool both = rows.tied && row.reads != DR_READS_NONE && rows.row[1].reads != DR_READS_NONE;
+        return both && !rows.step_axis ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
     }
-    if (rows.steps != 1 || row[0].write != DR_WRITE_KEY) return NULL;
-    switch (row[0].read) {
-    case DR_READ_NONE:
+    if (rows.steps != 1) return NULL;
+    switch (row.reads) {
+    case DR_READS_NONE:
         return keys_channel<T, SINGLE | LEAN>;
-    case DR_READ_KEY:
+    case DR_READS_TIED:
         return keys_channel<T, READS | SINGLE | LEAN>;
-    case DR_READ_GATED_KEY:
+    case DR_READS_PRODUCT:
         return keys_channel<T, READS | GATED | SINGLE | LEAN>;
-    case DR_READ_ERASE_KEY:
-    case DR_READ_FEEDBACK:
-    case DR_READ_FREE:
-    case DR_READ_KEY_PLUS_QUERY:
+    case DR_READS_TENSOR:
+    case DR_READS_AFFINE:
         return NULL;
     }
     return NULL;
@@ -748,9 +746,9 @@ template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
 template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows *rows = &plan.rows;
-    const bool direct = dr_rows_direct(rows);
+    const bool direct = rows->direct;
     bool late = rows->row[0].undecayed;
-    for (int i = 0; i < dr_rows_kinds(rows); i++) late |= rows->row[i].read == DR_READ_FREE;
+    for (int i = 0; i < rows->kinds; i++) late |= rows->row[i].negative;
     if constexpr (sizeof(T) == 2) {
         if (dr_cuda_diagonal_inside_back(&plan))
             return dr_call_plain(call) && plan.length ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
@@ -761,7 +759,7 @@ template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call
     if (!direct) return late ? keys_channel<T, READS | LATE | FLOATS> : keys_channel<T, READS | FLOATS>;
     if (rows->steps == 2) return late ? keys_channel<T, READS | LATE | PAIRS> : keys_channel<T, READS | PAIRS>;
     if (late || rows->steps > 2) return keys_channel<T, READS | LATE>;
-    return rows->row[0].read == DR_READ_GATED_KEY ? keys_channel<T, READS | GATED | SINGLE> : keys_channel<T, READS | SINGLE>;
+    return rows->row[0].reads == DR_READS_PRODUCT ? keys_channel<T, READS | GATED | SINGLE> : keys_channel<T, READS | SINGLE>;
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, dr_cuda_stream stream) {

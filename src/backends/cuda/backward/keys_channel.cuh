@@ -190,7 +190,7 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         if (form & READS) to.gain = call.back.gain_part + part;
         return to;
     }
-    to.made = !direct && dr_rows_made(&rows);
+    to.made = !direct && rows.made;
     to.aligned = rows.aligned;
     to.left = rows.key_size - channel;
     to.rows = x.rows;
@@ -212,12 +212,11 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const dr_row &row = dr_rule_row(rows, i < rows.steps ? i : 0);
-        const bool apart = row.read != DR_READ_NONE && dr_row_lead(&row) == DR_LEAD_APART;
-        to.sign[i] = !apart ? 0 : row.read == DR_READ_FREE ? -1 : 1;
+        const dr_cuda_row &row = dr_rule_row(rows, i < rows.steps ? i : 0);
+        to.sign[i] = row.reads != DR_READS_TENSOR ? 0 : row.negative ? -1 : 1;
     }
     if (form & GATED) {
-        const dr_cuda_input &gate = rows.input[DR_INPUT_ERASE_GATE];
+        const dr_cuda_input &gate = rows.input[rows.row[0].read_other];
         to.gates = (const char *)((const T *)gate.at + dr_input_index(gate, x.place.first, 0, x.head) + channel);
         to.gate_stride = gate.token * (int64_t)sizeof(T);
     }
@@ -234,12 +233,13 @@ static __device__ inline void put_floats(const channel_results &to, float *at, i
     }
 }
 
-/* The input that a row of a lean form's tile leads to; DR_INPUTS: none. */
-template <int form> static __device__ inline dr_input lean_lead(int index, int row) {
+/* The input that a row of a lean form's tile leads to; DR_NO_SOURCE: none. */
+template <int form> static __device__ inline int lean_lead(const dr_cuda_rows &rows, int index, int row) {
     const bool last = row_asks<form>(row);
-    if (index == LEADS_QUERY) return last ? DR_INPUT_QUERY : DR_INPUTS;
-    if (form & GATED && index == LEADS_READ) return DR_INPUT_ERASE_GATE;
-    return last ? DR_INPUT_KEY : DR_INPUT_ERASE_KEY;
+    if (index == LEADS_QUERY) return last ? rows.asked : DR_NO_SOURCE;
+    const dr_cuda_row &of = rows.row[form & PAIRS && last];
+    if (form & MADE) return of.read;
+    return form & GATED && index == LEADS_READ ? of.led : of.written;
 }
 
 /* Two channels of a row's gate. */
@@ -261,8 +261,8 @@ static __device__ inline void store_tile(const dr_cuda_rows &rows, const dr_row_
     constexpr int steps = form & PAIRS ? 2 : 1;
     const int begin = mine + lane / units;
     if (form & LEAN) {
-        const dr_input led = lean_lead<form>(index, begin);
-        if (led == DR_INPUTS || !rows.input[led].gradient) return;
+        const int led = lean_lead<form>(rows, index, begin);
+        if (led == DR_NO_SOURCE || !rows.input[led].gradient) return;
         const dr_cuda_input &input = rows.input[led];
         T *at = (T *)input.gradient + dr_gradient_index(rows, input, x.place.first + begin / steps, x.head) + first + within;
         const int64_t stride = step / steps * input.token * dr_gradient_spread(rows, input);

@@ -7,14 +7,10 @@
 
 enum { WARPS = 4 };
 
-/* A lane's part of the gradients that belong to the key head. */
-template <int E> struct key_sums {
-    float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], squashed[E], morrison[E],
-        read_query[E];
-};
-
 /* Sums over the steps of a token and value head. */
-template <int E> struct value_sums { float erase_gate[E], beta, erase_gain, lambda, alpha; };
+struct value_sums {
+    float beta, erase_gain, lambda, alpha;
+};
 
 template <int E> static __device__ inline void clear(float (&x)[E]) {
 #pragma unroll
@@ -36,7 +32,7 @@ static __device__ inline void store_gradient(const dr_cuda_rows &rows, dr_input 
                         rows.aligned, x);
 }
 
-static __device__ inline void put_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, float x) {
+static __device__ inline void put_scalar(const dr_cuda_rows &rows, int i, int64_t token, int step, int head, float x) {
     const dr_cuda_input &input = rows.input[i];
     if (input.at && input.gradient) ((float *)input.gradient)[dr_input_index(input, token, step, head)] = x;
 }
@@ -59,11 +55,11 @@ static __device__ inline void load_row(const dr_cuda_chunk_plan &plan, const flo
  * hand in float there, and r . dr has been through scores and updates that were rounded. Where c is too small to divide by, dc
  * stays as it is: what float rounds off u . dz is divided too, and products of floats are better than that sooner than those of
  * 16 bits. */
-static __device__ inline void settle_gain(dr_dtype storage, const dr_row &spec, const dr_row_gains &gains, float value_dot,
+static __device__ inline void settle_gain(dr_dtype storage, const dr_cuda_row &spec, const dr_row_gains &gains, float value_dot,
                                           float write_dot, float *d_gain) {
-    const bool own_factor = spec.value != DR_VALUE_NONE && spec.value != DR_VALUE_GAIN;
+    const bool own_factor = spec.values != DR_VALUES_NONE && spec.values != DR_VALUES_GAINED;
     const float least = storage == DR_F32 ? 0x1p-4f : 0x1p-10f;
-    if (spec.read == DR_READ_NONE && spec.value != DR_VALUE_GAIN) return;
+    if (spec.reads == DR_READS_NONE && spec.values != DR_VALUES_GAINED) return;
     if (fabsf(gains.gain) >= least) *d_gain = (own_factor ? write_dot - gains.factor * value_dot : write_dot) / gains.gain;
 }
 
@@ -77,11 +73,11 @@ template <int E> static __device__ inline void settle_write(const float (&w)[E],
 
 template <typename T, int E>
 static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_t token, int step, int key_head, int head,
-                                       int64_t block, int row, key_sums<E> &sums, value_sums<E> &own) {
+                                       int64_t block, int row, dr_key_sums<E> &sums, value_sums &own) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    const dr_row &spec = dr_rule_row(rows, step);
-    const bool reads = spec.read != DR_READ_NONE;
+    const dr_cuda_row &spec = dr_rule_row(rows, step);
+    const bool reads = spec.reads != DR_READS_NONE;
     const int64_t at = block * 64 + row;
     float r[E], w[E], d_r[E], d_w[E];
     /* asked for before anything waits */
@@ -91,13 +87,13 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     else
         clear<E>(d_r);
     const float value_dot = call.back.value_dot[at], write_dot = call.back.write_dot[at];
-    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, head);
+    const float factor = dr_read_factor(rows, spec, token, head);
     dr_key_lanes<E> x;
     dr_load_key_lanes<T, E>(rows, spec, token, step, key_head, head, dr_lane_first<E>(), x);
-    dr_map_key_lanes<E>(spec, lambda, x, r, w);
+    dr_make_keys<E>(spec, x, factor, r, w);
     const float dot = dr_row_needs_dot(rows, step) ? dr_lane_dot<E>(r, w) : 0;
     const dr_map_gain_inputs scalars = dr_row_gain_inputs(rows, token, step, key_head, head, dot);
-    const dr_row_gains gains = dr_row_gain(rows, token, step, key_head, head, dot);
+    const dr_row_gains gains = dr_row_gain_of(rows, step, scalars);
 
     float d_gain = 0, d_factor = 0;
     if (reads) {
@@ -105,8 +101,8 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
 #pragma unroll
         for (int e = 0; e < E; e++) d_r[e] *= -gains.gain;
     }
-    if (spec.value != DR_VALUE_NONE) {
-        if (spec.value == DR_VALUE_GAIN)
+    if (spec.values != DR_VALUES_NONE) {
+        if (spec.values == DR_VALUES_GAINED)
             d_gain += value_dot;
         else
             d_factor += value_dot;
@@ -115,43 +111,28 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     if (differs || (reads && sizeof(T) == 2)) settle_gain(plan.storage, spec, gains, value_dot, write_dot, &d_gain);
     if (differs) settle_write<E>(w, write_dot, d_w);
     dr_map_gain_inputs d = {};
-    const dr_normalizer normalizer = dr_row_normalizer(rows, step);
-    dr_map_base_gain_backward(spec.gain, &scalars, gains.base, d_gain * gains.factor, &d);
-    dr_map_normalizer_backward(normalizer, &scalars, gains.factor, d_factor + d_gain * gains.base, &d);
+    dr_map_base_gain_backward(spec.formula, &scalars, gains.base, d_gain * gains.factor, &d);
+    dr_map_normalizer_backward(spec.normalizer, &scalars, gains.factor, d_factor + d_gain * gains.base, &d);
     own.beta += d.beta;
     own.erase_gain += d.erase_gain;
     own.alpha += d.alpha * scalars.alpha;
 
-    /* what this row adds to the tensors of its keys */
-    float made[E];
-    clear<E>(made);
-    const dr_map_keys from = dr_key_pointers(x);
-    const dr_map_keys to = {.query = sums.query,
-                            .key = sums.key,
-                            .erase_key = sums.erase_key,
-                            .feedback_key = sums.feedback_key,
-                            .free_read = sums.free_read,
-                            .free_write = sums.free_write,
-                            .rate = sums.rate,
-                            .erase_gate = own.erase_gate,
-                            .morrison = made};
-    float d_lambda = 0;
 #pragma unroll
     for (int e = 0; e < E; e++) {
         d_r[e] = fmaf(d.dot, w[e], d_r[e]);
         d_w[e] = fmaf(d.dot, r[e], d_w[e]);
-        if (normalizer != DR_NORMALIZER_NONE) {
-            float key[E];
-            dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+    }
+    if (spec.normalized) {
+        float key[E];
+        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
             d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
             sums.key[e] += d.key_dot * w[e];
         }
-        d_r[e] += dr_map_write_backward(dr_lane_write(spec.write), &from, r[e], d_w[e], &to, e);
-        d_lambda += dr_map_read_backward(spec.read, &from, lambda, d_r[e], &to, e);
     }
-    if (spec.write == DR_WRITE_PRECONDITIONED) add<E>(sums.squashed, made);
-    if (spec.write == DR_WRITE_SHERMAN_MORRISON) add<E>(sums.morrison, made);
-    if (spec.read == DR_READ_KEY_PLUS_QUERY) own.lambda += dr_warp_sum(d_lambda);
+    const float d_read_factor = dr_keys_back<E>(spec, x, factor, r, d_r, d_w, sums);
+    if (spec.reads == DR_READS_AFFINE) own.lambda += dr_warp_sum(d_read_factor);
 }
 
 template <int E>
@@ -168,16 +149,14 @@ template <typename T, int E>
 static __device__ inline void token_back(const dr_cuda_backward_call &call, int64_t slot, int t, int64_t token, int key_head) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
-    key_sums<E> sums;
-    clear<E>(sums.query), clear<E>(sums.key), clear<E>(sums.erase_key), clear<E>(sums.feedback_key);
-    clear<E>(sums.free_read), clear<E>(sums.free_write), clear<E>(sums.rate), clear<E>(sums.squashed);
-    clear<E>(sums.morrison), clear<E>(sums.read_query);
+    dr_key_sums<E> sums = {}; /* but of gates what belongs to the key head */
+    float read_query[E] = {};
     if (rows.step_axis) { /* key and beta have a row for each step */
         for (int step = 0; step < rows.steps; step++) {
             clear<E>(sums.key);
             for (int i = 0; i < rows.group; i++) {
                 const int head = key_head * rows.group + i;
-                value_sums<E> own = {};
+                value_sums own = {};
                 row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
                                own);
                 store_scalar(rows, DR_INPUT_BETA, token, step, head, own.beta);
@@ -187,16 +166,17 @@ static __device__ inline void token_back(const dr_cuda_backward_call &call, int6
     } else {
         for (int i = 0; i < rows.group; i++) {
             const int head = key_head * rows.group + i;
-            value_sums<E> own = {};
+            value_sums own = {};
+            clear<E>(sums.erase_gate);
             for (int step = 0; step < rows.steps; step++)
                 row_back<T, E>(call, token, step, key_head, head, slot * plan.value_heads + head, t * rows.steps + step, sums,
                                own);
             store_scalar(rows, DR_INPUT_BETA, token, 0, head, own.beta);
             store_scalar(rows, DR_INPUT_ERASE_GAIN, token, 0, head, own.erase_gain);
             store_scalar(rows, DR_INPUT_LAMBDA, token, 0, head, own.lambda);
-            store_gradient<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, head, own.erase_gate);
+            store_gradient<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, head, sums.erase_gate);
             const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
-            if (rows.normalizer == DR_NORMALIZER_DISCOUNTED && decay.gradient && threadIdx.x % 32 == 0) {
+            if (rows.discounted && decay.gradient && threadIdx.x % 32 == 0) {
                 const int64_t at = dr_input_index(decay, token, 0, head);
                 if (((const float *)decay.at)[at] != -INFINITY) ((float *)decay.gradient)[at] += own.alpha;
             }
@@ -206,16 +186,16 @@ static __device__ inline void token_back(const dr_cuda_backward_call &call, int6
         float d[E];
         load_row<E>(plan, call.back.d_query, slot * plan.value_heads + key_head * rows.group + i,
                     t * rows.steps + rows.steps - 1, d);
-        add<E>(sums.read_query, d);
+        add<E>(read_query, d);
     }
-    if (rows.query != DR_QUERY_RIDGE) add<E>(sums.query, sums.read_query);
-    if (rows.query == DR_QUERY_CORRECTED) {
-        const float correction = dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head);
+    if (rows.asks != DR_ASKS_MADE) add<E>(sums.query, read_query);
+    if (rows.asks == DR_ASKS_AFFINE) {
+        const float correction = dr_input_scalar(rows, rows.ask_factor, 0, 0, key_head);
         float key[E];
         dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
 #pragma unroll
-        for (int e = 0; e < E; e++) sums.key[e] -= correction * sums.read_query[e];
-        const float dot = dr_lane_dot<E>(key, sums.read_query);
+        for (int e = 0; e < E; e++) sums.key[e] -= correction * read_query[e];
+        const float dot = dr_lane_dot<E>(key, read_query);
         if (threadIdx.x % 32 == 0) call.back.d_correction[token * rows.key_heads + key_head] = -dot;
     }
     if (rows.diagonal_scan) {
@@ -223,7 +203,7 @@ static __device__ inline void token_back(const dr_cuda_backward_call &call, int6
         store_for_scan<E>(rows, call.diagonal.query, token, key_head, sums.query);
         store_for_scan<E>(rows, call.diagonal.squashed, token, key_head, sums.squashed);
         store_for_scan<E>(rows, call.diagonal.morrison, token, key_head, sums.morrison);
-        store_for_scan<E>(rows, call.diagonal.read_query, token, key_head, sums.read_query);
+        store_for_scan<E>(rows, call.diagonal.read_query, token, key_head, read_query);
     } else {
         if (!rows.step_axis) store_gradient<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, sums.key);
         store_gradient<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, sums.query);
@@ -277,8 +257,8 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const int i = (int)threadIdx.x, parts = plan.key_width / 64;
     if (i >= x.rows) return;
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
-    const dr_row &spec = dr_rule_row(rows, step);
-    const bool reads = spec.read != DR_READ_NONE;
+    const dr_cuda_row &spec = dr_rule_row(rows, step);
+    const bool reads = spec.reads != DR_READS_NONE;
     const int64_t at = x.block * 64 + i, part = x.block * parts * 64 + i;
     const int64_t scanned = x.place.first + i; /* the scan's token: rules with one have one row a token here */
     const dr_cuda_backward_tensors &back = call.back;
@@ -297,7 +277,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
     const float alpha = beside || back.scan_gain_part ? dr_diagonal_alpha(rows, scanned, x.key_head) : 0;
     const float scan_gain = beside ? dr_diagonal_gain(rows, scanned, x.key_head) : 0;
 
-    float sum = add_parts(spec.value == DR_VALUE_GAIN ? value_dot : 0, gained);
+    float sum = add_parts(spec.values == DR_VALUES_GAINED ? value_dot : 0, gained);
     if (settled) {
         const dr_row_gains gains = {gain, gain, 1};
         settle_gain(plan.storage, spec, gains, value_dot, write_dot, &sum);
@@ -311,8 +291,8 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
             call.diagonal.settle[scanned * rows.key_heads + x.key_head] = settle;
         }
     }
-    const dr_input gained_by = dr_row_gained(&spec);
-    if (gained_by != DR_INPUTS) put_scalar(rows, gained_by, x.place.first + token, dr_step_index(rows, step), x.head, sum);
+    if (spec.gained != DR_NO_SOURCE)
+        put_scalar(rows, spec.gained, x.place.first + token, dr_step_index(rows, step), x.head, sum);
     if (back.lambda_part) put_scalar(rows, DR_INPUT_LAMBDA, x.place.first + token, 0, x.head, add_parts(0, lambdas));
     if (back.scan_gain_part)
         dr_diagonal_put_scalars(rows, scanned, x.key_head, alpha, add_parts(0, scan_gains), add_parts(0, scan_decays));
@@ -322,7 +302,7 @@ static __global__ void __launch_bounds__(64) gain_gradients(const __grid_constan
 static bool has_gains(const dr_cuda_backward_call *call) {
     const dr_cuda_rows *rows = &call->plan.rows;
     bool gained = call->plan.rows.diagonal_scan || call->back.lambda_part;
-    for (int i = 0; i < dr_rows_kinds(rows); i++) gained |= dr_row_gained(&rows->row[i]) != DR_INPUTS;
+    for (int i = 0; i < rows->kinds; i++) gained |= rows->row[i].gained != DR_NO_SOURCE;
     return gained;
 }
 
@@ -334,8 +314,8 @@ template <typename T, int E> static dr_status launch(const dr_cuda_backward_call
 
 dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    if (plan->slots > 0 && (dr_rows_direct(&plan->rows) || dr_rows_made(&plan->rows))) {
-        const bool written = dr_cuda_backward_fuses(plan) && dr_rows_direct(&plan->rows); /* by gradients.cu */
+    if (plan->slots > 0 && (plan->rows.direct || plan->rows.made)) {
+        const bool written = dr_cuda_backward_fuses(plan) && plan->rows.direct; /* by gradients.cu */
         if (!written && has_gains(call))
             DR_TRY(dr_cuda_launch("gain_gradients", gain_gradients, {plan->blocks}, 64, 0, stream, *call));
     } else if (plan->slots > 0) {

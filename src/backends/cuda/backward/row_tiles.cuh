@@ -60,7 +60,7 @@ static inline bool dr_call_plain(const dr_cuda_backward_call &call) {
     return dr_vectors_whole(call.plan) && !call.initial && !call.d_final;
 }
 
-/* Where the gradient of an input's vector lies that rows lead to (dr_rows_direct): every value head has a part of its own.
+/* Where the gradient of an input's vector lies that rows lead to (rows.direct): every value head has a part of its own.
  * Where several share a key head, inputs of that have parts as well, which sum_heads adds up, and between tokens lie spread
  * times as many elements as in the input. */
 static __device__ inline int dr_gradient_spread(const dr_cuda_rows &rows, const dr_cuda_input &input) {

@@ -115,9 +115,9 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
 #pragma unroll
         for (int i = 0; i < share; i++) {
             const int row = at * share + i;
-            const dr_value kind = rows.row[i].value;
-            if (share > 1 && kind == DR_VALUE_NONE) continue;
-            const bool gated = gates_there && kind == DR_VALUE_GATED;
+            const dr_values kind = rows.row[i].values;
+            if (share > 1 && kind == DR_VALUES_NONE) continue;
+            const bool gated = gates_there && kind == DR_VALUES_GATED;
             pack v, d, w;
             v.words = *(const uint4 *)(values + dr_tile_at<T>(0, 64, row, within));
             d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
@@ -147,7 +147,7 @@ template <typename T, bool gates_there>
 static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *values, const char *gates, const float *factor,
                                         const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-    const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].value == DR_VALUE_GATED;
+    const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].values == DR_VALUES_GATED;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = mine + g + 8 * h;
@@ -386,7 +386,7 @@ template <typename T> static dr_status launch(const dr_cuda_backward_call *call,
 }
 
 template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
-    const int valued = kind == UPDATES_PAIRS && call->plan.rows.row[0].value == DR_VALUE_NONE;
+    const int valued = kind == UPDATES_PAIRS && call->plan.rows.row[0].values == DR_VALUES_NONE;
     const updates_call all = {*call, dr_block_dividers_of(call->plan), valued};
     return dr_cuda_launch("updates_warpgroups", updates_warpgroups<__nv_bfloat16, kind>, {call->plan.blocks}, UPDATES_THREADS,
                           updates_places<kind != UPDATES_LINEAR>::bytes, stream, all);

@@ -16,13 +16,13 @@ typedef enum { UPDATES_LINEAR, UPDATES_PLAIN, UPDATES_GATED, UPDATES_PAIRS, UPDA
 
 static inline updates_kind updates_kind_of(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
-    const dr_value first = rows->row[0].value, second = rows->row[1].value;
+    const dr_values first = rows->row[0].values, second = rows->row[1].values;
     if (!plan->warpgroups || !rows->channel_decay || plan->value_width != 128 || !rows->aligned) return UPDATES_OTHER;
-    if (rows->steps == 1 && !plan->reads && first != DR_VALUE_GATED) return UPDATES_LINEAR;
+    if (rows->steps == 1 && !plan->reads && first != DR_VALUES_GATED) return UPDATES_LINEAR;
     if (!plan->reads || plan->key_width != 128) return UPDATES_OTHER;
-    if (rows->steps == 1) return first == DR_VALUE_GATED ? UPDATES_GATED : UPDATES_PLAIN;
-    const bool one = (first == DR_VALUE_NONE) != (second == DR_VALUE_NONE);
-    const bool gated = first == DR_VALUE_GATED || second == DR_VALUE_GATED;
+    if (rows->steps == 1) return first == DR_VALUES_GATED ? UPDATES_GATED : UPDATES_PLAIN;
+    const bool one = (first == DR_VALUES_NONE) != (second == DR_VALUES_NONE);
+    const bool gated = first == DR_VALUES_GATED || second == DR_VALUES_GATED;
     return rows->steps == 2 && !rows->step_axis && one && !gated ? UPDATES_PAIRS : UPDATES_OTHER;
 }
 

@@ -174,7 +174,7 @@ __host__ __device__
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan);
 /* Then, when it is known who makes the diagonal scan: whether one kernel makes all, or prepare runs beside the scan. */
-void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan);
+void dr_cuda_chunk_plan_stages(dr_cuda_chunk_plan *plan);
 
 /* Lay these out in the arena, or count them: what prepare makes, exit .. keep, if it is saved with the inverse; and the others.
  * Of what is saved only what first passes say of parts is among these, which is laid last and returns where it begins. */

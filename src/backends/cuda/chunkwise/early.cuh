@@ -108,8 +108,8 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
     const auto chunk_of = [&](int i) { return behind >= 0 ? boundary + i : boundary - 1 - i; };
     const int key_head = head / rows.group, channel = dr_lane_first<4>(), own = lane / (32 / EARLY_ROWS);
     const dr_source reader = dr_reader_source(rows), queries = dr_source_of(rows.input[DR_INPUT_QUERY]);
-    const dr_cuda_input &gains = rows.input[dr_prepare_gain_input(rows.row[0].gain)];
-    const bool gained = rows.row[0].gain != DR_GAIN_ONE, scanned = !sums && plan.scan_inside && behind < 0;
+    const dr_cuda_input &gains = rows.input[rows.row[0].gain];
+    const bool gained = rows.row[0].gains != DR_GAINS_ONE, scanned = !sums && plan.scan_inside && behind < 0;
     if (call.never) { /* vectors may lie anywhere */
         if (threadIdx.x == 0) call.early[blockIdx.x] = -1, *dr_early_flag(plan, call.early, sequence, head) = 0;
         return;

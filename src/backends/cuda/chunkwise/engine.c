@@ -24,10 +24,9 @@ typedef struct {
 dr_status dr_cuda_chunkwise_make(const dr_cuda *gpu, dr_dtype storage, const dr_recurrence *recurrence, bool packed,
                                  dr_cuda_chunk_plan *plan) {
     DR_TRY(dr_cuda_chunk_make_plan(recurrence, packed, storage, gpu, plan));
-    dr_cuda_rows_plan(recurrence, storage, &plan->rows);
     const bool fused = dr_cuda_backward_fuses(plan);
     plan->scan_inside = dr_cuda_diagonal_inside(plan) && (fused || plan->rows.channel_decay);
-    dr_cuda_chunk_plan_stages(recurrence->rule, plan);
+    dr_cuda_chunk_plan_stages(plan);
     return DR_OK;
 }
 
@@ -110,9 +109,7 @@ static dr_status pad_saved(const dr_cuda_call *call, const engine *e) {
         dr_cuda_pad_slots(&pad, e->states, dr_cuda_chunk_saved_bytes(plan) / slots);
         dr_cuda_pad_slots(&pad, e->scan_entry, dr_cuda_diagonal_entry_bytes(plan) / slots);
     }
-    dr_cuda_pad_whole(&pad, rows->squashed, tokens * vectors);
-    dr_cuda_pad_whole(&pad, rows->morrison, tokens * vectors);
-    dr_cuda_pad_whole(&pad, rows->ridge_query, tokens * vectors);
+    for (int i = DR_INPUTS; i < DR_SOURCES; i++) dr_cuda_pad_whole(&pad, (void *)rows->input[i].at, tokens * vectors);
     dr_cuda_pad_whole(&pad, rows->key_dot, tokens * keys * sizeof(float));
     DR_CUDA(cudaMemsetAsync(e->saved_parts, 0, (size_t)(end - e->saved_parts), call->gpu->stream.at));
     return dr_cuda_pad(&pad, call->gpu->stream);

@@ -104,7 +104,7 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
         const int64_t tokens = scan.plan.blocks * 64; /* rows of all blocks, which lie one behind the other */
         DR_TRY(dr_boxes_make(&one->exit, scan.tensors.exit, 128, 1, tokens, 1, 256, 256));
         DR_TRY(dr_boxes_make(&one->score, scan.tensors.score, 64, 1, tokens, 1, 128, 128));
-        if (rows.squashed) DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->write));
+        if (rows.input[DR_SOURCE_SQUASHED].at) DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->write));
     }
     return dr_boxes_make(&one->o, scan.o, rows.value_size, rows.value_heads, length, sequences,
                          (int64_t)rows.value_heads * rows.value_size * 2, (int64_t)rows.value_size * 2);
@@ -278,14 +278,14 @@ template <bool sums>
 static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, dr_one_asked &asked,
                                          bool scan = false) {
     const int lane = (int)(threadIdx.x % 32), row = dr_prepare_warp() * 16 + lane % 16;
-    const auto copy = [&](dr_input which, float *to) {
+    const auto copy = [&](int which, float *to) {
         const dr_cuda_input &input = rows.input[which];
         dr_copy_word(dr_shared_address(to + row), dr_chunk_scalar_at(input, x, row, 0, x.head), input.at && row < x.alive);
     };
     if (lane < 16)
         copy(scan ? dr_diagonal_decay_input(rows) : DR_INPUT_LOG_DECAY, asked.log_decay);
     else
-        copy(scan ? dr_diagonal_gain_input(rows) : dr_prepare_gain_input(rows.row[0].gain), asked.gain);
+        copy(scan ? dr_diagonal_gain_input(rows) : rows.row[0].gain, asked.gain);
     if (sums && lane < 16) copy(DR_INPUT_LAMBDA, asked.lambda);
     dr_copy_commit();
 }

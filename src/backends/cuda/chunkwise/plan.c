@@ -1,7 +1,7 @@
 /* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
 #include "backends/cuda/chunkwise/chunkwise.h"
 #include "backends/cuda/chunkwise/kernels.h"
-#include "backends/cuda/rows/leads.h"
+#include "backends/cuda/rows/rows_make.h"
 #include "ops/shapes.h"
 
 static int32_t round_up(int64_t size, int32_t unit) {
@@ -15,66 +15,44 @@ static int64_t slots_of(const dr_recurrence *recurrence, bool packed, int64_t ch
     return layout->sequences * ((length + chunk - 1) / chunk);
 }
 
-static bool any_read(const dr_rule *rule) {
-    for (int i = 0; i < rule->rows; i++)
-        if (rule->row[i].read != DR_READ_NONE) return true;
-    return false;
-}
-
 /* Whether the rows that read do so by a vector that stands in an input, and scalars can do the rest. */
-static bool reads_directly(const dr_rule *rule) {
-    const dr_read read = rule->row[0].read;
-    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 &&
-           (read == DR_READ_KEY || read == DR_READ_ERASE_KEY || read == DR_READ_FEEDBACK || read == DR_READ_FREE);
-}
-
-/* Whether rows that read do so by the key that they write. */
-static bool reads_written(const dr_rule *rule) {
-    for (int i = 0; i < rule->rows; i++) {
-        if (rule->row[i].read != DR_READ_NONE && !dr_row_tied(&rule->row[i])) return false;
-    }
-    return true;
+static bool reads_directly(const dr_cuda_rows *rows) {
+    const dr_reads reads = rows->row[0].reads;
+    return !rows->channel_decay && rows->kinds == 1 && (reads == DR_READS_TIED || reads == DR_READS_TENSOR);
 }
 
 /* One row a token, no decay of each channel, and queries as they are. */
-static bool is_single(const dr_rule *rule) {
-    return rule->decay != DR_DECAY_CHANNEL && rule->rows == 1 && rule->repeat <= 1 && rule->query == DR_QUERY_PLAIN;
+static bool is_single(const dr_cuda_rows *rows) {
+    return !rows->channel_decay && rows->kinds == 1 && !rows->step_axis && rows->asks == DR_ASKS_TENSOR;
 }
 
-/* Whether a row's gain is one or an input, and its value there and not gated. */
-static bool gains_directly(const dr_row *row) {
-    return row->gain == DR_GAIN_ONE || dr_row_gained(row) != DR_INPUTS;
-}
-
-static bool values_directly(const dr_row *row) {
-    return row->value != DR_VALUE_GATED && row->value != DR_VALUE_NONE;
+/* Whether a row's value is there and not gated. */
+static bool values_directly(const dr_cuda_row *row) {
+    return row->values == DR_VALUES_PLAIN || row->values == DR_VALUES_GAINED;
 }
 
 /* Whether whoever wants what they read makes it of the inputs, r = k + lambda q, since queries are at hand there: the stages
  * for values that are no wider and not gated do. */
-static bool reads_sum(const dr_rule *rule) {
-    const dr_row *row = &rule->row[0];
-    return is_single(rule) && row->read == DR_READ_KEY_PLUS_QUERY && row->write == DR_WRITE_KEY && values_directly(row);
+static bool reads_sum(const dr_cuda_rows *rows) {
+    const dr_cuda_row *row = &rows->row[0];
+    return is_single(rows) && row->reads == DR_READS_AFFINE && row->read_other == rows->asked && row->written == row->read &&
+           values_directly(row);
 }
 
 /* Whether the scan can do without prepare: nothing is read, keys and queries are inputs as they are, and gains one or inputs.
  */
-static bool is_linear(const dr_rule *rule) {
-    const dr_row *row = &rule->row[0];
-    const bool direct = row->write == DR_WRITE_KEY || row->write == DR_WRITE_ERASE_KEY || row->write == DR_WRITE_FREE;
-    return is_single(rule) && row->read == DR_READ_NONE && direct && gains_directly(row);
-}
-
-static bool queries_directly(const dr_rule *rule) {
-    return rule->decay != DR_DECAY_CHANNEL && (rule->query == DR_QUERY_PLAIN || rule->query == DR_QUERY_RIDGE);
+static bool is_linear(const dr_cuda_rows *rows) {
+    const dr_cuda_row *row = &rows->row[0];
+    return is_single(rows) && row->reads == DR_READS_NONE && row->writes == DR_WRITES_TENSOR && row->gains != DR_GAINS_OF_DOT;
 }
 
 /* Whether one kernel can make all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, heads of
  * up to 128 by 128, sequences of one length. */
-static bool fits_one_pass(const dr_rule *rule, const dr_cuda_chunk_plan *plan) {
-    const dr_row *row = &rule->row[0];
-    const bool known = (plan->reads && reads_written(rule)) || plan->reader_sum || plan->scan_inside;
-    const bool plain = is_single(rule) && known && gains_directly(row) && values_directly(row) && !row->undecayed;
+static bool fits_one_pass(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    const dr_cuda_row *row = &rows->row[0];
+    const bool known = (plan->reads && rows->tied) || plan->reader_sum || plan->scan_inside;
+    const bool plain = is_single(rows) && known && row->gains != DR_GAINS_OF_DOT && values_directly(row) && !row->undecayed;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
            plan->value_width == 128 && plan->length > 0;
 }
@@ -95,28 +73,28 @@ static int32_t parts_wanted(const dr_cuda_chunk_plan *plan, int64_t processors) 
     return wanted < (plan->linear ? 3 : 4) ? 1 : (int32_t)wanted;
 }
 
-static void plan_parts(int64_t longest, dr_decay decay, dr_cuda_chunk_plan *plan) {
+static void plan_parts(int64_t longest, dr_cuda_chunk_plan *plan) {
     plan->parts_wanted = parts_wanted(plan, plan->processors);
     const int64_t chunks = (longest + plan->chunk - 1) / plan->chunk;
     plan->parts = dr_cuda_most_parts(plan, chunks);
     plan->sequence_chunks = (int32_t)((plan->length + plan->chunk - 1) / plan->chunk);
     plan->sequence_parts = dr_cuda_parts(plan, plan->sequence_chunks, &plan->part_chunks);
     plan->trims = plan->parts > 1 && plan->parts <= DR_CUDA_TRIM_PARTS && plan->warpgroups && !plan->linear &&
-                  decay != DR_DECAY_NONE && plan->forgets;
+                  (plan->rows.scalar_decay || plan->rows.channel_decay) && plan->forgets;
 }
 
 /* The scan's blocks have a multiprocessor each; prepare has what is left if that is worth it. Its rounds on all multiprocessors
  * leave it what it can make on those during the scan; time: of a round, in chunks of the scan (docs/lab/cuda/forward.md).
  * Chunks of packed sequences do not lie in the scan's order, and it would wait for the last. */
-static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    const bool channel = rule->decay == DR_DECAY_CHANNEL;
+static void plan_beside(dr_cuda_chunk_plan *plan) {
+    const bool channel = plan->rows.channel_decay;
     const int64_t scans = plan->sequences * plan->value_heads * (plan->value_width / DR_CUDA_COLUMNS);
     const int64_t left = plan->processors - scans, least = plan->processors / 4;
-    const int steps = dr_rule_steps(rule);
+    const int steps = plan->rows.steps;
     if (!plan->warpgroups || plan->linear || plan->parts > 1 || (channel && steps > 2)) return;
     if (plan->length <= plan->chunk || left < least || plan->blocks > INT32_MAX) return;
     const int64_t groups = !channel ? 4 : steps == 2 || plan->scan_inside ? 3 : 2;
-    const int64_t time = !channel ? 10 : groups == 2 ? 16 : plan->scan_inside ? 20 : reads_written(rule) ? 17 : 22;
+    const int64_t time = !channel ? 10 : groups == 2 ? 16 : plan->scan_inside ? 20 : plan->rows.tied ? 17 : 22;
     const int64_t round = groups * plan->processors;
     const int64_t before = plan->blocks - groups * left * plan->sequence_chunks / time;
     plan->beside = (dr_cuda_beside){
@@ -128,12 +106,12 @@ static void plan_beside(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
 
 /* Else, with a scalar decay, one kernel takes parts that begin early, if there are as many: what is cut how follows from the
  * batch, too. Of several sequences prepare would not pass some over beside the scan. */
-static void plan_early(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
+static void plan_early(dr_cuda_chunk_plan *plan) {
     const int64_t heads = plan->sequences * plan->value_heads, chunks = plan->sequence_chunks;
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
-    if (rule->decay != DR_DECAY_SCALAR || !plan->forgets || parts < 2 || (plan->beside.processors && plan->sequences > 1))
-        return;
+    const bool fades = plan->rows.scalar_decay && !plan->rows.constant_decay;
+    if (!fades || !plan->forgets || parts < 2 || (plan->beside.processors && plan->sequences > 1)) return;
     const int64_t each = (chunks + parts - 1) / parts, made = (chunks + each - 1) / each;
     if (4 * heads * made < 3 * plan->processors) return;
     const int64_t pays = plan->parts > 1 ? each : each / 3; /* until it costs what joined or whole ones do */
@@ -144,18 +122,17 @@ static void plan_early(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
     };
 }
 
-void dr_cuda_chunk_plan_stages(const dr_rule *rule, dr_cuda_chunk_plan *plan) {
-    const bool fits = fits_one_pass(rule, plan);
+void dr_cuda_chunk_plan_stages(dr_cuda_chunk_plan *plan) {
+    const bool fits = fits_one_pass(plan);
     plan->one_pass = fits && is_one_pass(plan);
-    plan_beside(rule, plan);
-    if (fits && !plan->one_pass) plan_early(rule, plan);
+    plan_beside(plan);
+    if (fits && !plan->one_pass) plan_early(plan);
     if (plan->early.parts) plan->trims = false; /* it would have been one of those */
 }
 
 dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, dr_dtype storage, const dr_cuda *gpu,
                                   dr_cuda_chunk_plan *plan) {
-    const dr_rule *rule = recurrence->rule;
-    const int steps = dr_rule_steps(rule);
+    const int steps = dr_rule_steps(recurrence->rule);
     if (steps > DR_CUDA_CHUNK_ROWS)
         return dr_fail(DR_ERROR_UNSUPPORTED, "the chunkwise kernels take up to %d rows a token, not %d", DR_CUDA_CHUNK_ROWS,
                        steps);
@@ -180,9 +157,6 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, 
         .value_width = round_up(recurrence->value_size, DR_CUDA_COLUMNS),
         .key_heads = (int32_t)recurrence->key_heads,
         .value_heads = (int32_t)recurrence->value_heads,
-        .reads = any_read(rule),
-        .reader_direct = reads_directly(rule),
-        .query_direct = queries_directly(rule),
         .hopper = gpu->hopper,
         .processors = gpu->processors < DR_CUDA_MOST_PROCESSORS ? gpu->processors : DR_CUDA_MOST_PROCESSORS,
         .forgets = recurrence->forget > 0,
@@ -191,16 +165,20 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, 
         .tokens = layout->rows,
         .length = packed ? 0 : layout->rows / layout->sequences,
     };
+    dr_cuda_rows_plan(recurrence, storage, &plan->rows);
+    plan->reads = plan->rows.reads;
+    plan->reader_direct = reads_directly(&plan->rows);
+    plan->query_direct = !plan->rows.channel_decay && plan->rows.asks != DR_ASKS_AFFINE;
     plan->query_rows = round_up(plan->chunk, DR_CUDA_TILE);
     plan->slots = slots_of(recurrence, packed, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
     plan->halves = gpu->hopper && storage != DR_F32;
     plan->warpgroups = plan->halves && plan->key_width <= 128;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
-                       plan->value_width <= 128 && reads_sum(rule);
-    plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(rule);
-    plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&rule->row[0]);
-    plan_parts(packed ? recurrence->longest : plan->length, rule->decay, plan);
+                       plan->value_width <= 128 && reads_sum(&plan->rows);
+    plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(&plan->rows);
+    plan->linear_back = plan->linear && plan->value_width <= 128 && values_directly(&plan->rows.row[0]);
+    plan_parts(packed ? recurrence->longest : plan->length, plan);
     return DR_OK;
 }
 

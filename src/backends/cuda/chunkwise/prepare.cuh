@@ -37,7 +37,7 @@ typedef struct {
 static inline dr_prepare_room dr_prepare_lay(const dr_cuda_chunk_plan &plan, int element) {
     dr_prepare_room room = {};
     const int tile = 64 * plan.key_width * element, matrix = 64 * DR_MATRIX_PITCH * (int)sizeof(float);
-    const bool reader = plan.reads && !plan.reader_sum && !dr_rows_tied(plan.rows); /* of a sum the scores are made */
+    const bool reader = plan.reads && !plan.reader_sum && !plan.rows.tied; /* of a sum the scores are made */
     room.query = tile;
     room.reader = reader ? room.query + tile : 0;
     room.made = room.query;           /* once the products are made */
@@ -480,7 +480,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
-        if (!lean && plan.reader_direct && rows.row[0].read == DR_READ_FREE) factors.reader = -factors.reader;
+        if (!lean && plan.reader_direct && rows.row[0].negative) factors.reader = -factors.reader;
         dr_put_factors(tensors.factors[x.block], i, factors);
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];

@@ -15,7 +15,7 @@
 static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int element) {
     dr_prepare_room room = {};
     const int tile = 64 * plan.key_width * element;
-    const bool reader = plan.reads && !dr_rows_tied(plan.rows);
+    const bool reader = plan.reads && !plan.rows.tied;
     room.query = tile;
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;

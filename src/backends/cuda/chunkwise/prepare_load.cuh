@@ -45,8 +45,7 @@ typedef struct {
 
 /* An input that fills rows of a tile as it is, one of every token; first: the first token's row. */
 typedef struct {
-    dr_input input;
-    int tile, first;
+    int input, tile, first;
 } dr_prepare_part;
 
 /* Where everything of a chunk lies in shared memory. */
@@ -116,7 +115,7 @@ static __device__ inline const float *dr_chunk_scalar_at(const dr_cuda_input &in
 }
 
 /* The input there; 0 where the rule does not read it. */
-static __device__ inline float dr_chunk_scalar(const dr_cuda_rows &rows, dr_input which, const dr_prepare_block &x, int token,
+static __device__ inline float dr_chunk_scalar(const dr_cuda_rows &rows, int which, const dr_prepare_block &x, int token,
                                                int step, int head) {
     const dr_cuda_input &input = rows.input[which];
     return input.at ? *dr_chunk_scalar_at(input, x, token, step, head) : 0.0f;
@@ -137,130 +136,84 @@ static __device__ inline int dr_whole_tokens(const dr_cuda_rows &rows) {
     return rows.steps <= 2 ? 64 >> (rows.steps - 1) : 64 / rows.steps;
 }
 
-/* Every row that reads does so by the key that it writes: then one tile serves both. */
-static __host__ __device__ inline bool dr_rows_tied(const dr_cuda_rows &rows) {
-    const int count = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < count; i++) {
-        if (rows.row[i].read != DR_READ_NONE && !dr_row_tied(&rows.row[i])) return false;
-    }
-    return true;
-}
-
-template <typename T>
-static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input, bool per_value,
-                                                  bool axis) {
+/* A vector of the chunk's tokens, or of their steps where it has an axis of these. */
+template <typename T> static __device__ inline dr_strided<T> dr_rows_at(const dr_prepare_block &x, const dr_cuda_input &input) {
     dr_strided<T> rows;
-    rows.at = (const T *)input.at + x.place.first * input.token + (per_value ? x.head : x.key_head) * input.head + x.channel;
-    rows.stride = axis ? input.step : input.token; /* a token's steps lie one after another */
-    rows.alive = axis ? x.alive : x.place.tokens;
+    rows.at =
+        (const T *)input.at + x.place.first * input.token + (input.per_value ? x.head : x.key_head) * input.head + x.channel;
+    rows.stride = input.step ? input.step : input.token; /* a token's steps lie one after another */
+    rows.alive = input.step ? x.alive : x.place.tokens;
     return rows;
 }
 
-/* A vector that the scan made, [tokens, H, K]. */
-template <typename T>
-static __device__ inline dr_strided<T> dr_rows_made(const dr_cuda_rows &rows, const dr_prepare_block &x, const void *made) {
-    dr_strided<T> to;
-    to.stride = (int64_t)rows.key_heads * rows.key_size;
-    to.at = (const T *)made + x.place.first * to.stride + x.key_head * rows.key_size + x.channel;
-    to.alive = x.place.tokens;
-    return to;
-}
-
 /* How the read keys of a row are made of tiles that have come: of their own, which holds a gate or the negative, of that of
- * the write keys, where these are the key itself, and of that of plain queries. DR_FORM_COPY: not at all. */
-static __host__ __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_row &row) {
-    if (row.read == DR_READ_FREE) return DR_FORM_NEGATIVE;
-    if (row.write != DR_WRITE_KEY) return DR_FORM_COPY;
-    if (row.read == DR_READ_GATED_KEY) return DR_FORM_TIMES;
-    return row.read == DR_READ_KEY_PLUS_QUERY && rows.query == DR_QUERY_PLAIN ? DR_FORM_PLUS : DR_FORM_COPY;
+ * the write keys, where a product or a sum begins with these, and of that of the queries. DR_FORM_COPY: not at all. */
+static __host__ __device__ inline dr_form dr_late_reads(const dr_cuda_rows &rows, const dr_cuda_row &row) {
+    switch (row.reads) {
+    case DR_READS_NONE:
+    case DR_READS_TIED:
+        break;
+    case DR_READS_TENSOR:
+        return row.negative ? DR_FORM_NEGATIVE : DR_FORM_COPY;
+    case DR_READS_PRODUCT:
+        return row.written == row.read ? DR_FORM_TIMES : DR_FORM_COPY;
+    case DR_READS_AFFINE:
+        return row.written == row.read && rows.asks == DR_ASKS_TENSOR && rows.asked == row.read_other ? DR_FORM_PLUS
+                                                                                                      : DR_FORM_COPY;
+    }
+    return DR_FORM_COPY;
 }
 
 /* Whether dr_finish_rows has anything to do. */
 static __host__ __device__ inline bool dr_rows_late(const dr_cuda_rows &rows) {
-    const int parts = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < parts; i++)
-        if (rows.row[i].write == DR_WRITE_RATE_READ || dr_late_reads(rows, rows.row[i]) != DR_FORM_COPY) return true;
+    for (int i = 0; i < rows.kinds; i++)
+        if (rows.row[i].writes == DR_WRITES_PRODUCT || dr_late_reads(rows, rows.row[i]) != DR_FORM_COPY) return true;
     return false;
 }
 
-/* lambda of the chunk's tokens. */
-static __device__ inline dr_form_factor dr_lambda_factor(const dr_cuda_rows &rows, const dr_prepare_block &x) {
-    const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
-    const dr_form_factor factor = {(const float *)lambda.at + x.place.first * lambda.token + x.head * lambda.head, lambda.token,
-                                   1.0f};
+/* A factor of the chunk's tokens, or of all tokens. */
+static __device__ inline dr_form_factor dr_factor_at(const dr_cuda_rows &rows, const dr_prepare_block &x, int source,
+                                                     float sign) {
+    const dr_cuda_input &input = rows.input[source];
+    const int head = input.per_value ? x.head : x.key_head;
+    const dr_form_factor factor = {(const float *)input.at + x.place.first * input.token + head * input.head, input.token,
+                                   sign};
     return factor;
 }
 
 /* Read keys of the rows first, first + spacing, .. of the chunk, or what they will be made of. */
 template <typename T>
 static __device__ inline void dr_load_reads(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
-                                            const dr_row &row, int count, int first, int spacing) {
+                                            const dr_cuda_row &row, int count, int first, int spacing) {
     const dr_cuda_rows &rows = plan.rows;
     const int boxes = x.boxes, size = rows.key_size - x.channel;
     const dr_form late = dr_late_reads(rows, row);
-    const dr_strided<T> key = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
     dr_strided<T> from = {NULL, 0, 0};
     dr_form form = DR_FORM_COPY;
     dr_form_factor factor = {NULL, 0, 1.0f};
-    switch (row.read) {
-    case DR_READ_NONE:
+    switch (row.reads) {
+    case DR_READS_NONE:
         break;
-    case DR_READ_KEY:
-        from = key;
+    case DR_READS_TIED:
+    case DR_READS_TENSOR:
+        from = dr_rows_at<T>(x, rows.input[row.read]);
         break;
-    case DR_READ_GATED_KEY:
-        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_GATE], true, false);
+    case DR_READS_PRODUCT:
+        from = dr_rows_at<T>(x, rows.input[row.read_other]);
         if (late != DR_FORM_TIMES) form = DR_FORM_TIMES;
         break;
-    case DR_READ_KEY_PLUS_QUERY:
+    case DR_READS_AFFINE:
         if (late == DR_FORM_PLUS) return;
-        from = dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
-        factor = dr_lambda_factor(rows, x);
+        from = dr_rows_at<T>(x, rows.input[row.read_other]);
+        factor = dr_factor_at(rows, x, row.read_factor, 1);
         form = DR_FORM_PLUS;
-        break;
-    case DR_READ_ERASE_KEY:
-        from = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
-        break;
-    case DR_READ_FEEDBACK:
-        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FEEDBACK_KEY], false, false);
-        break;
-    case DR_READ_FREE:
-        from = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_READ], false, false);
         break;
     }
     if (form == DR_FORM_COPY)
         dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, from);
     else
-        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, key, from, factor);
-}
-
-/* Write keys of those rows, or the rates that they will be made of. */
-template <typename T>
-static __device__ inline void dr_load_writes(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x,
-                                             const dr_row &row, int count, int first, int spacing) {
-    const dr_cuda_rows &rows = plan.rows;
-    const int boxes = x.boxes, size = rows.key_size - x.channel;
-    dr_strided<T> a;
-    switch (row.write) {
-    case DR_WRITE_PRECONDITIONED:
-        a = dr_rows_made<T>(rows, x, rows.squashed);
-        break;
-    case DR_WRITE_SHERMAN_MORRISON:
-        a = dr_rows_made<T>(rows, x, rows.morrison);
-        break;
-    case DR_WRITE_ERASE_KEY:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_ERASE_KEY], false, false);
-        break;
-    case DR_WRITE_FREE:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_FREE_WRITE], false, false);
-        break;
-    case DR_WRITE_RATE_READ:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_RATE], false, false);
-        break;
-    default:
-        a = dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, rows.step_axis);
-    }
-    dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, spacing, a);
+        dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, spacing, form, dr_rows_at<T>(x, rows.input[row.read]),
+                        from, factor);
 }
 
 /* Queries, in the last row of each token. */
@@ -268,41 +221,13 @@ template <typename T>
 static __device__ inline void dr_load_queries(char *tile, const dr_cuda_chunk_plan &plan, const dr_prepare_block &x) {
     const dr_cuda_rows &rows = plan.rows;
     const int boxes = x.boxes, size = rows.key_size - x.channel, first = rows.steps - 1, count = dr_whole_tokens(rows);
-    const dr_strided<T> q = rows.query == DR_QUERY_RIDGE ? dr_rows_made<T>(rows, x, rows.ridge_query)
-                                                         : dr_rows_at<T>(x, rows.input[DR_INPUT_QUERY], false, false);
+    const dr_strided<T> q = dr_rows_at<T>(x, rows.input[rows.asked]);
     dr_clear_rows<T>(tile, 64, boxes, first, rows.steps);
-    const dr_form_factor correction = {(const float *)rows.input[DR_INPUT_CORRECTION].at + x.key_head, 0, -1.0f};
-    if (rows.query == DR_QUERY_CORRECTED)
+    if (rows.asks == DR_ASKS_AFFINE)
         dr_form_rows<T>(tile, boxes, size, rows.aligned, count, first, rows.steps, DR_FORM_PLUS, q,
-                        dr_rows_at<T>(x, rows.input[DR_INPUT_KEY], false, false), correction);
+                        dr_rows_at<T>(x, rows.input[rows.ask_other]), dr_factor_at(rows, x, rows.ask_factor, -1));
     else
         dr_copy_rows<T>(tile, 64, boxes, size, rows.aligned, count, first, rows.steps, q);
-}
-
-/* Where write keys of a token's row, and queries, stand in a tensor as they are; else NULL at `at`. */
-static __host__ __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int row = 0) {
-    const dr_source none = {NULL, 0, 0, 0};
-    switch (rows.row[row].write) {
-    case DR_WRITE_KEY:
-        return dr_source_of(rows.input[DR_INPUT_KEY]);
-    case DR_WRITE_PRECONDITIONED:
-        return dr_source_made(rows, rows.squashed);
-    case DR_WRITE_SHERMAN_MORRISON:
-        return dr_source_made(rows, rows.morrison);
-    case DR_WRITE_ERASE_KEY:
-        return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
-    case DR_WRITE_FREE:
-        return dr_source_of(rows.input[DR_INPUT_FREE_WRITE]);
-    default:
-        return none;
-    }
-}
-
-static __host__ __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
-    const dr_source none = {NULL, 0, 0, 0};
-    if (rows.query == DR_QUERY_RIDGE) return dr_source_made(rows, rows.ridge_query);
-    if (rows.query == DR_QUERY_PLAIN) return dr_source_of(rows.input[DR_INPUT_QUERY]);
-    return none;
 }
 
 /* Whole rows, to all rows of a tile or to the rows first, first + 2, .. */
@@ -397,10 +322,11 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
             dr_copy_commit();
             return;
         }
-    const int parts = rows.step_axis ? 1 : rows.steps;
-    const int count = rows.step_axis ? 64 : dr_whole_tokens(rows);
-    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, dr_rule_row(rows, i), count, i, parts);
-    for (int i = 0; i < parts; i++) dr_load_writes<T>(writer, plan, x, dr_rule_row(rows, i), count, i, parts);
+    const int parts = rows.kinds, count = rows.step_axis ? 64 : dr_whole_tokens(rows), size = rows.key_size - x.channel;
+    for (int i = 0; i < parts && reader; i++) dr_load_reads<T>(reader, plan, x, rows.row[i], count, i, parts);
+    for (int i = 0; i < parts; i++) /* rates, where write keys are made of these */
+        dr_copy_rows<T>(writer, 64, x.boxes, size, rows.aligned, count, i, parts,
+                        dr_rows_at<T>(x, rows.input[rows.row[i].write]));
     dr_load_queries<T>(query, plan, x);
     dr_copy_commit();
 }
@@ -414,8 +340,7 @@ static __device__ inline void dr_load_parts(const dr_prepare_call &call, const d
     for (int i = 0; i < (pairs || gated ? 3 : 2); i++) {
         const dr_prepare_part &part = call.facts.part[i];
         dr_copy_rows<T>(shared + part.tile, 64, x.boxes, rows.key_size, rows.aligned, pairs ? 32 : 64, pairs ? part.first : 0,
-                        pairs ? 2 : 1,
-                        dr_rows_at<T>(x, rows.input[part.input], gated && part.input == DR_INPUT_ERASE_GATE, false));
+                        pairs ? 2 : 1, dr_rows_at<T>(x, rows.input[part.input]));
         dr_copy_commit();
     }
 }
@@ -459,17 +384,17 @@ template <typename T, int groups = 1>
 static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, char *writer,
                                              char *reader, const char *query) {
     const dr_cuda_rows &rows = plan.rows;
-    const int parts = rows.step_axis ? 1 : rows.steps, count = 64 / parts;
+    const int parts = rows.kinds, count = 64 / parts;
     if (!reader || !dr_rows_late(rows)) return;
 #pragma unroll 1
     for (int i = 0; i < 2 * parts; i++) { /* what is read, then what is written, of each row */
-        const dr_row &row = dr_rule_row(rows, i / 2);
+        const dr_cuda_row &row = rows.row[i / 2];
         dr_form form = dr_late_reads(rows, row);
-        if (i % 2) form = row.write == DR_WRITE_RATE_READ ? DR_FORM_TIMES : DR_FORM_COPY;
+        if (i % 2) form = row.writes == DR_WRITES_PRODUCT ? DR_FORM_TIMES : DR_FORM_COPY;
         if (form == DR_FORM_COPY) continue;
         const bool sum = form == DR_FORM_PLUS;
         dr_form_factor factor = {NULL, 0, 1.0f};
-        if (sum) factor = dr_lambda_factor(rows, x);
+        if (sum) factor = dr_factor_at(rows, x, row.read_factor, 1);
         char *tile = i % 2 ? writer : reader;
         dr_form_tiles<T, groups>(tile, x.boxes, count, i / 2, parts, form, sum ? writer : tile,
                                  sum              ? query
@@ -512,43 +437,32 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
 /* The one that provides for the rule and the least beside it. */
 static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan) {
     const dr_cuda_rows &rows = plan.rows;
-    const dr_row &first = rows.row[0];
+    const dr_cuda_row &first = rows.row[0];
     if (plan.scan_inside) return plan.key_width == 128 ? DR_PREPARE_SCANS : DR_PREPARE_NARROW_SCANS;
-    if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.query != DR_QUERY_PLAIN) return DR_PREPARE_ANY;
+    if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.asks != DR_ASKS_TENSOR) return DR_PREPARE_ANY;
     for (int i = 0; i < rows.steps; i++) {
-        const dr_row &row = rows.row[i];
-        const bool input = row.write == DR_WRITE_KEY || row.write == DR_WRITE_ERASE_KEY;
-        if (!input || row.undecayed || (row.gain != DR_GAIN_ONE && dr_row_gained(&row) == DR_INPUTS)) return DR_PREPARE_ANY;
+        const dr_cuda_row &row = rows.row[i];
+        if (row.writes != DR_WRITES_TENSOR || row.undecayed || row.gains == DR_GAINS_OF_DOT) return DR_PREPARE_ANY;
     }
-    if (plan.reads && (dr_rows_tied(rows) || plan.reader_sum)) return DR_PREPARE_PLAIN;
+    if (plan.reads && (rows.tied || plan.reader_sum)) return DR_PREPARE_PLAIN;
     if (!rows.channel_decay || rows.steps > 1) return DR_PREPARE_ANY;
     if (!plan.reads) return DR_PREPARE_LINEAR;
-    return first.read == DR_READ_GATED_KEY && first.write == DR_WRITE_KEY ? DR_PREPARE_GATED : DR_PREPARE_ANY;
+    return first.reads == DR_READS_PRODUCT && first.written == first.read ? DR_PREPARE_GATED : DR_PREPARE_ANY;
 }
 
 /* Returns how many parts there are. */
 static inline int dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_form form, dr_prepare_facts *facts) {
     const dr_prepare_room &room = facts->room;
     int parts = 0;
-    const auto add = [&](dr_input input, int tile, int first) { facts->part[parts++] = {input, tile, first}; };
+    const auto add = [&](int input, int tile, int first) { facts->part[parts++] = {input, tile, first}; };
     if (form == DR_PREPARE_ANY) return 0;
     if (dr_prepare_scans(form))
-        add(DR_INPUT_KEY, room.reader, 0);
+        add(rows.row[0].read, room.reader, 0);
     else
-        for (int i = 0; i < rows.steps; i++) add(dr_row_written(&rows.row[i]), room.writer, i);
-    if (form == DR_PREPARE_GATED) add(DR_INPUT_ERASE_GATE, room.reader, 0);
-    add(DR_INPUT_QUERY, room.query, rows.steps - 1);
+        for (int i = 0; i < rows.steps; i++) add(rows.row[i].write, room.writer, i);
+    if (form == DR_PREPARE_GATED) add(rows.row[0].read_other, room.reader, 0);
+    add(rows.asked, room.query, rows.steps - 1);
     return parts;
-}
-
-/* Whether the gain of any row is made of r . w, which is 0 where no row reads. */
-static inline bool dr_rows_need_dots(const dr_cuda_rows &rows) {
-    const int parts = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < parts; i++) {
-        const dr_gain gain = rows.row[i].gain;
-        if (gain == DR_GAIN_IMPLICIT || gain == DR_GAIN_NORMALIZED || gain == DR_GAIN_EXPONENTIAL) return true;
-    }
-    return false;
 }
 
 static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int element) {
@@ -575,8 +489,8 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
                                                    const dr_prepare_room &room, int element, bool channel) {
     const dr_cuda_rows &rows = plan.rows;
     const bool scans = plan.scan_inside;
-    const dr_source key = scans ? dr_source_of(rows.input[DR_INPUT_KEY]) : dr_write_source(rows);
-    const dr_source query = scans ? dr_source_of(rows.input[DR_INPUT_QUERY]) : dr_query_source(rows);
+    const dr_source key = scans ? dr_source_of(rows.input[rows.row[0].read]) : dr_write_source(rows);
+    const dr_source query = dr_query_source(rows);
     dr_prepare_facts facts = {};
     facts.room = room;
     facts.by = dr_block_dividers_of(plan), facts.group = dr_divider_of(rows.group);
@@ -589,13 +503,8 @@ static inline dr_prepare_facts dr_prepare_facts_of(const dr_cuda_chunk_plan &pla
     if (plan.reader_sum && plan.parts > 1) /* the first pass leaves out the last part, whose first chunks trim_parts looks at */
         facts.sums = plan.length && !plan.trims ? (plan.sequence_parts - 1) * plan.part_chunks : INT32_MAX;
     facts.late = !scans && room.reader && dr_rows_late(rows);
-    facts.dots = plan.reads && dr_rows_need_dots(rows);
+    facts.dots = plan.reads && rows.dots;
     return facts;
-}
-
-/* The input that a gain is, in forms other than DR_PREPARE_ANY. */
-static __device__ inline dr_input dr_prepare_gain_input(dr_gain gain) {
-    return gain == DR_GAIN_GAMMA ? DR_INPUT_ERASE_GAIN : DR_INPUT_BETA;
 }
 
 /* What the gain of row i is made of, a thread each: asked for long before it is needed. pairs: two rows a token, which forms
@@ -605,15 +514,15 @@ static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda
     dr_map_gain_inputs inputs = {};
     if (i >= x.alive) return inputs;
     if (form != DR_PREPARE_ANY) { /* one of the two is made use of */
-        const dr_input which = dr_prepare_gain_input(rows.row[pairs ? i % 2 : 0].gain);
+        const int which = rows.row[pairs ? i % 2 : 0].gain;
         inputs.beta = inputs.erase_gain = dr_chunk_scalar(rows, which, x, pairs ? i / 2 : i, 0, x.head);
         return inputs;
     }
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
     inputs.beta = dr_chunk_scalar(rows, DR_INPUT_BETA, x, token, dr_step_index(rows, step), x.head);
     inputs.erase_gain = dr_chunk_scalar(rows, DR_INPUT_ERASE_GAIN, x, token, 0, x.head);
-    if (rows.normalizer == DR_NORMALIZER_NONE) return inputs;
-    if (rows.normalizer == DR_NORMALIZER_DISCOUNTED) inputs.alpha = dr_row_alpha(rows, x.place.first + token, x.head);
+    if (!rows.normalized) return inputs;
+    if (rows.discounted) inputs.alpha = dr_row_alpha(rows, x.place.first + token, x.head);
     inputs.key_dot = rows.key_dot[(x.place.first + token) * rows.key_heads + x.key_head];
     return inputs;
 }
@@ -625,9 +534,8 @@ static __device__ inline dr_row_gains dr_prepare_gain(const dr_cuda_rows &rows, 
     if (i >= x.alive) return gains;
     inputs.dot = dot;
     if (form == DR_PREPARE_ANY) return dr_row_gain_of(rows, i - dr_row_token(rows, i) * rows.steps, inputs);
-    const dr_gain gain = rows.row[pairs ? i % 2 : 0].gain;
     gains.factor = 1;
-    gains.gain = gains.base = gain == DR_GAIN_ONE ? 1 : inputs.beta;
+    gains.gain = gains.base = rows.row[pairs ? i % 2 : 0].gains == DR_GAINS_ONE ? 1 : inputs.beta;
     return gains;
 }
 
@@ -649,10 +557,10 @@ static __device__ inline dr_row_factors dr_prepare_factors(const dr_cuda_rows &r
                                                            const dr_row_gains &gains) {
     dr_row_factors factors = {0, 0, 0, 0};
     if (i >= x.alive) return factors;
-    const dr_row &row =
+    const dr_cuda_row &row =
         form != DR_PREPARE_ANY ? rows.row[pairs ? i % 2 : 0] : dr_rule_row(rows, i - dr_row_token(rows, i) * rows.steps);
-    factors.gain = row.read == DR_READ_NONE ? 0.0f : gains.gain;
-    factors.value = row.value == DR_VALUE_NONE ? 0.0f : row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
+    factors.gain = row.reads == DR_READS_NONE ? 0.0f : gains.gain;
+    factors.value = row.values == DR_VALUES_NONE ? 0.0f : row.values == DR_VALUES_GAINED ? gains.gain : gains.factor;
     return factors;
 }
 

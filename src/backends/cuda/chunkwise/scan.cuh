@@ -46,20 +46,6 @@ static __host__ __device__ inline dr_scan_room dr_scan_lay(const dr_cuda_chunk_p
     return room;
 }
 
-/* Vectors that reading rows take straight from an input. */
-static __host__ __device__ inline dr_source dr_reader_source(const dr_cuda_rows &rows) {
-    switch (rows.row[0].read) {
-    case DR_READ_ERASE_KEY:
-        return dr_source_of(rows.input[DR_INPUT_ERASE_KEY]);
-    case DR_READ_FEEDBACK:
-        return dr_source_of(rows.input[DR_INPUT_FEEDBACK_KEY]);
-    case DR_READ_FREE:
-        return dr_source_of(rows.input[DR_INPUT_FREE_READ]);
-    default:
-        return dr_source_of(rows.input[DR_INPUT_KEY]);
-    }
-}
-
 /* The warp among the four that hold 64 columns. */
 static __device__ inline int dr_scan_warp() {
     return (int)(threadIdx.x / 32 % 4);
@@ -116,7 +102,7 @@ static __device__ inline void dr_load_values(char *tile, const dr_cuda_rows &row
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
         dr_strided<T> row = from;
-        if (rows.row[i].value == DR_VALUE_NONE) row.at = NULL;
+        if (rows.row[i].values == DR_VALUES_NONE) row.at = NULL;
         dr_copy_rows<T>(tile, 64, 1, size, rows.aligned, 32, i, 2, row);
     }
 }
@@ -154,8 +140,7 @@ static __device__ inline void dr_scan_load_queries(const dr_scan_block &x, const
     const dr_cuda_rows &rows = plan.rows;
     char *tile = x.shared + x.room.query;
     if (plan.query_direct) {
-        const dr_source source =
-            rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query) : dr_source_of(rows.input[DR_INPUT_QUERY]);
+        const dr_source source = dr_query_source(rows);
         const dr_strided<T> from = {(const T *)source.at + place.first * source.token + x.key_head * source.head, source.token,
                                     place.tokens};
         dr_copy_rows<T>(tile, plan.query_rows, width / 64, rows.key_size, rows.aligned, plan.query_rows, 0, 1, from);
@@ -278,7 +263,7 @@ template <typename T> static __device__ inline void dr_scan_update(const dr_scan
             dr_load_transposed<T>(w, gate, 64, n * 16, mine);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (rows.row[rows.steps == 2 ? i % 2 : 0].value == DR_VALUE_GATED) z[i / 4][i % 4] *= w[i / 4][i % 4];
+                if (rows.row[rows.steps == 2 ? i % 2 : 0].values == DR_VALUES_GATED) z[i / 4][i % 4] *= w[i / 4][i % 4];
         }
 #pragma unroll
         for (int h = 0; h < 2; h++)

@@ -173,7 +173,7 @@ static __device__ inline dr_group_stream dr_group_open_input(const dr_cuda_chunk
 
 /* Of two rows a token the one whose value is stored in the tile, if it is only one, else -1. */
 static __device__ inline int dr_group_value_row(const dr_cuda_rows &rows) {
-    const bool first = rows.row[0].value != DR_VALUE_NONE, second = rows.row[1].value != DR_VALUE_NONE;
+    const bool first = rows.row[0].values != DR_VALUES_NONE, second = rows.row[1].values != DR_VALUES_NONE;
     return first == second ? -1 : second;
 }
 
@@ -214,10 +214,7 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
                        : stored(tensors.reader, 64, row_bytes);
     if (queries)
         x.query = plan.query_direct
-                      ? dr_group_open_input<T>(plan,
-                                               rows.query == DR_QUERY_RIDGE ? dr_source_made(rows, rows.ridge_query)
-                                                                            : dr_source_of(rows.input[DR_INPUT_QUERY]),
-                                               first, key_head, 0, asked, whole_keys, step)
+                      ? dr_group_open_input<T>(plan, dr_query_source(rows), first, key_head, 0, asked, whole_keys, step)
                       : stored(tensors.query, asked, row_bytes);
     x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!queries || (x.query.at && asked == queries)) && value_rows > 0;
 #pragma unroll

@@ -73,8 +73,8 @@ static __device__ inline void dr_group_update(const dr_group_rows &rows, const f
 template <typename T, bool reads>
 static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, const dr_cuda_factors &factors, unsigned gate,
                                                     const unsigned (&v)[4][4], const float (&u)[8][4], unsigned (&y)[4][4]) {
-    const bool even = rows.row[0].value == DR_VALUE_GATED;
-    const bool odd = rows.steps == 2 ? rows.row[1].value == DR_VALUE_GATED : even;
+    const bool even = rows.row[0].values == DR_VALUES_GATED;
+    const bool odd = rows.steps == 2 ? rows.row[1].values == DR_VALUES_GATED : even;
     unsigned w[4][4];
     dr_group_values<T>(false, 0xffffffffu, gate, w);
 #pragma unroll

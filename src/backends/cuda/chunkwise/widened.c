@@ -1,6 +1,6 @@
 /* The entries of widened.h: buffers of float for the call's vectors, the chunkwise engine between them. */
 #include "backends/cuda/chunkwise/widened.h"
-#include "backends/cuda/rows/leads.h"
+#include "backends/cuda/rows/rows_make.h"
 
 /* Float in the place of the call's narrow tensors; others are the call's own. */
 typedef struct {
@@ -10,28 +10,13 @@ typedef struct {
     void *workspace;
 } widened;
 
-static bool depends_on_squash(const dr_rule *rule, const dr_row *row) {
-    return row->write == DR_WRITE_PRECONDITIONED && (rule->decay == DR_DECAY_NONE || row->gain == DR_GAIN_IMPLICIT ||
-                                                     row->gain == DR_GAIN_NORMALIZED || row->gain == DR_GAIN_EXPONENTIAL);
-}
-
-/* Erases all that a unit key held; or, beside other rows, takes a read off in full whatever it writes. */
-static bool steps_fully(const dr_rule *rule, const dr_row *row) {
-    if (rule->rows > 1 && row->gain == DR_GAIN_ONE && row->read != DR_READ_NONE) return true;
-    return row->gain == DR_GAIN_NORMALIZED || (row->gain == DR_GAIN_ONE && dr_row_tied(row));
-}
-
 /* Channels of keys and values from which on rounding averages out over a head. */
 enum { LEAST_CHANNELS = 64 };
 
 bool dr_cuda_widens(dr_dtype storage, const dr_recurrence *recurrence) {
-    const dr_rule *rule = recurrence->rule;
     if (storage != DR_BF16) return storage == DR_F16;
     if (recurrence->key_size < LEAST_CHANNELS || recurrence->value_size < LEAST_CHANNELS) return true;
-    if (rule->normalizer != DR_NORMALIZER_NONE) return true;
-    for (int i = 0; i < rule->rows; i++)
-        if (steps_fully(rule, &rule->row[i]) || depends_on_squash(rule, &rule->row[i])) return true;
-    return false;
+    return dr_cuda_rule_widens(recurrence->rule);
 }
 
 static int64_t output_count(const dr_recurrence *recurrence) {

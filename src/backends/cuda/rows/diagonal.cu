@@ -7,13 +7,13 @@
 
 /* A Sherman-Morrison key and a normalizer ask for sums over channels. */
 bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
-    return !dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON) && plan->rows.normalizer == DR_NORMALIZER_NONE;
+    return !plan->rows.morrison && !plan->rows.normalized;
 }
 
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
-    return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && dr_rows_made(rows) &&
-           rows->row[0].read == DR_READ_KEY && !rows->row[0].undecayed;
+    return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && rows->made &&
+           rows->reads && !rows->row[0].undecayed;
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {
@@ -48,10 +48,11 @@ static void *take_vectors(const dr_cuda_chunk_plan *plan, dr_arena *arena) {
 
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena) {
     if (!plan->rows.diagonal_scan) return;
-    if (dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED)) plan->rows.squashed = take_vectors(plan, arena);
-    if (dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON)) plan->rows.morrison = take_vectors(plan, arena);
-    if (plan->rows.query == DR_QUERY_RIDGE) plan->rows.ridge_query = take_vectors(plan, arena);
-    if (plan->rows.normalizer != DR_NORMALIZER_NONE)
+    dr_cuda_input *input = plan->rows.input;
+    if (plan->rows.squashes) input[DR_SOURCE_SQUASHED].at = take_vectors(plan, arena);
+    if (plan->rows.morrison) input[DR_SOURCE_MORRISON].at = take_vectors(plan, arena);
+    if (plan->rows.asks == DR_ASKS_MADE) input[plan->rows.asked].at = take_vectors(plan, arena);
+    if (plan->rows.normalized)
         plan->rows.key_dot = (float *)dr_arena_take(arena, (size_t)plan->tokens * (size_t)plan->key_heads * sizeof(float));
 }
 
@@ -151,10 +152,10 @@ static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (
 }
 
 template <typename T, int E>
-static __device__ inline void store_made(const dr_cuda_rows &rows, void *made, int64_t token, int head, int first,
+static __device__ inline void store_made(const dr_cuda_rows &rows, int made, int64_t token, int head, int first,
                                          const float (&from)[E]) {
-    dr_store_lane<T, E>((T *)made + (token * rows.key_heads + head) * rows.key_size + first, rows.key_size - first,
-                        rows.aligned, from);
+    T *to = (T *)rows.input[made].at + dr_input_index(rows.input[made], token, 0, head) + first;
+    dr_store_lane<T, E>(to, rows.key_size - first, rows.aligned, from);
 }
 
 template <typename T, int E, int W>
@@ -176,31 +177,31 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
         const int64_t token = place.first + t;
         float key[E], made[E], b[E], slope[E];
         dr_diagonal_key<T, E>(rows, token, head, first, key);
-        if (rows.morrison) { /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
+        if (rows.input[DR_SOURCE_MORRISON].at) { /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
 #pragma unroll
             for (int e = 0; e < E; e++) made[e] = key[e] / (a[e] + ridge[e]);
             const float factor = 1 / (1 + dr_lane_dot<E>(key, made));
 #pragma unroll
             for (int e = 0; e < E; e++) made[e] *= factor;
-            store_made<T, E>(rows, rows.morrison, token, head, first, made);
+            store_made<T, E>(rows, DR_SOURCE_MORRISON, token, head, first, made);
         }
         const float alpha = dr_diagonal_alpha(rows, token, head);
         const float gain = dr_diagonal_gain(rows, token, head);
 #pragma unroll
         for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
-        if (rows.squashed) {
+        if (rows.input[DR_SOURCE_SQUASHED].at) {
             squash_key<E>(rows, a, key, centre, b, made, slope);
-            store_made<T, E>(rows, rows.squashed, token, head, first, made);
+            store_made<T, E>(rows, DR_SOURCE_SQUASHED, token, head, first, made);
             if (rows.key_dot) {
                 const float dot = dr_lane_dot<E>(key, made);
                 if (threadIdx.x % 32 == 0) rows.key_dot[token * plan.key_heads + head] = dot;
             }
         }
-        if (rows.ridge_query) {
+        if (rows.input[DR_SOURCE_RIDGE_QUERY].at) {
             dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, made);
 #pragma unroll
             for (int e = 0; e < E; e++) made[e] /= a[e] + ridge[e];
-            store_made<T, E>(rows, rows.ridge_query, token, head, first, made);
+            store_made<T, E>(rows, DR_SOURCE_RIDGE_QUERY, token, head, first, made);
         }
     }
 }

@@ -50,8 +50,8 @@ bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);
 /* Whether it is a kernel of its own (key_scan.cu), for which gradients.cu leaves what write keys get in 16 bits. */
 bool dr_cuda_diagonal_rows_back(const dr_cuda_chunk_plan *plan);
-/* The tensors that rows.h names, which the scan fills: sets plan->rows.squashed .. key_dot. A forward that a backward follows
- * saves them. */
+/* The tensors that rows.h names, which the scan fills: sets plan->rows.input[DR_SOURCE_SQUASHED].at .. key_dot. A forward that
+ * a backward follows saves them. */
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
 

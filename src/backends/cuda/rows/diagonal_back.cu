@@ -7,9 +7,8 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads,
                  tokens = (size_t)plan->tokens * (size_t)plan->key_heads;
     const size_t states = dr_cuda_diagonal_entry_bytes(plan), bytes = tokens * (size_t)plan->rows.key_size * sizeof(float);
-    const bool squashes = dr_rows_write(plan->rows, DR_WRITE_PRECONDITIONED),
-               morrison = dr_rows_write(plan->rows, DR_WRITE_SHERMAN_MORRISON);
-    const bool ridge_query = plan->rows.query == DR_QUERY_RIDGE;
+    const bool squashes = plan->rows.squashes, morrison = plan->rows.morrison;
+    const bool ridge_query = plan->rows.asks == DR_ASKS_MADE;
     gradients->end = (float *)dr_arena_take(arena, states);
     gradients->exit = (float *)dr_arena_take(arena, states);
     if (dr_cuda_diagonal_inside_back(plan)) {
@@ -23,7 +22,7 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
         return;
     }
     gradients->key = (float *)dr_arena_take(arena, bytes);
-    if (dr_rows_made(&plan->rows))
+    if (plan->rows.made)
         gradients->settle = (float *)dr_arena_take(arena, tokens * sizeof(float));
     else
         gradients->query = (float *)dr_arena_take(arena, bytes);

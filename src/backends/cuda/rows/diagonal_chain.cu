@@ -66,9 +66,10 @@ static __device__ inline void load_box(const dr_cuda_rows &rows, const chain_pla
 
 /* To [tokens, H, K]. */
 template <typename T>
-static __device__ inline void store_box(const dr_cuda_rows &rows, const chain_place &x, const char *tile, void *made) {
+static __device__ inline void store_box(const dr_cuda_rows &rows, const chain_place &x, const char *tile, int made) {
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size;
-    const dr_strided<T> to = {(T *)made + x.place.first * stride + x.head * rows.key_size + x.box * 64, stride, x.place.tokens};
+    const dr_strided<T> to = {(T *)rows.input[made].at + x.place.first * stride + x.head * rows.key_size + x.box * 64, stride,
+                              x.place.tokens};
     dr_store_rows<T>(to, tile, rows.key_size - x.box * 64, rows.aligned);
 }
 
@@ -77,7 +78,7 @@ static __global__ void __launch_bounds__(128 * boxes, 8 / boxes) scan_make(const
     extern __shared__ __align__(1024) char shared[];
     constexpr int width = 64 * boxes, tile = CHAIN_ROWS * 64 * (int)sizeof(T);
     const dr_cuda_rows &rows = call.plan.rows;
-    const bool asks = rows.ridge_query != NULL;
+    const bool asks = rows.input[DR_SOURCE_RIDGE_QUERY].at != NULL;
     chain_room &room = *(chain_room *)(shared + (asks ? 2 : 1) * boxes * tile);
     const chain_place x = chain_find<-1>(call.plan, call.cu);
     if (x.place.tokens <= 0) return;
@@ -98,20 +99,20 @@ static __global__ void __launch_bounds__(128 * boxes, 8 / boxes) scan_make(const
     float2 a = chain_pass<-1>(rows, call.chain, x, product, end);
     for (int b = 0; b < x.block; b++) a = chain_over(room.product[b], a, parts + b * width);
     if (asks) make_queries<T>(rows, x, room, keys, queries, a);
-    if (rows.squashed) {
+    if (rows.input[DR_SOURCE_SQUASHED].at) {
         if (rows.squash.tanh)
             make_writes<T, true>(rows, x, room, keys, a);
         else
             make_writes<T, false>(rows, x, room, keys, a);
     }
     __syncthreads();
-    if (asks) store_box<T>(rows, x, queries, rows.ridge_query);
-    if (rows.squashed) store_box<T>(rows, x, keys, rows.squashed);
+    if (asks) store_box<T>(rows, x, queries, DR_SOURCE_RIDGE_QUERY);
+    if (rows.input[DR_SOURCE_SQUASHED].at) store_box<T>(rows, x, keys, DR_SOURCE_SQUASHED);
 }
 
 template <typename T, int boxes> static dr_status launch(const forward_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
-    const int bytes = room_bytes(64 * boxes, sizeof(T), plan->rows.ridge_query != NULL);
+    const int bytes = room_bytes(64 * boxes, sizeof(T), plan->rows.input[DR_SOURCE_RIDGE_QUERY].at != NULL);
     return dr_cuda_launch("scan_make", scan_make<T, boxes>, {plan->slots, plan->key_heads}, 128 * boxes, bytes, stream, *call);
 }
 

@@ -318,8 +318,8 @@ static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room
 template <typename T>
 static __device__ inline void dr_inside_keep(const dr_cuda_chunk_plan &plan, const dr_prepare_block &x, const char *writes) {
     const dr_cuda_rows &rows = plan.rows;
-    if (!rows.squashed) return;
-    dr_strided<T> to = dr_rows_made<T>(rows, x, rows.squashed);
+    if (!rows.input[DR_SOURCE_SQUASHED].at) return;
+    dr_strided<T> to = dr_rows_at<T>(x, rows.input[DR_SOURCE_SQUASHED]);
 #pragma unroll 1
     for (int box = 0; box < x.boxes; box++) {
         dr_store_rows<T>(to, writes + box * 64 * 64 * (int)sizeof(T), 64, rows.aligned);

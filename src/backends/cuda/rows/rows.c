@@ -9,16 +9,7 @@ static bool begins_at_16(const void *pointer) {
 void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cuda_rows *rows) {
     const dr_rule *rule = recurrence->rule;
     *rows = (dr_cuda_rows){
-        .steps = dr_rule_steps(rule),
-        .step_axis = rule->repeat > 1,
-        .scalar_decay = rule->decay == DR_DECAY_CONSTANT || rule->decay == DR_DECAY_SCALAR,
-        .constant_decay = rule->decay == DR_DECAY_CONSTANT,
-        .channel_decay = rule->decay == DR_DECAY_CHANNEL,
-        .tied_scan = rule->tied_scan,
-        .diagonal_scan = rule->scan == DR_SCAN_DIAGONAL,
         .aligned = true,
-        .query = rule->query,
-        .normalizer = rule->normalizer,
         .squash = dr_map_squash_make(&rule->squash),
         .gain_eps = (float)rule->gain_eps,
         .scale = (float)(recurrence->scale != 0 ? recurrence->scale : 1 / sqrt((double)recurrence->key_size)),
@@ -28,14 +19,16 @@ void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cud
         .key_size = (int32_t)recurrence->key_size,
         .value_size = (int32_t)recurrence->value_size,
     };
-    for (int i = 0; i < rule->rows; i++) rows->row[i] = rule->row[i];
+    dr_cuda_rows_traits(rule, rows);
+    for (int i = DR_INPUTS; i < DR_SOURCES; i++)
+        rows->input[i] = (dr_cuda_input){.token = recurrence->key_heads * recurrence->key_size, .head = recurrence->key_size};
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!dr_rule_uses(rule, (dr_input)i)) continue;
         const dr_input_form form = dr_recurrence_input_form(recurrence, (dr_input)i);
         const size_t element = dr_dtype_size(dr_input_is_vector((dr_input)i) ? storage : DR_F32);
         rows->input[i] = (dr_cuda_input){
             .token = form.per_row ? form.steps * form.heads * form.size : 0,
-            .step = form.heads * form.size,
+            .step = form.steps > 1 ? form.heads * form.size : 0,
             .head = form.size,
             .bytes = (int32_t)((size_t)form.size * element),
             .element = (int32_t)element,

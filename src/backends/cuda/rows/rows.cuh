@@ -6,10 +6,8 @@
 #define DR_CUDA_ROWS_CUH
 
 #include "backends/cuda/device/lanes.cuh"
-#include "backends/cuda/rows/leads.h"
 #include "backends/cuda/rows/rows.h"
 #include "maps/gain.h"
-#include "maps/keys.h"
 
 /* ---- vectors of a warp ----------------------------------------------------------------------------------------------- */
 
@@ -90,29 +88,29 @@ static __device__ inline int64_t dr_input_index(const dr_cuda_input &input, int6
 }
 
 /* One of the float inputs; 0 where the rule does not read it. */
-static __device__ inline float dr_input_scalar(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head) {
+static __device__ inline float dr_input_scalar(const dr_cuda_rows &rows, int i, int64_t token, int step, int head) {
     const dr_cuda_input &input = rows.input[i];
     return input.at ? ((const float *)input.at)[dr_input_index(input, token, step, head)] : 0.0f;
 }
 
 /* E channels from channel `first` on, of `size`. */
 template <typename T, int E>
-static __device__ inline void dr_input_vector(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, int size,
+static __device__ inline void dr_input_vector(const dr_cuda_rows &rows, int i, int64_t token, int step, int head, int size,
                                               int first, float (&to)[E]) {
     const dr_cuda_input &input = rows.input[i];
     const T *from = (const T *)input.at + dr_input_index(input, token, step, head) + first;
     dr_load_lane<T, E>(from, size - first, rows.aligned, to);
 }
 
-/* A vector that the scan made: [tokens, H, K]. */
+/* A vector of a row, whether its heads are value heads or key heads; step: of those that have an axis of steps. */
 template <typename T, int E>
-static __device__ inline void dr_scan_vector(const dr_cuda_rows &rows, const void *made, int64_t token, int key_head, int first,
-                                             float (&to)[E]) {
-    const T *from = (const T *)made + (token * rows.key_heads + key_head) * rows.key_size + first;
-    dr_load_lane<T, E>(from, rows.key_size - first, rows.aligned, to);
+static __device__ inline void dr_source_vector(const dr_cuda_rows &rows, int source, int64_t token, int step, int key_head,
+                                               int value_head, int first, float (&to)[E]) {
+    dr_input_vector<T, E>(rows, source, token, step, rows.input[source].per_value ? value_head : key_head, rows.key_size, first,
+                          to);
 }
 
-static __device__ inline const dr_row &dr_rule_row(const dr_cuda_rows &rows, int step) {
+static __device__ inline const dr_cuda_row &dr_rule_row(const dr_cuda_rows &rows, int step) {
     return rows.row[rows.step_axis ? 0 : step];
 }
 
@@ -122,7 +120,7 @@ static __device__ inline int dr_step_index(const dr_cuda_rows &rows, int step) {
 }
 
 static __device__ inline bool dr_row_reads(const dr_cuda_rows &rows, int step) {
-    return dr_rule_row(rows, step).read != DR_READ_NONE;
+    return dr_rule_row(rows, step).reads != DR_READS_NONE;
 }
 
 /* Whether the row reads the state before the decay of its token. */
@@ -130,117 +128,61 @@ static __device__ inline bool dr_row_undecayed(const dr_cuda_rows &rows, int ste
     return step == 0 && rows.row[0].undecayed;
 }
 
-/* ---- diagonal scan --------------------------------------------------------------------------------------------------- */
-
-static __host__ __device__ inline bool dr_rows_write(const dr_cuda_rows &rows, dr_write write) {
-    const int count = rows.step_axis ? 1 : rows.steps;
-    for (int i = 0; i < count; i++)
-        if (rows.row[i].write == write) return true;
-    return false;
-}
-
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
-/* The tensors that a row's keys need, a lane's part of them. The maps take them by address, so each has its own array; those
- * that a rule does not use are never loaded and take no register once the switches are resolved. */
-template <int E> struct dr_key_lanes {
-    float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], erase_gate[E], made[E];
-};
-
-template <int E> static __device__ inline dr_map_keys dr_key_pointers(dr_key_lanes<E> &x) {
-    dr_map_keys keys = {};
-    keys.query = x.query;
-    keys.key = x.key;
-    keys.erase_key = x.erase_key;
-    keys.feedback_key = x.feedback_key;
-    keys.free_read = x.free_read;
-    keys.free_write = x.free_write;
-    keys.rate = x.rate;
-    keys.erase_gate = x.erase_gate;
-    keys.morrison = x.made;
-    return keys;
-}
-
-/* A preconditioned key comes whole from the scan, like a Sherman-Morrison key. */
-static __device__ inline dr_write dr_lane_write(dr_write write) {
-    return write == DR_WRITE_PRECONDITIONED ? DR_WRITE_SHERMAN_MORRISON : write;
-}
+/* A lane's part of the tensors that a row's keys are made of. Those that a rule does not use are never loaded. */
+template <int E> struct dr_key_lanes { float read[E], other[E], write[E]; };
 
 template <typename T, int E>
-static __device__ inline void dr_load_key_lanes(const dr_cuda_rows &rows, const dr_row &row, int64_t token, int step,
+static __device__ inline void dr_load_key_lanes(const dr_cuda_rows &rows, const dr_cuda_row &row, int64_t token, int step,
                                                 int key_head, int value_head, int first, dr_key_lanes<E> &x) {
-    const int K = rows.key_size, at = dr_step_index(rows, step);
-    const dr_read read = row.read;
-    const dr_write write = row.write;
-    if (read == DR_READ_KEY || read == DR_READ_GATED_KEY || read == DR_READ_KEY_PLUS_QUERY || write == DR_WRITE_KEY)
-        dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, at, key_head, K, first, x.key);
-    if (read == DR_READ_GATED_KEY)
-        dr_input_vector<T, E>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, K, first, x.erase_gate);
-    if (read == DR_READ_KEY_PLUS_QUERY) dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, K, first, x.query);
-    if (read == DR_READ_ERASE_KEY || write == DR_WRITE_ERASE_KEY)
-        dr_input_vector<T, E>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, K, first, x.erase_key);
-    if (read == DR_READ_FEEDBACK)
-        dr_input_vector<T, E>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, K, first, x.feedback_key);
-    if (read == DR_READ_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_READ, token, 0, key_head, K, first, x.free_read);
-    if (write == DR_WRITE_FREE) dr_input_vector<T, E>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, K, first, x.free_write);
-    if (write == DR_WRITE_RATE_READ) dr_input_vector<T, E>(rows, DR_INPUT_RATE, token, 0, key_head, K, first, x.rate);
-    if (write == DR_WRITE_PRECONDITIONED) dr_scan_vector<T, E>(rows, rows.squashed, token, key_head, first, x.made);
-    if (write == DR_WRITE_SHERMAN_MORRISON) dr_scan_vector<T, E>(rows, rows.morrison, token, key_head, first, x.made);
+    const int at = dr_step_index(rows, step);
+    const auto load = [&](int source, float(&to)[E]) {
+        dr_source_vector<T, E>(rows, source, token, at, key_head, value_head, first, to);
+    };
+    const bool made = row.reads == DR_READS_PRODUCT || row.reads == DR_READS_AFFINE;
+    load(row.write, x.write);
+    if (made || row.reads == DR_READS_TENSOR) load(row.read, x.read);
+    if (made) load(row.read_other, x.other);
 }
 
+/* Channel e of r, w being a tensor where the row is tied; factor: of the other vector in a sum. */
 template <int E>
-static __device__ inline void dr_map_key_lanes(const dr_row &row, float lambda, dr_key_lanes<E> &x, float (&r)[E],
-                                               float (&w)[E]) {
-    const dr_map_keys keys = dr_key_pointers(x);
+static __device__ inline float dr_read_channel(const dr_cuda_row &row, const dr_key_lanes<E> &x, float factor, int e) {
+    switch (row.reads) {
+    case DR_READS_NONE:
+        break;
+    case DR_READS_TIED:
+        return x.write[e];
+    case DR_READS_TENSOR:
+        return row.negative ? -x.read[e] : x.read[e];
+    case DR_READS_PRODUCT:
+        return x.other[e] * x.read[e];
+    case DR_READS_AFFINE:
+        return x.read[e] + factor * x.other[e];
+    }
+    return 0;
+}
+
+/* Read key r (0 where the row does not read) and write key w of a row. */
+template <int E>
+static __device__ inline void dr_make_keys(const dr_cuda_row &row, const dr_key_lanes<E> &x, float factor, float (&r)[E],
+                                           float (&w)[E]) {
 #pragma unroll
     for (int e = 0; e < E; e++) {
-        r[e] = dr_map_read(row.read, &keys, lambda, e);
-        w[e] = dr_map_write(dr_lane_write(row.write), &keys, r[e], e);
+        r[e] = dr_read_channel<E>(row, x, factor, e);
+        w[e] = row.writes == DR_WRITES_PRODUCT ? x.write[e] * r[e] : x.write[e];
     }
 }
 
-/* Read key r (0 where the row does not read) and write key w of a row, E channels from channel `first` on. */
-template <typename T, int E>
-static __device__ inline void dr_row_keys(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
-                                          int first, float (&r)[E], float (&w)[E]) {
-    const dr_row &row = dr_rule_row(rows, step);
-    dr_key_lanes<E> x;
-    dr_load_key_lanes<T, E>(rows, row, token, step, key_head, value_head, first, x);
-    dr_map_key_lanes<E>(row, dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, value_head), x, r, w);
-}
-
-/* The same, a warp taking the whole row. */
-template <typename T, int E>
-static __device__ inline void dr_row_keys(const dr_cuda_rows &rows, int64_t token, int step, int key_head, int value_head,
-                                          float (&r)[E], float (&w)[E]) {
-    dr_row_keys<T, E>(rows, token, step, key_head, value_head, dr_lane_first<E>(), r, w);
-}
-
-/* The query q~ as it reads the state, without the scale. */
-template <typename T, int E>
-static __device__ inline void dr_row_query(const dr_cuda_rows &rows, int64_t token, int key_head, int first, float (&q)[E]) {
-    if (rows.query == DR_QUERY_RIDGE) {
-        dr_scan_vector<T, E>(rows, rows.ridge_query, token, key_head, first, q);
-        return;
-    }
-    dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, key_head, rows.key_size, first, q);
-    if (rows.query != DR_QUERY_CORRECTED) return;
-    const float correction = dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head);
-    float key[E];
-    dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, first, key);
-#pragma unroll
-    for (int e = 0; e < E; e++) q[e] -= correction * key[e];
-}
-
-template <typename T, int E>
-static __device__ inline void dr_row_query(const dr_cuda_rows &rows, int64_t token, int key_head, float (&q)[E]) {
-    dr_row_query<T, E>(rows, token, key_head, dr_lane_first<E>(), q);
+/* The factor of the other vector that a row reads; 0 where there is none. */
+static __device__ inline float dr_read_factor(const dr_cuda_rows &rows, const dr_cuda_row &row, int64_t token, int value_head) {
+    return row.reads == DR_READS_AFFINE ? dr_input_scalar(rows, row.read_factor, token, 0, value_head) : 0.0f;
 }
 
 /* Whether the gain of a row needs the inner product r . w (which is key . key for the exponential gain). */
 static __device__ inline bool dr_row_needs_dot(const dr_cuda_rows &rows, int step) {
-    const dr_gain gain = dr_rule_row(rows, step).gain;
-    return gain == DR_GAIN_IMPLICIT || gain == DR_GAIN_NORMALIZED || gain == DR_GAIN_EXPONENTIAL;
+    return dr_rule_row(rows, step).gains == DR_GAINS_OF_DOT;
 }
 
 template <int E> static __device__ inline float dr_lane_dot(const float (&x)[E], const float (&y)[E]) {
@@ -254,16 +196,12 @@ static __device__ inline float dr_row_alpha(const dr_cuda_rows &rows, int64_t to
     return rows.scalar_decay ? expf(dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, value_head)) : 1.0f;
 }
 
-static __device__ inline dr_normalizer dr_row_normalizer(const dr_cuda_rows &rows, int step) {
-    return dr_rule_row(rows, step).write == DR_WRITE_PRECONDITIONED ? rows.normalizer : DR_NORMALIZER_NONE;
-}
-
 static __device__ inline dr_map_gain_inputs dr_row_gain_inputs(const dr_cuda_rows &rows, int64_t token, int step, int key_head,
                                                                int value_head, float dot) {
     dr_map_gain_inputs x;
     x.beta = dr_input_scalar(rows, DR_INPUT_BETA, token, dr_step_index(rows, step), value_head);
     x.erase_gain = dr_input_scalar(rows, DR_INPUT_ERASE_GAIN, token, 0, value_head);
-    const bool discounted = dr_row_normalizer(rows, step) == DR_NORMALIZER_DISCOUNTED;
+    const bool discounted = rows.discounted && dr_rule_row(rows, step).normalized;
     x.alpha = discounted ? dr_row_alpha(rows, token, value_head) : 1.0f;
     x.dot = dot;
     x.key_dot = rows.key_dot ? rows.key_dot[token * rows.key_heads + key_head] : 0.0f;
@@ -276,9 +214,10 @@ typedef struct {
 } dr_row_gains;
 
 static __device__ inline dr_row_gains dr_row_gain_of(const dr_cuda_rows &rows, int step, const dr_map_gain_inputs &x) {
+    const dr_cuda_row &row = dr_rule_row(rows, step);
     dr_row_gains g;
-    g.base = dr_map_base_gain(dr_rule_row(rows, step).gain, rows.gain_eps, &x);
-    g.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &x);
+    g.base = dr_map_base_gain(row.formula, rows.gain_eps, &x);
+    g.factor = dr_map_normalizer(row.normalizer, &x);
     g.gain = g.base * g.factor;
     return g;
 }
@@ -292,17 +231,17 @@ static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int6
 template <typename T, int E>
 static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t token, int step, int value_head,
                                            const dr_row_gains &gains, int first, float (&z)[E]) {
-    const dr_row &row = dr_rule_row(rows, step);
-    if (row.value == DR_VALUE_NONE) {
+    const dr_cuda_row &row = dr_rule_row(rows, step);
+    if (row.values == DR_VALUES_NONE) {
 #pragma unroll
         for (int e = 0; e < E; e++) z[e] = 0;
         return;
     }
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
     const int64_t at = dr_input_index(value, token, dr_step_index(rows, step), value_head) + first;
-    const float factor = row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
+    const float factor = row.values == DR_VALUES_GAINED ? gains.gain : gains.factor;
     dr_load_lane<T, E>((const T *)value.at + at, rows.value_size - first, rows.aligned, z);
-    if (row.value == DR_VALUE_GATED) {
+    if (row.values == DR_VALUES_GATED) {
         float w[E];
         dr_load_lane<T, E>((const T *)gate.at + dr_input_index(gate, token, 0, value_head) + first, rows.value_size - first,
                            rows.aligned, w);
@@ -313,18 +252,61 @@ static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t tok
     for (int e = 0; e < E; e++) z[e] *= factor;
 }
 
-/* The decay factors by channel of a token. */
-template <int E>
-static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, int first,
-                                                   float (&alpha)[E]) {
-    dr_input_vector<float, E>(rows, DR_INPUT_LOG_DECAY, token, 0, value_head, rows.key_size, first, alpha);
+/* ---- backward -------------------------------------------------------------------------------------------------------- */
+
+/* A lane's part of the gradients of a token's vectors; of what the scan makes, whole. */
+template <int E> struct dr_key_sums {
+    float query[E], key[E], erase_key[E], feedback_key[E], free_read[E], free_write[E], rate[E], erase_gate[E], squashed[E],
+        morrison[E];
+};
+
+template <int E> static __device__ inline void dr_add_to(dr_key_sums<E> &sums, int source, const float (&x)[E]) {
+    const auto add = [&](int of, float(&to)[E]) {
+        if (source != of) return;
 #pragma unroll
-    for (int e = 0; e < E; e++) alpha[e] = expf(alpha[e]);
+        for (int e = 0; e < E; e++) to[e] += x[e];
+    };
+    add(DR_INPUT_QUERY, sums.query), add(DR_INPUT_KEY, sums.key), add(DR_INPUT_ERASE_KEY, sums.erase_key);
+    add(DR_INPUT_FEEDBACK_KEY, sums.feedback_key), add(DR_INPUT_FREE_READ, sums.free_read);
+    add(DR_INPUT_FREE_WRITE, sums.free_write), add(DR_INPUT_RATE, sums.rate), add(DR_INPUT_ERASE_GATE, sums.erase_gate);
+    add(DR_SOURCE_SQUASHED, sums.squashed), add(DR_SOURCE_MORRISON, sums.morrison);
 }
 
+/* From the gradients of r and w to those of the vectors that they are made of. Returns the lane's part of the factor's. */
 template <int E>
-static __device__ inline void dr_row_channel_alpha(const dr_cuda_rows &rows, int64_t token, int value_head, float (&alpha)[E]) {
-    dr_row_channel_alpha<E>(rows, token, value_head, dr_lane_first<E>(), alpha);
+static __device__ inline float dr_keys_back(const dr_cuda_row &row, const dr_key_lanes<E> &x, float factor, const float (&r)[E],
+                                            float (&d_r)[E], const float (&d_w)[E], dr_key_sums<E> &sums) {
+    float d[E], d_other[E], d_factor = 0;
+    const bool product = row.writes == DR_WRITES_PRODUCT;
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        d[e] = product ? d_w[e] * r[e] : d_w[e];
+        if (product) d_r[e] += d_w[e] * x.write[e];
+    }
+    dr_add_to<E>(sums, row.write, d);
+    switch (row.reads) {
+    case DR_READS_NONE:
+        return 0;
+    case DR_READS_TIED:
+        dr_add_to<E>(sums, row.write, d_r);
+        return 0;
+    case DR_READS_TENSOR:
+#pragma unroll
+        for (int e = 0; e < E; e++) d[e] = row.negative ? -d_r[e] : d_r[e];
+        dr_add_to<E>(sums, row.read, d);
+        return 0;
+    case DR_READS_PRODUCT:
+#pragma unroll
+        for (int e = 0; e < E; e++) d[e] = d_r[e] * x.other[e], d_other[e] = d_r[e] * x.read[e];
+        break;
+    case DR_READS_AFFINE:
+#pragma unroll
+        for (int e = 0; e < E; e++) d[e] = d_r[e], d_other[e] = factor * d_r[e], d_factor = fmaf(d_r[e], x.other[e], d_factor);
+        break;
+    }
+    dr_add_to<E>(sums, row.read, d);
+    dr_add_to<E>(sums, row.read_other, d_other);
+    return d_factor;
 }
 
 #endif

@@ -9,6 +9,15 @@
 extern "C" {
 #endif
 
+/* DR_ERROR_UNSUPPORTED if no engine of the GPU has what the rule gathers beside its state. */
+dr_status dr_cuda_rule_check(const dr_rule *rule);
+
+/* Whether kernels that round to 16 bits between stages would cost the rule more than twice what 16-bit inputs cost it. */
+bool dr_cuda_rule_widens(const dr_rule *rule);
+
+/* The rule's traits, in rows whose `group` is set and whose other traits are zeros. */
+void dr_cuda_rows_traits(const dr_rule *rule, dr_cuda_rows *rows);
+
 /* What all calls have in common, vectors being stored so. */
 void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cuda_rows *rows);
 

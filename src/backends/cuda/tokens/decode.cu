@@ -57,10 +57,10 @@ static __device__ inline float4 columns_at(const dr_cuda_rows &rows, dr_input i,
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-template <typename T, dr_read READ, bool CHANNEL_DECAY>
+template <typename T, dr_reads READ, bool CHANNEL_DECAY>
 static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __grid_constant__ dr_cuda_tokens call) {
     constexpr int ROWS = SIZE / ROW_GROUPS;
-    constexpr bool READS = READ != DR_READ_NONE;
+    constexpr bool READS = READ != DR_READS_NONE;
     __shared__ row_shared shared;
     const dr_cuda_rows &rows = call.rows;
     const int thread = (int)threadIdx.x, warp = thread / 32, group = thread / TILE_GROUPS, lane = thread % TILE_GROUPS;
@@ -70,20 +70,21 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     const int value_head = (int)(state % HV), key_head = value_head / rows.group;
     const int column = (int)(blockIdx.x % SLICES) * TILE + 4 * lane;
 
-    const dr_row row = {READ, false, DR_WRITE_KEY, rows.row[0].gain, rows.row[0].value};
-    key_channel keys = {};
-    float query = 0, lambda = 0, log_decay = 0;
+    dr_cuda_row row = rows.row[0];
+    row.reads = READ, row.writes = DR_WRITES_TENSOR;
+    dr_key_lanes<1> keys = {};
+    float query = 0, factor_of_read = 0, log_decay = 0;
     if (thread < SIZE) {
         keys = key_channel_at<T>(rows, row, token, 0, key_head, value_head, thread, 0, 0);
-        query = channel_at<T>(rows, DR_INPUT_QUERY, token, 0, key_head, thread);
-        if (READ == DR_READ_KEY_PLUS_QUERY) lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, value_head);
+        query = channel_at<T>(rows, rows.asked, token, 0, key_head, thread);
+        factor_of_read = dr_read_factor(rows, row, token, value_head);
         if (CHANNEL_DECAY) log_decay = channel_at<float>(rows, DR_INPUT_LOG_DECAY, token, 0, value_head, thread);
         if (!CHANNEL_DECAY) log_decay = dr_input_scalar(rows, DR_INPUT_LOG_DECAY, token, 0, value_head);
     }
-    const float gain = row.gain == DR_GAIN_BETA ? dr_input_scalar(rows, DR_INPUT_BETA, token, 0, value_head) : 1;
+    const float gain = row.gains == DR_GAINS_INPUT ? dr_input_scalar(rows, row.gain, token, 0, value_head) : 1;
     float4 update = columns_at<T>(rows, DR_INPUT_VALUE, token, value_head, column);
     float4 gate = make_float4(1, 1, 1, 1);
-    if (row.value == DR_VALUE_GATED) gate = columns_at<T>(rows, DR_INPUT_WRITE_GATE, token, value_head, column);
+    if (row.values == DR_VALUES_GATED) gate = columns_at<T>(rows, DR_INPUT_WRITE_GATE, token, value_head, column);
     const int64_t kept = call.to ? call.to[token] : slot, first = group * SIZE + column;
     const float *from = call.initial + (slot * HV + value_head) * (SIZE * SIZE) + first;
     float4 S[ROWS];
@@ -91,9 +92,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     for (int i = 0; i < ROWS; i++) S[i] = *reinterpret_cast<const float4 *>(from + i * ROW_GROUPS * SIZE);
 
     if (thread < SIZE) {
-        const dr_map_keys pointers = key_channel_pointers(keys);
-        const float read = dr_map_read(READ, &pointers, lambda, 0), alpha = expf(log_decay);
-        shared.channel[thread] = make_float4(read * alpha, keys.key, alpha, query);
+        const float read = dr_read_channel<1>(row, keys, factor_of_read, 0), alpha = expf(log_decay);
+        shared.channel[thread] = make_float4(read * alpha, keys.write[0], alpha, query);
     }
     __syncthreads();
     channel_sums sums = sum_thread<READS, true>(shared.channel, group, S);
@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
         if (lane == 0) shared.query_write[warp] = sums.query_write;
     }
     __syncthreads();
-    const float factor = row.value == DR_VALUE_GAIN ? gain : 1;
+    const float factor = row.values == DR_VALUES_GAINED ? gain : 1;
     update = make_float4(update.x * gate.x * factor, update.y * gate.y * factor, update.z * gate.z * factor,
                          update.w * gate.w * factor);
     if (READS) multiply_add(-gain, sum_eight(&shared.erased[0][lane], TILE_GROUPS), update);
@@ -126,22 +126,32 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
 /* Whether decode_row takes the call. */
 static bool is_one_row(const dr_cuda_tokens *call) {
     const dr_cuda_rows *rows = &call->rows;
-    const dr_row *row = &rows->row[0];
-    const bool reads = row->read == DR_READ_NONE || row->read == DR_READ_KEY || row->read == DR_READ_GATED_KEY ||
-                       row->read == DR_READ_KEY_PLUS_QUERY;
-    return rows->steps == 1 && reads && !row->undecayed && row->write == DR_WRITE_KEY &&
-           (row->gain == DR_GAIN_ONE || row->gain == DR_GAIN_BETA) && row->value != DR_VALUE_NONE &&
-           rows->query == DR_QUERY_PLAIN && !rows->diagonal_scan && rows->key_size == SIZE && rows->value_size == SIZE &&
-           rows->aligned && call->whole && call->whole_output;
+    const dr_cuda_row *row = &rows->row[0];
+    return rows->steps == 1 && !row->undecayed && row->writes == DR_WRITES_TENSOR && row->gains != DR_GAINS_OF_DOT &&
+           row->values != DR_VALUES_NONE && rows->asks == DR_ASKS_TENSOR && !rows->diagonal_scan && rows->key_size == SIZE &&
+           rows->value_size == SIZE && rows->aligned && call->whole && call->whole_output;
+}
+
+template <typename T, bool CHANNEL_DECAY> static void (*choose_row(dr_reads reads))(dr_cuda_tokens) {
+    switch (reads) {
+    case DR_READS_NONE:
+        break;
+    case DR_READS_TIED:
+        return decode_row<T, DR_READS_TIED, CHANNEL_DECAY>;
+    case DR_READS_TENSOR:
+        return decode_row<T, DR_READS_TENSOR, CHANNEL_DECAY>;
+    case DR_READS_PRODUCT:
+        return decode_row<T, DR_READS_PRODUCT, CHANNEL_DECAY>;
+    case DR_READS_AFFINE:
+        return decode_row<T, DR_READS_AFFINE, CHANNEL_DECAY>;
+    }
+    return decode_row<T, DR_READS_NONE, CHANNEL_DECAY>;
 }
 
 template <typename T, bool CHANNEL_DECAY> static dr_status launch_row(const dr_cuda *gpu, const dr_cuda_tokens *call) {
     const int64_t sizes[] = {call->layout.sequences, call->rows.value_heads, SLICES};
-    void (*kernel)(dr_cuda_tokens) = decode_row<T, DR_READ_NONE, CHANNEL_DECAY>;
-    if (call->rows.row[0].read == DR_READ_KEY) kernel = decode_row<T, DR_READ_KEY, CHANNEL_DECAY>;
-    if (call->rows.row[0].read == DR_READ_GATED_KEY) kernel = decode_row<T, DR_READ_GATED_KEY, CHANNEL_DECAY>;
-    if (call->rows.row[0].read == DR_READ_KEY_PLUS_QUERY) kernel = decode_row<T, DR_READ_KEY_PLUS_QUERY, CHANNEL_DECAY>;
-    return dr_cuda_launch("decode_row", kernel, sizes, TILE_THREADS, 0, gpu->stream, *call);
+    return dr_cuda_launch("decode_row", choose_row<T, CHANNEL_DECAY>(call->rows.row[0].reads), sizes, TILE_THREADS, 0,
+                          gpu->stream, *call);
 }
 
 template <typename T> static dr_status launch_row(const dr_cuda *gpu, const dr_cuda_tokens *call) {

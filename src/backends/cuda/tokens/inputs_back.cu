@@ -23,11 +23,11 @@ struct back_shared {
 struct back_place {
     int64_t sequence, token;
     int key_head, d, turn;
-    bool channel;         /* d is one of K */
-    float a, d_a;         /* A before the token; its gradient after the token, then before it */
-    scan_channel made;    /* of the token's key; morrison: the sum over channels */
-    float key_dot, slope; /* key . (B key); dB/dr */
-    key_channel d_keys;   /* of the token's key head */
+    bool channel;          /* d is one of K */
+    float a, d_a;          /* A before the token; its gradient after the token, then before it */
+    scan_channel made;     /* of the token's key; morrison: the sum over channels */
+    float key_dot, slope;  /* key . (B key); dB/dr */
+    dr_key_sums<1> d_keys; /* of the token's key head */
     double d_ridge, d_centre, d_correction;
 };
 
@@ -68,9 +68,9 @@ static __device__ inline void value_back(const dr_cuda_tokens_back &call, back_p
                                          const dr_row_gains &gains, back_shared &shared, head_gradients &head, float &d_gain,
                                          float &d_factor) {
     const dr_cuda_rows &rows = call.forward.rows;
-    const dr_row &row = dr_rule_row(rows, step);
-    if (row.value == DR_VALUE_NONE) return;
-    const bool gained = row.value == DR_VALUE_GAIN, gated = row.value == DR_VALUE_GATED;
+    const dr_cuda_row &row = dr_rule_row(rows, step);
+    if (row.values == DR_VALUES_NONE) return;
+    const bool gained = row.values == DR_VALUES_GAINED, gated = row.values == DR_VALUES_GATED;
     const float factor = gained ? gains.gain : gains.factor;
     float part = 0;
 #pragma unroll
@@ -93,51 +93,44 @@ template <typename T>
 static __device__ inline void row_inputs_back(const dr_cuda_tokens_back &call, back_place &at, int step, int value_head,
                                               back_shared &shared, head_gradients &head) {
     const dr_cuda_rows &rows = call.forward.rows;
-    const dr_row &row = dr_rule_row(rows, step);
-    const bool reads = row.read != DR_READ_NONE;
+    const dr_cuda_row &row = dr_rule_row(rows, step);
+    const bool reads = row.reads != DR_READS_NONE;
     const int64_t of_row = (at.token * rows.steps + step) * rows.value_heads + value_head;
     const int64_t stride = call.forward.layout.rows * rows.steps * rows.value_heads;
-    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, at.token, 0, value_head);
-    key_channel x = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    float r = 0, w = 0, d_r = 0, d_w = 0;
-    const dr_map_keys keys = key_channel_pointers(x), d_keys = key_channel_pointers(at.d_keys);
+    const float factor = dr_read_factor(rows, row, at.token, value_head);
+    dr_key_lanes<1> x = {};
+    float r[1] = {}, w[1] = {}, d_r[1] = {}, d_w[1] = {};
     if (at.channel) {
         x = key_channel_at<T>(rows, row, at.token, dr_step_index(rows, step), at.key_head, value_head, at.d, at.made.squash,
                               at.made.m / (1 + at.made.morrison));
-        r = dr_map_read(row.read, &keys, lambda, 0);
-        w = dr_map_write(row.write, &keys, r, 0);
-        d_w = sum_slices(call.d_write, of_row * rows.key_size + at.d, stride * rows.key_size, call.slices);
-        if (reads) d_r = sum_slices(call.d_read, of_row * rows.key_size + at.d, stride * rows.key_size, call.slices);
+        dr_make_keys<1>(row, x, factor, r, w);
+        d_w[0] = sum_slices(call.d_write, of_row * rows.key_size + at.d, stride * rows.key_size, call.slices);
+        if (reads) d_r[0] = sum_slices(call.d_read, of_row * rows.key_size + at.d, stride * rows.key_size, call.slices);
     }
     dr_map_gain_inputs in = dr_row_gain_inputs(rows, at.token, step, at.key_head, value_head, 0), d_in = {0, 0, 0, 0, 0};
     in.key_dot = at.key_dot;
-    if (dr_row_needs_dot(rows, step)) in.dot = block_sum(r * w, shared, at);
-    const dr_normalizer normalizer = dr_row_normalizer(rows, step);
-    dr_row_gains gains;
-    gains.base = dr_map_base_gain(row.gain, rows.gain_eps, &in);
-    gains.factor = dr_map_normalizer(normalizer, &in);
-    gains.gain = gains.base * gains.factor;
+    if (dr_row_needs_dot(rows, step)) in.dot = block_sum(r[0] * w[0], shared, at);
+    const dr_row_gains gains = dr_row_gain_of(rows, step, in);
     float d_gain = reads ? sum_slices(call.d_gain, of_row, stride, call.slices) : 0, d_factor = 0;
     value_back<T>(call, at, step, value_head, gains, shared, head, d_gain, d_factor);
-    dr_map_base_gain_backward(row.gain, &in, gains.base, d_gain * gains.factor, &d_in);
-    dr_map_normalizer_backward(normalizer, &in, gains.factor, d_factor + d_gain * gains.base, &d_in);
+    dr_map_base_gain_backward(row.formula, &in, gains.base, d_gain * gains.factor, &d_in);
+    dr_map_normalizer_backward(row.normalizer, &in, gains.factor, d_factor + d_gain * gains.base, &d_in);
     head.beta += d_in.beta;
     head.erase_gain += d_in.erase_gain;
     head.alpha += d_in.alpha * in.alpha;
-    float d_lambda = 0;
+    float d_read_factor = 0;
     if (at.channel) {
-        if (reads) d_r = fmaf(d_in.dot, w, d_r);
-        if (reads) d_w = fmaf(d_in.dot, r, d_w);
-        if (normalizer != DR_NORMALIZER_NONE) {
-            d_w = fmaf(d_in.key_dot, x.key, d_w);
-            at.d_keys.key += d_in.key_dot * w;
+        if (reads) d_r[0] = fmaf(d_in.dot, w[0], d_r[0]);
+        if (reads) d_w[0] = fmaf(d_in.dot, r[0], d_w[0]);
+        if (row.normalized) {
+            d_w[0] = fmaf(d_in.key_dot, channel_at<T>(rows, DR_INPUT_KEY, at.token, 0, at.key_head, at.d), d_w[0]);
+            at.d_keys.key[0] += d_in.key_dot * w[0];
         }
-        d_r += dr_map_write_backward(row.write, &keys, r, d_w, &d_keys, 0);
-        d_lambda = dr_map_read_backward(row.read, &keys, lambda, d_r, &d_keys, 0);
-        head.erase_gate += at.d_keys.erase_gate;
-        at.d_keys.erase_gate = 0;
+        d_read_factor = dr_keys_back<1>(row, x, factor, r, d_r, d_w, at.d_keys);
+        head.erase_gate += at.d_keys.erase_gate[0];
+        at.d_keys.erase_gate[0] = 0;
     }
-    if (row.read == DR_READ_KEY_PLUS_QUERY) head.lambda += block_sum(d_lambda, shared, at);
+    if (row.reads == DR_READS_AFFINE) head.lambda += block_sum(d_read_factor, shared, at);
 }
 
 /* What the decay of a token gave to a value head's log decay. */
@@ -193,13 +186,13 @@ static __device__ inline void give_head(const dr_cuda_tokens_back &call, back_pl
 
 /* Gradients of the key head's own inputs; those of key and query are done when the scan has added to them. */
 template <typename T> static __device__ inline void give_keys(const dr_cuda_rows &rows, const back_place &at) {
-    give<T>(rows, DR_INPUT_ERASE_KEY, at.token, 0, at.key_head, at.d, at.d_keys.erase_key);
-    give<T>(rows, DR_INPUT_FEEDBACK_KEY, at.token, 0, at.key_head, at.d, at.d_keys.feedback_key);
-    give<T>(rows, DR_INPUT_FREE_READ, at.token, 0, at.key_head, at.d, at.d_keys.free_read);
-    give<T>(rows, DR_INPUT_FREE_WRITE, at.token, 0, at.key_head, at.d, at.d_keys.free_write);
-    give<T>(rows, DR_INPUT_RATE, at.token, 0, at.key_head, at.d, at.d_keys.rate);
-    give<T>(rows, DR_INPUT_QUERY, at.token, 0, at.key_head, at.d, at.d_keys.query);
-    if (!rows.step_axis) give<T>(rows, DR_INPUT_KEY, at.token, 0, at.key_head, at.d, at.d_keys.key);
+    give<T>(rows, DR_INPUT_ERASE_KEY, at.token, 0, at.key_head, at.d, at.d_keys.erase_key[0]);
+    give<T>(rows, DR_INPUT_FEEDBACK_KEY, at.token, 0, at.key_head, at.d, at.d_keys.feedback_key[0]);
+    give<T>(rows, DR_INPUT_FREE_READ, at.token, 0, at.key_head, at.d, at.d_keys.free_read[0]);
+    give<T>(rows, DR_INPUT_FREE_WRITE, at.token, 0, at.key_head, at.d, at.d_keys.free_write[0]);
+    give<T>(rows, DR_INPUT_RATE, at.token, 0, at.key_head, at.d, at.d_keys.rate[0]);
+    give<T>(rows, DR_INPUT_QUERY, at.token, 0, at.key_head, at.d, at.d_keys.query[0]);
+    if (!rows.step_axis) give<T>(rows, DR_INPUT_KEY, at.token, 0, at.key_head, at.d, at.d_keys.key[0]);
 }
 
 /* The query of a token: from the sum over its value heads of what q~ got. after: A_t. */
@@ -212,12 +205,12 @@ template <typename T> static __device__ inline void query_back(const dr_cuda_tok
         const int64_t of_head = (at.token * rows.value_heads + at.key_head * rows.group + j) * rows.key_size + at.d;
         d_read += sum_slices(call.d_query, of_head, stride, call.slices);
     }
-    if (rows.query == DR_QUERY_CORRECTED) {
-        const float key = channel_at<T>(rows, DR_INPUT_KEY, at.token, 0, at.key_head, at.d);
-        at.d_keys.key -= dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, at.key_head) * d_read;
+    if (rows.asks == DR_ASKS_AFFINE) {
+        const float key = channel_at<T>(rows, rows.ask_other, at.token, 0, at.key_head, at.d);
+        at.d_keys.key[0] -= dr_input_scalar(rows, rows.ask_factor, 0, 0, at.key_head) * d_read;
         at.d_correction -= (double)(key * d_read);
     }
-    if (rows.query == DR_QUERY_RIDGE) {
+    if (rows.asks == DR_ASKS_MADE) {
         const float sum = after + ridge_at(rows, at.key_head, at.d);
         const float d_query = d_read / sum;
         const float d_sum = -(channel_at<T>(rows, DR_INPUT_QUERY, at.token, 0, at.key_head, at.d) / sum * d_query);
@@ -225,7 +218,7 @@ template <typename T> static __device__ inline void query_back(const dr_cuda_tok
         at.d_a += d_sum;
         d_read = d_query;
     }
-    at.d_keys.query += d_read;
+    at.d_keys.query[0] += d_read;
 }
 
 /* The diagonal scan of a token: B, A_t = alpha A_{t-1} + b key * key, the Sherman-Morrison key. d_a: from A_t to A_{t-1}. */
@@ -233,24 +226,25 @@ template <typename T>
 static __device__ inline void scan_back(const dr_cuda_rows &rows, back_place &at, float after, back_shared &shared,
                                         float &d_gain, float &d_log_decay) {
     const float key = at.channel ? channel_at<T>(rows, DR_INPUT_KEY, at.token, 0, at.key_head, at.d) : 0;
-    if (rule_writes(rows, DR_WRITE_PRECONDITIONED) && at.channel) {
-        const float d_position = at.slope * at.d_keys.squash;
+    if (rows.squashes && at.channel) {
+        const float d_position = at.slope * (at.d_keys.squashed[0] * key);
+        at.d_keys.key[0] += at.d_keys.squashed[0] * at.made.squash;
         at.d_centre -= (double)d_position;
         at.d_a += d_position / (after + rows.squash.eps);
     }
     const float alpha = scan_alpha_at(rows, at.token, at.key_head), b = scan_gain_at(rows, at.token, at.key_head);
     d_gain = block_sum(key * key * at.d_a, shared, at);
     d_log_decay = alpha * block_sum(at.a * at.d_a, shared, at);
-    at.d_keys.key += 2 * b * key * at.d_a;
+    at.d_keys.key[0] += 2 * b * key * at.d_a;
     at.d_a *= alpha;
-    if (!rule_writes(rows, DR_WRITE_SHERMAN_MORRISON)) return;
+    if (!rows.morrison) return;
     /* w = f m, f = 1 / (1 + key . m), m = key / (A_{t-1} + ridge): dm = f dw - f^2 (m . dw) key */
     const float f = 1 / (1 + at.made.morrison), w = f * at.made.m;
-    const float d_dot = -f * block_sum(at.channel ? w * at.d_keys.morrison : 0, shared, at);
+    const float d_dot = -f * block_sum(at.channel ? w * at.d_keys.morrison[0] : 0, shared, at);
     if (!at.channel) return;
     const float sum = at.a + ridge_at(rows, at.key_head, at.d);
-    const float d_m = fmaf(d_dot, key, f * at.d_keys.morrison) / sum, d_sum = -(at.made.m * d_m);
-    at.d_keys.key += fmaf(d_dot, at.made.m, d_m);
+    const float d_m = fmaf(d_dot, key, f * at.d_keys.morrison[0]) / sum, d_sum = -(at.made.m * d_m);
+    at.d_keys.key[0] += fmaf(d_dot, at.made.m, d_m);
     at.d_ridge += (double)d_sum;
     at.d_a += d_sum;
 }
@@ -265,7 +259,7 @@ static __device__ inline float make_scan(const dr_cuda_tokens_back &call, back_p
         at.a = call.scan[before * K + at.d];
         after = scan_step_at<T>(rows, at.token, at.key_head, at.d, at.a);
         at.made = scan_channel_at<T>(rows, at.token, at.key_head, at.d, at.a, after);
-        if (rule_writes(rows, DR_WRITE_PRECONDITIONED))
+        if (rows.squashes)
             dr_map_squash_value(&rows.squash, after, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, at.key_head), &at.slope);
     }
     at.key_dot = block_sum(at.made.key_dot, shared, at);
@@ -277,7 +271,7 @@ template <typename T>
 static __device__ inline void token_back(const dr_cuda_tokens_back &call, back_place &at, back_shared &shared) {
     const dr_cuda_rows &rows = call.forward.rows;
     const int outer = rows.step_axis ? rows.steps : rows.group, inner = rows.step_axis ? rows.group : rows.steps;
-    at.d_keys = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    at.d_keys = {};
     at.made = {0, 0, 0, 0};
     const float after = rows.diagonal_scan ? make_scan<T>(call, at, shared) : 0;
     head_gradients head;
@@ -299,8 +293,8 @@ static __device__ inline void token_back(const dr_cuda_tokens_back &call, back_p
         }
         if (!rows.step_axis) continue;
         const int step = rows.steps - 1 - i;
-        if (at.channel) give<T>(rows, DR_INPUT_KEY, at.token, step, at.key_head, at.d, at.d_keys.key);
-        at.d_keys.key = 0;
+        if (at.channel) give<T>(rows, DR_INPUT_KEY, at.token, step, at.key_head, at.d, at.d_keys.key[0]);
+        at.d_keys.key[0] = 0;
     }
     if (rows.diagonal_scan && !rows.tied_scan) {
         float d_gain, d_log_decay;

@@ -14,6 +14,13 @@ static int64_t slots_of(const dr_recurrence *recurrence) {
     return recurrence->layout.rows / dr_cuda_recurrent_chunk(recurrence) + recurrence->layout.sequences;
 }
 
+/* The traits of its rule. */
+static dr_cuda_rows rows_of(const dr_recurrence *recurrence) {
+    dr_cuda_rows rows;
+    dr_cuda_rows_plan(recurrence, DR_F32, &rows);
+    return rows;
+}
+
 /* Of a slot. */
 static size_t state_bytes(const dr_recurrence *recurrence) {
     return (size_t)(recurrence->value_heads * recurrence->key_size) * (size_t)recurrence->value_size * sizeof(float);
@@ -21,7 +28,7 @@ static size_t state_bytes(const dr_recurrence *recurrence) {
 
 static size_t scan_bytes(const dr_recurrence *recurrence) {
     const size_t keys = (size_t)(recurrence->key_heads * recurrence->key_size);
-    return recurrence->rule->scan == DR_SCAN_DIAGONAL ? keys * sizeof(float) : 0;
+    return rows_of(recurrence).diagonal_scan ? keys * sizeof(float) : 0;
 }
 
 static void lay_saved(const dr_recurrence *recurrence, dr_arena *arena, dr_cuda_tokens *call) {
@@ -38,25 +45,24 @@ static float *take(dr_arena *arena, int64_t count) {
 /* The workspace of a backward, behind the layout. */
 static void lay_backward(const dr_cuda *gpu, const dr_recurrence *recurrence, dr_arena *arena, dr_cuda_tokens_back *call) {
     const dr_rule *rule = recurrence->rule;
+    const dr_cuda_rows traits = rows_of(recurrence);
     const int64_t HV = recurrence->value_heads, K = recurrence->key_size, V = recurrence->value_size;
     const int64_t tokens = recurrence->layout.rows, rows = tokens * dr_rule_steps(rule),
                   sequences = recurrence->layout.sequences;
     const int64_t chunk = dr_cuda_recurrent_chunk(recurrence), chunk_rows = chunk * dr_rule_steps(rule);
     const int64_t width = K <= 64 ? 64 : K <= 128 ? 128 : 256, places = sequences * HV * ((V + 31) / 32);
-    bool reads = false;
-    for (int i = 0; i < rule->rows; i++) reads = reads || rule->row[i].read != DR_READ_NONE;
     call->slices = (int32_t)((V + 31) / 32);
     call->blocks = (int32_t)(places < 2 * gpu->processors ? places : 2 * gpu->processors);
     call->replay = take(arena, call->blocks * (chunk_rows + 1) * width * 32);
     call->replay_row = take(arena, call->blocks * chunk_rows * 2 * 32);
-    call->replay_scan = take(arena, rule->scan == DR_SCAN_DIAGONAL ? call->blocks * chunk * 256 : 0);
+    call->replay_scan = take(arena, traits.diagonal_scan ? call->blocks * chunk * 256 : 0);
     call->d_write = take(arena, call->slices * rows * HV * K);
     call->d_query = take(arena, call->slices * tokens * HV * K);
     call->d_value = take(arena, rows * HV * V);
-    if (reads) call->d_read = take(arena, call->slices * rows * HV * K);
-    if (reads) call->d_gain = take(arena, call->slices * rows * HV);
-    if (rule->decay != DR_DECAY_NONE) call->d_decay = take(arena, call->slices * tokens * HV * K);
-    if (rule->scan == DR_SCAN_DIAGONAL) call->scan = take(arena, (tokens + sequences) * recurrence->key_heads * K);
+    if (traits.reads) call->d_read = take(arena, call->slices * rows * HV * K);
+    if (traits.reads) call->d_gain = take(arena, call->slices * rows * HV);
+    if (traits.scalar_decay || traits.channel_decay) call->d_decay = take(arena, call->slices * tokens * HV * K);
+    if (traits.diagonal_scan) call->scan = take(arena, (tokens + sequences) * recurrence->key_heads * K);
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!dr_rule_uses(rule, (dr_input)i) || dr_recurrence_input_form(recurrence, (dr_input)i).per_row) continue;
         call->parameter_count[i] = dr_recurrence_input_count(recurrence, (dr_input)i);

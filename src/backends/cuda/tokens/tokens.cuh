@@ -9,17 +9,13 @@
 
 /* Channel d of a vector among the inputs. */
 template <typename T>
-static __device__ inline float channel_at(const dr_cuda_rows &rows, dr_input i, int64_t token, int step, int head, int d) {
+static __device__ inline float channel_at(const dr_cuda_rows &rows, int i, int64_t token, int step, int head, int d) {
     const dr_cuda_input &input = rows.input[i];
     return dr_to_float(((const T *)input.at)[dr_input_index(input, token, step, head) + d]);
 }
 
 static __device__ inline float ridge_at(const dr_cuda_rows &rows, int key_head, int d) {
     return channel_at<float>(rows, DR_INPUT_RIDGE, 0, 0, key_head, d);
-}
-
-static __device__ inline bool rule_writes(const dr_cuda_rows &rows, dr_write write) {
-    return rows.row[0].write == write || (!rows.step_axis && rows.steps > 1 && rows.row[1].write == write);
 }
 
 /* b and alpha of A_t = alpha A_{t-1} + b key * key; tied, H = HV. */
@@ -49,13 +45,13 @@ static __device__ inline scan_channel scan_channel_at(const dr_cuda_rows &rows, 
                                                       float before, float after) {
     scan_channel made = {0, 0, 0, 0};
     const float key = channel_at<T>(rows, DR_INPUT_KEY, token, 0, key_head, d);
-    if (rule_writes(rows, DR_WRITE_PRECONDITIONED)) {
+    if (rows.squashes) {
         float slope;
         made.squash =
             dr_map_squash_value(&rows.squash, after, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, key_head), &slope);
         made.key_dot = key * (made.squash * key);
     }
-    if (rule_writes(rows, DR_WRITE_SHERMAN_MORRISON)) {
+    if (rows.morrison) {
         made.m = key / (before + ridge_at(rows, key_head, d));
         made.morrison = key * made.m;
     }
@@ -66,50 +62,34 @@ static __device__ inline scan_channel scan_channel_at(const dr_cuda_rows &rows, 
 template <typename T>
 static __device__ inline float query_channel_at(const dr_cuda_rows &rows, int64_t token, int key_head, int d, float after) {
     const float query = channel_at<T>(rows, DR_INPUT_QUERY, token, 0, key_head, d);
-    if (rows.query == DR_QUERY_RIDGE) return query / (after + ridge_at(rows, key_head, d));
-    if (rows.query != DR_QUERY_CORRECTED) return query;
-    return query - dr_input_scalar(rows, DR_INPUT_CORRECTION, 0, 0, key_head) *
-                       channel_at<T>(rows, DR_INPUT_KEY, token, 0, key_head, d);
+    switch (rows.asks) {
+    case DR_ASKS_TENSOR:
+        break;
+    case DR_ASKS_MADE:
+        return query / (after + ridge_at(rows, key_head, d));
+    case DR_ASKS_AFFINE:
+        return query - dr_input_scalar(rows, rows.ask_factor, 0, 0, key_head) *
+                           channel_at<T>(rows, rows.ask_other, token, 0, key_head, d);
+    }
+    return query;
 }
 
-/* A channel of the tensors that a row's keys are made of; those that it does not read are not loaded. */
-typedef struct {
-    float query, key, erase_key, feedback_key, free_read, free_write, rate, erase_gate, squash, morrison;
-} key_channel;
-
-static __device__ inline dr_map_keys key_channel_pointers(key_channel &x) {
-    dr_map_keys keys = {};
-    keys.query = &x.query;
-    keys.key = &x.key;
-    keys.erase_key = &x.erase_key;
-    keys.feedback_key = &x.feedback_key;
-    keys.free_read = &x.free_read;
-    keys.free_write = &x.free_write;
-    keys.rate = &x.rate;
-    keys.erase_gate = &x.erase_gate;
-    keys.squash = &x.squash;
-    keys.morrison = &x.morrison;
-    return keys;
-}
-
-/* squash, morrison: of scan_channel_at, the latter with its factor. */
+/* A channel of the tensors that a row's keys are made of; squash, morrison: of scan_channel_at, the latter with its factor. */
 template <typename T>
-static __device__ inline key_channel key_channel_at(const dr_cuda_rows &rows, const dr_row &row, int64_t token, int step,
-                                                    int key_head, int value_head, int d, float squash, float morrison) {
-    const dr_read read = row.read;
-    const dr_write write = row.write;
-    key_channel x = {0, 0, 0, 0, 0, 0, 0, 0, squash, morrison};
-    if (read == DR_READ_KEY || read == DR_READ_GATED_KEY || read == DR_READ_KEY_PLUS_QUERY || write == DR_WRITE_KEY ||
-        write == DR_WRITE_PRECONDITIONED)
-        x.key = channel_at<T>(rows, DR_INPUT_KEY, token, step, key_head, d);
-    if (read == DR_READ_KEY_PLUS_QUERY) x.query = channel_at<T>(rows, DR_INPUT_QUERY, token, 0, key_head, d);
-    if (read == DR_READ_GATED_KEY) x.erase_gate = channel_at<T>(rows, DR_INPUT_ERASE_GATE, token, 0, value_head, d);
-    if (read == DR_READ_ERASE_KEY || write == DR_WRITE_ERASE_KEY)
-        x.erase_key = channel_at<T>(rows, DR_INPUT_ERASE_KEY, token, 0, key_head, d);
-    if (read == DR_READ_FEEDBACK) x.feedback_key = channel_at<T>(rows, DR_INPUT_FEEDBACK_KEY, token, 0, key_head, d);
-    if (read == DR_READ_FREE) x.free_read = channel_at<T>(rows, DR_INPUT_FREE_READ, token, 0, key_head, d);
-    if (write == DR_WRITE_FREE) x.free_write = channel_at<T>(rows, DR_INPUT_FREE_WRITE, token, 0, key_head, d);
-    if (write == DR_WRITE_RATE_READ) x.rate = channel_at<T>(rows, DR_INPUT_RATE, token, 0, key_head, d);
+static __device__ inline dr_key_lanes<1> key_channel_at(const dr_cuda_rows &rows, const dr_cuda_row &row, int64_t token,
+                                                        int step, int key_head, int value_head, int d, float squash,
+                                                        float morrison) {
+    const auto at = [&](int source) {
+        return channel_at<T>(rows, source, token, step, rows.input[source].per_value ? value_head : key_head, d);
+    };
+    const bool product = row.reads == DR_READS_PRODUCT, affine = row.reads == DR_READS_AFFINE;
+    dr_key_lanes<1> x = {};
+    if (row.writes != DR_WRITES_MADE)
+        x.write[0] = at(row.write);
+    else
+        x.write[0] = row.write == DR_SOURCE_SQUASHED ? squash * at(DR_INPUT_KEY) : morrison;
+    if (product || affine || row.reads == DR_READS_TENSOR) x.read[0] = at(row.read);
+    if (product || affine) x.other[0] = at(row.read_other);
     return x;
 }
 

@@ -174,8 +174,8 @@ template <typename T, int KT, int GROUPS, int CHANNELS>
 static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &at, int64_t token,
                                          made_rows<KT, GROUPS> &shared, float (&a)[CHANNELS], float (&squash)[CHANNELS],
                                          float (&morrison)[CHANNELS]) {
-    const bool needs_key_dot = rows.normalizer != DR_NORMALIZER_NONE;
-    const bool needs_morrison = rule_writes(rows, DR_WRITE_SHERMAN_MORRISON);
+    const bool needs_key_dot = rows.normalized;
+    const bool needs_morrison = rows.morrison;
     float key_dot = 0, morrison_dot = 0;
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
@@ -235,8 +235,8 @@ template <typename T, int KT, int CHANNELS>
 static __device__ inline float make_channels(const dr_cuda_rows &rows, const place &at, int64_t token, int step, float alpha,
                                              const float (&squash)[CHANNELS], const float (&morrison)[CHANNELS],
                                              const float (&query)[CHANNELS], float4 (&channel)[KT]) {
-    const dr_row &row = dr_rule_row(rows, step);
-    const float lambda = dr_input_scalar(rows, DR_INPUT_LAMBDA, token, 0, at.value_head);
+    const dr_cuda_row &row = dr_rule_row(rows, step);
+    const float factor = dr_read_factor(rows, row, token, at.value_head);
     const bool last = step == rows.steps - 1, undecayed = dr_row_undecayed(rows, step);
     float dot = 0;
 #pragma unroll
@@ -244,11 +244,11 @@ static __device__ inline float make_channels(const dr_cuda_rows &rows, const pla
         const int d = group_thread() + c * THREADS;
         float4 x = make_float4(0, 0, 0, 0);
         if (d < rows.key_size) {
-            key_channel keys = key_channel_at<T>(rows, row, token, dr_step_index(rows, step), at.key_head, at.value_head, d,
-                                                 squash[c], morrison[c]);
-            const dr_map_keys pointers = key_channel_pointers(keys);
-            x.x = dr_map_read(row.read, &pointers, lambda, 0);
-            x.y = dr_map_write(row.write, &pointers, x.x, 0);
+            const dr_key_lanes<1> keys = key_channel_at<T>(rows, row, token, dr_step_index(rows, step), at.key_head,
+                                                           at.value_head, d, squash[c], morrison[c]);
+            float r[1], w[1];
+            dr_make_keys<1>(row, keys, factor, r, w);
+            x.x = r[0], x.y = w[0];
             dot = fmaf(x.x, x.y, dot);
             x.z = step > 0             ? 1.0f
                   : rows.channel_decay ? expf(channel_at<float>(rows, DR_INPUT_LOG_DECAY, token, 0, at.value_head, d))
@@ -273,7 +273,6 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
                                                const float (&morrison)[CHANNELS], const float (&query)[CHANNELS],
                                                made_rows<KT, GROUPS> &shared) {
     row_operands made;
-    const dr_row &row = dr_rule_row(rows, step);
     float dot = make_channels<T>(rows, at, token, step, alpha, squash, morrison, query, shared.channel[turn]);
     dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, token, step, at.key_head, at.value_head, 0);
     inputs.key_dot = key_dot;
@@ -285,14 +284,12 @@ static __device__ inline row_operands make_row(const dr_cuda_rows &rows, const p
     }
     meet<GROUPS>();
     if (dr_row_needs_dot(rows, step)) inputs.dot = sum_warps(shared.dot[turn]);
-    made.gains.base = dr_map_base_gain(row.gain, rows.gain_eps, &inputs);
-    made.gains.factor = dr_map_normalizer(dr_row_normalizer(rows, step), &inputs);
-    made.gains.gain = made.gains.base * made.gains.factor;
+    made.gains = dr_row_gain_of(rows, step, inputs);
     return made;
 }
 
-static __device__ inline float row_value_factor(const dr_row &row, const dr_row_gains &gains) {
-    return row.value == DR_VALUE_GAIN ? gains.gain : gains.factor;
+static __device__ inline float row_value_factor(const dr_cuda_row &row, const dr_row_gains &gains) {
+    return row.values == DR_VALUES_GAINED ? gains.gain : gains.factor;
 }
 
 /* S = D + w u for rows group, group + 16, .. */
