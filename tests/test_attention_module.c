@@ -5,6 +5,7 @@
 #include "module_run.h"
 #include "nn/mixers/attend.h"
 #include "nn/mixers/attention.h"
+#include "nn/mixers/latent_attention.h"
 
 enum { VARIANTS = 64 };
 
@@ -14,10 +15,12 @@ typedef struct {
     dr_mixer_kind kind;
     int64_t hidden;
     dr_attention_description attention;
+    dr_latent_attention_description latent;
 } variant;
 
 static dr_status create(dr_backend *backend, const variant *v, dr_layer_parameters *list, dr_module **module) {
-    return dr_attention_create(backend, v->hidden, &v->attention, "", list, module);
+    if (v->kind == DR_MIXER_ATTENTION) return dr_attention_create(backend, v->hidden, &v->attention, "", list, module);
+    return dr_latent_attention_create(backend, v->hidden, &v->latent, "", list, module);
 }
 
 static const dr_norm_description rms = {.kind = DR_NORM_RMS, .eps = 0.3},
@@ -54,6 +57,36 @@ static void rotate(variant *v, dr_rotary_spectrum spectrum, bool interleaved) {
     v->attention.rotary = true, v->attention.spectrum = spectrum, v->attention.interleaved = interleaved;
 }
 
+static variant latent(const char *name, int64_t hidden, int64_t heads, int64_t plain_size, int64_t turned, int64_t value_size,
+                      int64_t rank) {
+    return (variant){.name = name,
+                     .kind = DR_MIXER_LATENT_ATTENTION,
+                     .hidden = hidden,
+                     .latent = {.heads = heads,
+                                .plain = plain_size,
+                                .turned = turned,
+                                .value_size = value_size,
+                                .rank = rank,
+                                .scale = 1 / sqrt((double)(plain_size + turned)),
+                                .norm = rms}};
+}
+
+static int latent_variants(int64_t size, int64_t hidden, variant *list) {
+    const int64_t turned = 2 * size, value = size + 1, rank = size + 2;
+    int n = 0;
+    variant v = latent("latent", hidden, 3, size, turned, value, rank);
+    list[n++] = v;
+    v.name = "latent, rotary of pairs", v.latent.rotary = true, v.latent.spectrum = plain(turned), v.latent.interleaved = true;
+    list[n++] = v;
+    v.name = "latent, yarn", v.latent.spectrum = yarn(turned), v.latent.interleaved = false, list[n++] = v;
+    v.name = "latent, queries of low rank", v.latent.query_rank = size + 3, v.latent.query_norm = offset, list[n++] = v;
+    v.name = "latent, gate by head", v.latent.gate = DR_GATED_BY_HEAD, list[n++] = v;
+    v.name = "latent, gate by element", v.latent.gate = DR_GATED_BY_ELEMENT, v.latent.query_rank = 0, list[n++] = v;
+    v = latent("latent, nothing shared", hidden, 2, size, 0, value, rank), list[n++] = v;
+    v.name = "latent, no norms", v.latent.norm.kind = DR_NORM_NONE, v.latent.query_rank = size, list[n++] = v;
+    return n;
+}
+
 /* Every option, alone and some together; head sizes scaled by `size`, so that the same list serves differences and speed. */
 static int variants(int64_t size, int64_t hidden, variant *list) {
     const int64_t key = 2 * size, value = size + 1;
@@ -86,11 +119,12 @@ static int variants(int64_t size, int64_t hidden, variant *list) {
     rotate(&v, plain(2), false), v.attention.query_bias = v.attention.key_bias = v.attention.value_bias = true;
     v.attention.output_bias = true, v.attention.gate = DR_GATED_BY_ELEMENT, v.attention.window = 3, list[n++] = v;
     v.name = "all together, gate by head", v.attention.gate = DR_GATED_BY_HEAD, v.attention.norm_whole = true, list[n++] = v;
+    n += latent_variants(size, hidden, list + n);
     assert_true(n <= VARIANTS);
     return n;
 }
 
-/* Sizes of models that there are: Llama's, Qwen3-Next's, Mistral's. */
+/* Sizes of models that there are: of Llama, Mistral, Qwen3-Next and Ling. */
 static int real_variants(variant *list) {
     int n = 0;
     variant v = attention("64 channels", 192, 6, 3, 64, 64);
@@ -99,6 +133,8 @@ static int real_variants(variant *list) {
     rotate(&v, plain(128), false), v.attention.window = 37, list[n++] = v;
     v = attention("256 channels", 128, 2, 1, 256, 256), v.attention.query_norm = v.attention.key_norm = offset;
     rotate(&v, plain(64), false), v.attention.gate = DR_GATED_BY_ELEMENT, list[n++] = v;
+    v = latent("latent of 128 and 64 channels", 128, 3, 128, 64, 128, 256), v.latent.rotary = v.latent.interleaved = true;
+    v.latent.spectrum = plain(64), v.latent.gate = DR_GATED_BY_HEAD, list[n++] = v;
     return n;
 }
 
@@ -210,6 +246,38 @@ static void attention_by_hand(const variant *of, const module_run *run, int64_t 
     }
 }
 
+static void latent_by_hand(const variant *of, const module_run *run, int64_t rows, const double *x, double *y) {
+    const dr_latent_attention_description *d = &of->latent;
+    const dr_attention_description a = {
+        .heads = d->heads, .key_size = d->plain + d->turned, .value_size = d->value_size, .gate = d->gate};
+    const int64_t nk = a.heads * a.key_size, nv = a.heads * a.value_size, up = d->plain + a.value_size;
+    double *k = numbers_filled(rows * nk, 0), *v = numbers_filled(rows * nv, 0), q[1024], o[1024], low[1024], kv[1024];
+    for (int64_t t = 0; t < rows; t++, x += of->hidden) {
+        if (d->query_rank > 0) {
+            project(of->hidden, d->query_rank, named(run, "q_a_proj.weight"), NULL, x, low);
+            norm(&d->query_norm, d->query_rank, d->query_rank, named(run, "q_a_norm.weight"), low);
+            project(d->query_rank, nk, named(run, "q_b_proj.weight"), NULL, low, q);
+        } else {
+            project(of->hidden, nk, named(run, "q_proj.weight"), NULL, x, q);
+        }
+        project(of->hidden, d->rank + d->turned, named(run, "kv_a_proj.weight"), NULL, x, low);
+        norm(&d->norm, d->rank, d->rank, named(run, "kv_a_norm.weight"), low);
+        project(d->rank, a.heads * up, named(run, "kv_b_proj.weight"), NULL, low, kv);
+        if (d->rotary) turn(&d->spectrum, d->interleaved, (double)t, low + d->rank);
+        for (int64_t h = 0; h < a.heads; h++) {
+            double *key = k + t * nk + h * a.key_size;
+            memcpy(key, kv + h * up, (size_t)d->plain * sizeof *key);
+            memcpy(key + d->plain, low + d->rank, (size_t)d->turned * sizeof *key);
+            memcpy(v + t * nv + h * a.value_size, kv + h * up + d->plain, (size_t)a.value_size * sizeof *v);
+            if (d->rotary) turn(&d->spectrum, d->interleaved, (double)t, q + h * a.key_size + d->plain);
+        }
+        for (int64_t h = 0; h < a.heads; h++)
+            attend(&a, d->scale, t, q + h * a.key_size, k + h * a.key_size, nk, v + h * a.value_size, nv, o + h * a.value_size);
+        gate(&a, of->hidden, run, x, o);
+        project(nv, of->hidden, named(run, "o_proj.weight"), NULL, o, y + t * of->hidden);
+    }
+}
+
 static void test_values(void **state) {
     (void)state;
     enum { ROWS = 9, HIDDEN = 10 };
@@ -220,7 +288,7 @@ static void test_values(void **state) {
         module_run run = open_run(reference, &list[i]);
         const double *x = floats(ROWS * HIDDEN, 1);
         double wanted[ROWS * HIDDEN];
-        attention_by_hand(&list[i], &run, ROWS, x, wanted);
+        (list[i].kind == DR_MIXER_ATTENTION ? attention_by_hand : latent_by_hand)(&list[i], &run, ROWS, x, wanted);
         assert_near(list[i].name, run_call(&run, &layout, x, NULL).y, wanted, ROWS * HIDDEN, 1e-12);
         run_end(&run);
         numbers_release();
@@ -356,7 +424,7 @@ static void test_parts(void **state) {
         check_parts(reference, &list[i], 20, 6);
         check_parts(cpu[isas - 1][1], &list[i], 150, 1);
         check_parts(cpu[isas - 1][1], &list[i], 300, 40);
-        if (list[i].attention.window == 0) continue;
+        if (list[i].kind != DR_MIXER_ATTENTION || list[i].attention.window == 0) continue;
         /* a ring that grows before it turns, parts shorter and longer than it */
         list[i].attention.window = 100;
         check_parts(cpu[isas - 1][0], &list[i], 350, 1);
@@ -448,6 +516,17 @@ static void test_refused(void **state) {
     v = fine, rotate(&v, plain(3), false), refuses(&v, DR_ERROR_ARGUMENT, "turned in pairs");
     v = fine, v.attention.query_norm = (dr_norm_description){.kind = DR_NORM_LAYER, .eps = 1};
     refuses(&v, DR_ERROR_UNSUPPORTED, "layer norms");
+    const variant low = latent("low", 6, 2, 3, 4, 3, 5);
+    v = low, v.latent.rank = 0, refuses(&v, DR_ERROR_ARGUMENT, "latent of channels of 0");
+    v = low, v.latent.plain = -1, refuses(&v, DR_ERROR_ARGUMENT, "without a position of -1");
+    v = low, v.latent.turned = -1, refuses(&v, DR_ERROR_ARGUMENT, "with a position of -1");
+    v = low, v.latent.query_rank = INT64_MAX, refuses(&v, DR_ERROR_ARGUMENT, "rank of the queries of 9223372036854775807");
+    v = low, v.latent.heads = 1 << 21, refuses(&v, DR_ERROR_ARGUMENT, "number of heads");
+    v = low, v.latent.value_size = 0, refuses(&v, DR_ERROR_ARGUMENT, "value size of 0");
+    v = low, v.latent.rotary = true, v.latent.spectrum = plain(2);
+    refuses(&v, DR_ERROR_ARGUMENT, "2 channels where 4 have a position");
+    v = low, v.latent.sight = DR_SIGHT_POOLS, refuses(&v, DR_ERROR_UNSUPPORTED, "pools");
+    v = low, v.latent.norm.kind = DR_NORM_LAYER, refuses(&v, DR_ERROR_UNSUPPORTED, "layer norms");
 }
 
 int main(void) {

@@ -179,6 +179,36 @@ static dr_status cpu_gate_backward(const call *c, dr_backend *b, void *const at[
     return b->ops->gate_backward(b, c->descriptor, at[0], NULL, at[1], at[2], at[3], false, NULL, at[4]);
 }
 
+static dr_status cpu_copy_heads(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->copy_heads(b, c->descriptor, at[0], at[1]);
+}
+
+/* Parts of wider rows to parts of wider rows; the shared head of all, and the sum of all. What is beside stays. */
+static void check_copy(int64_t rows, int64_t heads, int64_t dim, bool from_shared, bool to_shared) {
+    const int64_t from = dim + number_between(0, 3), to = dim + number_between(0, 3);
+    const dr_copy_heads copy = {rows, heads, dim, heads * from + 1, from_shared ? 0 : from, heads * to + 2, to_shared ? 0 : to};
+    check(&(call){"copy_heads",
+                  &copy,
+                  NULL,
+                  tolerance_forward,
+                  {input("x", rows * copy.from_row), added("y", rows * copy.to_row)},
+                  cpu_copy_heads});
+    numbers_release();
+}
+
+static void test_copied_heads(void **state) {
+    (void)state;
+    const dr_copy_heads spread = {2, 2, 1, 1, 0, 5, 2}, gathered = {2, 2, 1, 5, 2, 1, 0};
+    const double x[] = {3, 4}, wanted[] = {3, 0, 3, 0, 0, 4, 0, 4, 0, 0};
+    double y[10] = {0}, sums[] = {9, 9};
+    assert_int_equal(reference->ops->copy_heads(reference, &spread, x, y), DR_OK);
+    assert_same_bits(y, wanted, 10);
+    assert_int_equal(reference->ops->copy_heads(reference, &gathered, y, sums), DR_OK);
+    assert_true(sums[0] == 6 && sums[1] == 8);
+    for (int draw = 0; draw < DRAWS; draw++)
+        check_copy(number_between(0, 40), number_between(1, 9), size_drawn(128), draw % 3 == 1, draw % 3 == 2);
+}
+
 static void check_shift(dr_layout layout, int64_t dim, int64_t mixes) {
     const dr_token_shift shift = {layout, dim, mixes};
     const int64_t count = layout.rows * dim, states = layout.sequences * dim;
@@ -333,8 +363,8 @@ static void test_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_gradients),   cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_split),  cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_copied_heads), cmocka_unit_test(test_values), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_cpu),          cmocka_unit_test(test_split),  cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

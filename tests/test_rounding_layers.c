@@ -104,6 +104,23 @@ OPERATION(bonus_back) {
     return b->ops->bonus_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]);
 }
 
+OPERATION(copy) {
+    return b->ops->copy_heads(b, c->descriptor, at[0], at[1]);
+}
+
+/* Heads read from parts of wider rows and written to others; one read for all, and their sum. */
+static void test_copied_heads(void **state) {
+    (void)state;
+    for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
+        dr_copy_heads h = {.rows = number_between(0, 4), .heads = number_between(1, 3), .dim = number_between(1, 5)};
+        h.from_head = draw % 3 == 0 ? 0 : h.dim + number_between(0, 2);
+        h.to_head = draw % 3 == 1 ? 0 : h.dim + number_between(0, 2);
+        h.from_row = h.heads * (h.dim + 2), h.to_row = h.heads * (h.dim + 3);
+        const int64_t x = h.rows * h.from_row, y = h.rows * h.to_row;
+        check(&(call){"copy_heads", &h, 0, {VECTOR("x", x), ADD_VECTOR("y", true, y)}, copy});
+    }
+}
+
 static void test_mixing(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
@@ -235,17 +252,17 @@ static void test_experts(void **state) {
 /* Both have all that layers are made of. */
 static void test_supported(void **state) {
     (void)state;
-    static const dr_operation operations[] = {DR_OPERATION_LAYER_NORM, DR_OPERATION_SUM_NORM, DR_OPERATION_ROUTE,
-                                              DR_OPERATION_EXPERTS,    DR_OPERATION_APPLY,    DR_OPERATION_TOKEN_SHIFT,
-                                              DR_OPERATION_BLEND,      DR_OPERATION_BONUS,    DR_OPERATION_ATTENTION};
+    static const dr_operation operations[] = {
+        DR_OPERATION_LAYER_NORM,  DR_OPERATION_SUM_NORM, DR_OPERATION_ROUTE, DR_OPERATION_EXPERTS,   DR_OPERATION_APPLY,
+        DR_OPERATION_TOKEN_SHIFT, DR_OPERATION_BLEND,    DR_OPERATION_BONUS, DR_OPERATION_ATTENTION, DR_OPERATION_COPY_HEADS};
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         assert_true(dr_supports(exact, operations[i]) && dr_supports(stored, operations[i]));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norms),   cmocka_unit_test(test_functions), cmocka_unit_test(test_mixing),
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_supported),
+        cmocka_unit_test(test_norms),   cmocka_unit_test(test_functions),    cmocka_unit_test(test_mixing),
+        cmocka_unit_test(test_experts), cmocka_unit_test(test_copied_heads), cmocka_unit_test(test_supported),
     };
     int failed = cmocka_run_group_tests_name("bf16", tests, open_bf16, close_both);
     return failed + cmocka_run_group_tests_name("f16", tests, open_f16, close_both);

@@ -2,6 +2,7 @@
 #include "nn/build.h"
 #include "base/error.h"
 #include "nn/mixers/attention.h"
+#include "nn/mixers/latent_attention.h"
 #include "nn/mixers/recurrent/recurrent.h"
 #include "nn/modules/sum.h"
 #include "nn/modules/swiglu.h"
@@ -18,7 +19,7 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
     case DR_MIXER_ATTENTION:
         return dr_attention_create(backend, hidden, &mixer->of.attention, prefix, list, module);
     case DR_MIXER_LATENT_ATTENTION:
-        return not_built("multi-head latent attention");
+        return dr_latent_attention_create(backend, hidden, &mixer->of.latent, "attn.", list, module);
     case DR_MIXER_RWKV7:
         return not_built("rwkv7's time mix");
     case DR_MIXER_MAMBA2:

@@ -97,6 +97,12 @@ typedef struct {
     int64_t rows, heads, key_size, value_size;
 } dr_bonus;
 
+/* What lies in a part of wider rows: element (row, head, i) is read at row from_row + head from_head + i, and written likewise.
+ * from_head 0: one vector is read for all heads; to_head 0: their sum is written. */
+typedef struct {
+    int64_t rows, heads, dim, from_row, from_head, to_row, to_head;
+} dr_copy_heads;
+
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). */
 typedef struct {
     double learning_rate, beta1, beta2, eps, weight_decay;
@@ -297,6 +303,10 @@ typedef struct dr_operations {
     dr_status (*scale_heads_backward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
 
+    /* x and y from the first element of their parts on; they do not overlap, and the rest of y's rows stays as it is. With rows
+     * to read and to write exchanged it is its own backward. */
+    dr_status (*copy_heads)(dr_backend *, const dr_copy_heads *, const void *x, void *y);
+
     /* y [count, dim] = x[positions[i]]; scatter: d_x [rows, dim] = 0, then d_x[positions[i]] = d_y[i]; vectors. positions
      * rise, none twice. */
     dr_status (*rows_gather)(dr_backend *, int64_t count, int64_t dim, const int64_t *positions, const void *x, void *y);
@@ -358,6 +368,7 @@ typedef enum {
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,
+    DR_OPERATION_COPY_HEADS,
     DR_OPERATION_ROWS_GATHER,
     DR_OPERATION_ROWS_SCATTER,
     DR_OPERATION_CROSS_ENTROPY,

@@ -32,6 +32,7 @@ static const struct {
     [DR_OPERATION_SWIGLU] = {"swiglu", {BOTH(swiglu)}},
     [DR_OPERATION_ADD] = {"add", {AT(add)}},
     [DR_OPERATION_SCALE_HEADS] = {"scale_heads", {BOTH(scale_heads)}},
+    [DR_OPERATION_COPY_HEADS] = {"copy_heads", {AT(copy_heads)}},
     [DR_OPERATION_ROWS_GATHER] = {"rows_gather", {AT(rows_gather)}},
     [DR_OPERATION_ROWS_SCATTER] = {"rows_scatter", {AT(rows_scatter)}},
     [DR_OPERATION_CROSS_ENTROPY] = {"cross_entropy", {AT(cross_entropy)}},

@@ -103,6 +103,7 @@ static const dr_operations operations = {
     .add = dr_cpu_add,
     .scale_heads_forward = dr_cpu_scale_heads_forward,
     .scale_heads_backward = dr_cpu_scale_heads_backward,
+    .copy_heads = dr_cpu_copy_heads,
     .rows_gather = dr_cpu_rows_gather,
     .rows_scatter = dr_cpu_rows_scatter,
     .cross_entropy = dr_cpu_cross_entropy,

@@ -1,5 +1,5 @@
 /* One factor a head. A factor that all rows share is read row by row; its gradient is summed over rows in DR_CPU_PARTS parts.
- */
+ * And heads copied from and to parts of wider rows. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 #include "base/error.h"
@@ -41,5 +41,20 @@ dr_status dr_cpu_scale_heads_backward(dr_backend *backend, int64_t rows, int64_t
     }
     if (summed) dr_cpu_add_parts(sums, heads, d_factor);
     dr_cpu_scratch_give(backend, scratch);
+    return DR_OK;
+}
+
+dr_status dr_cpu_copy_heads(dr_backend *backend, const dr_copy_heads *copy, const void *x_, void *y_) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, copy->rows, copy->rows * copy->heads * copy->dim))
+    for (int64_t r = 0; r < copy->rows; r++)
+        for (int64_t h = 0; h < copy->heads; h++) {
+            const float *x = (const float *)x_ + r * copy->from_row + h * copy->from_head;
+            float *y = (float *)y_ + r * copy->to_row + h * copy->to_head;
+            if (copy->to_head == 0 && h > 0)
+                kernels->add(copy->dim, 1, x, y);
+            else
+                memcpy(y, x, (size_t)copy->dim * sizeof *y);
+        }
     return DR_OK;
 }

@@ -117,6 +117,7 @@ dr_status dr_cpu_scale_heads_forward(dr_backend *, int64_t rows, int64_t heads, 
                                      const void *x, void *y, bool accumulate);
 dr_status dr_cpu_scale_heads_backward(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
                                       const void *x, const void *d_y, void *d_factor, void *d_x, bool accumulate);
+dr_status dr_cpu_copy_heads(dr_backend *, const dr_copy_heads *, const void *x, void *y);
 
 /* rows.c */
 dr_status dr_cpu_add(dr_backend *, dr_kind kind, int64_t count, double factor, const void *x, void *y);

@@ -78,6 +78,7 @@ static const dr_operations operations = {
     .add = dr_reference_add,
     .scale_heads_forward = dr_reference_scale_heads_forward,
     .scale_heads_backward = dr_reference_scale_heads_backward,
+    .copy_heads = dr_reference_copy_heads,
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = dr_reference_cross_entropy,

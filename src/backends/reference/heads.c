@@ -1,4 +1,5 @@
-/* One factor a head: y[r, h, :] = f[r, h] x[r, h, :], or f[h] where all rows share it. */
+/* One factor a head: y[r, h, :] = f[r, h] x[r, h, :], or f[h] where all rows share it; and heads copied from and to parts of
+ * wider rows. */
 #include "backends/reference/reference.h"
 
 dr_status dr_reference_scale_heads_forward(dr_backend *backend, int64_t rows, int64_t heads, int64_t dim, bool shared,
@@ -31,6 +32,18 @@ dr_status dr_reference_scale_heads_backward(dr_backend *backend, int64_t rows, i
             }
             if (d_factor && shared) d_factor[h] += sum;
             if (d_factor && !shared) d_factor[head] = sum;
+        }
+    return DR_OK;
+}
+
+dr_status dr_reference_copy_heads(dr_backend *backend, const dr_copy_heads *copy, const void *x_, void *y_) {
+    (void)backend;
+    for (int64_t r = 0; r < copy->rows; r++)
+        for (int64_t h = 0; h < copy->heads; h++) {
+            const double *x = (const double *)x_ + r * copy->from_row + h * copy->from_head;
+            double *y = (double *)y_ + r * copy->to_row + h * copy->to_head;
+            const bool add = copy->to_head == 0 && h > 0;
+            for (int64_t i = 0; i < copy->dim; i++) y[i] = (add ? y[i] : 0) + x[i];
         }
     return DR_OK;
 }

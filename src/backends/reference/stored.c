@@ -415,6 +415,7 @@ const dr_operations dr_reference_stored_operations = {
     .store_vectors = store_vectors,
     .scale_heads_forward = scale_heads_forward,
     .scale_heads_backward = scale_heads_backward,
+    .copy_heads = dr_reference_stored_copy_heads,
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = cross_entropy,

@@ -19,6 +19,7 @@ dr_status dr_reference_stored_token_shift_forward(dr_backend *, const dr_token_s
 dr_status dr_reference_stored_token_shift_backward(dr_backend *, const dr_token_shift *, const void *x, const void *factors,
                                                    const void *initial, const void *d_y, void *d_x, bool accumulate,
                                                    void *d_factors);
+dr_status dr_reference_stored_copy_heads(dr_backend *, const dr_copy_heads *, const void *x, void *y);
 dr_status dr_reference_stored_blend_forward(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,
                                             const void *factor, void *y);
 dr_status dr_reference_stored_blend_backward(dr_backend *, int64_t rows, int64_t dim, bool shared, const void *x, const void *z,

@@ -66,6 +66,20 @@ dr_status dr_reference_stored_token_shift_backward(dr_backend *backend, const dr
     return finish(&call);
 }
 
+/* Elements from the first to behind the last that is read or written. */
+static int64_t reach(const dr_copy_heads *copy, int64_t row, int64_t head) {
+    if (copy->rows == 0 || copy->heads == 0 || copy->dim == 0) return 0;
+    return (copy->rows - 1) * row + (copy->heads - 1) * head + copy->dim;
+}
+
+dr_status dr_reference_stored_copy_heads(dr_backend *backend, const dr_copy_heads *copy, const void *x, void *y) {
+    widened call = {.backend = backend};
+    const double *wide_x = widen(&call, x, reach(copy, copy->from_row, copy->from_head));
+    double *wide_y = result(&call, y, reach(copy, copy->to_row, copy->to_head));
+    RUN(call, dr_reference_copy_heads(backend, copy, wide_x, wide_y));
+    return finish(&call);
+}
+
 dr_status dr_reference_stored_blend_forward(dr_backend *backend, int64_t rows, int64_t dim, bool shared, const void *x,
                                             const void *z, const void *factor, void *y) {
     widened call = {.backend = backend};
