@@ -266,6 +266,21 @@ static void test_features(void **state) {
         }
 }
 
+/* Projections in one piece where the family has them in two, with biases. */
+static void test_projections(void **state) {
+    (void)state;
+    const dr_model_config config = small(dr_rule_find("kda"));
+    dr_recurrent_description is = describe(&config);
+    is.decay = (dr_projection_description){.bias = true};
+    is.gate_projection = (dr_projection_description){.bias = true};
+    check_described("kda, decay and gate in one piece", config.hidden, &is);
+    module_problem of;
+    begin_described(&of, config.hidden, &is);
+    assert_non_null(module_parameter(&of, "f_proj.bias"));
+    assert_non_null(module_parameter(&of, "g_proj.bias"));
+    module_end(&of);
+}
+
 /* The free keys have no layer, and the sentence says so. */
 static void test_refused(void **state) {
     (void)state;
@@ -283,7 +298,8 @@ static void test_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_named_rules), cmocka_unit_test(test_variants), cmocka_unit_test(test_compositions),
-        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_features), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_features), cmocka_unit_test(test_projections),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -6,27 +6,50 @@
  * the hidden size. Names of a layer's mixer begin with "attn.", of a second one beside it with "attn2.", of its feed-forward
  * with "mlp.":
  *
- *     model             model.embeddings.weight, lm_head.weight [vocabulary, D]; model.embedding_norm, model.norm
- * .{weight,bias} [D]; model.res_proj.weight [1, D], model.res_norm.weight [D]                   (attention residuals) layer
- * attn_norm, attn_post_norm, mlp_norm, mlp_post_norm .{weight,bias} [D]; attn_res_proj, mlp_res_proj .weight [1, D],
- * attn_res_norm, mlp_res_norm .weight [D] recurrent         q_proj, k_proj, v_proj .weight [heads size, D]; q_conv1d, k_conv1d,
- * v_conv1d .weight [heads size, 1, (H, HV, K, V of   width] and .bias; a_proj.{weight,bias} [HV, D] a scalar decay;
- * f_proj.weight [HV K, D], or f_proj.0.weight the description;  [rank, D] and f_proj.1.{weight,bias} [HV K, rank], a channel
- * decay; A_log [HV], dt_bias [HV] or [HV K]; n steps a token)  b_proj.{weight,bias} [n HV, D]; erase_gate_proj.weight [HV K,
- * D], write_gate_proj.weight [HV V, D]; lamb_proj.weight [HV, D]; a_atk_proj, b_atk_proj .weight [H, D], A_log_atk,
- * dt_bias_atk, log_atk_scale [H]; decay, D [H]; ridge [H, K]; g_proj.weight [HV V, D], or g_proj.0.weight,
- * g_proj.1.{weight,bias}; o_norm.weight [V]; o_proj.weight [D, HV V] attention         q_proj, k_proj, v_proj, o_proj
- * .{weight,bias}; q_norm, k_norm .weight; g_proj.{weight,bias}: the gate, [heads value_size, D] by element or [heads, D] by
- * head latent attention  q_proj.weight, or q_a_proj.weight [query_rank, D], q_a_norm.weight, q_b_proj.weight; kv_a_proj.weight
- *                       [rank + turned, D], kv_a_norm.weight [rank], kv_b_proj.weight [heads (plain + value_size), rank], a
- * head at a time; o_proj.weight; g_proj.weight rwkv7             x_mix [6, D], of r, w, k, v, a, g; r_proj, k_proj, v_proj,
- * o_proj .weight; w_lora, a_lora, v_lora, g_lora .0.weight [rank, D], .1.weight [heads size, rank], .1.bias; k_k, k_a [D]; r_k
- * [heads, key_size]; g_norm.{weight,bias} [D] mamba2            in_proj.{weight,bias}, rows z, x, B, C, dt; conv1d.weight
- * [inner + 2 groups state_size, 1, width], .bias; A_log, D, dt_bias [heads]; norm.weight [inner]; o_proj.{weight,bias} gated,
- * plain      gate_proj (gated only), up_proj, down_proj .{weight,bias} rwkv7's feed      x_mix [1, D]; up_proj.weight,
- * down_proj.weight experts           router.weight [E, D], router.bias [E]; experts.gate_proj, experts.up_proj [E, width, D or
- * latent], experts.down_proj [E, D or latent, width]; shared.{gate,up,down}_proj.weight; shared_gate.weight [1, D];
- *                       latent_down.weight [latent, D], latent_up.weight [D, latent]
+ *     model
+ *         model.embeddings.weight, lm_head.weight [vocabulary, D]
+ *         model.embedding_norm, model.norm .{weight,bias} [D]
+ *         model.res_proj.weight [1, D], model.res_norm.weight [D] (attention residuals)
+ *     layer
+ *         attn_norm, attn_post_norm, mlp_norm, mlp_post_norm .{weight,bias} [D]
+ *         attn_res_proj, mlp_res_proj .weight [1, D], attn_res_norm, mlp_res_norm .weight [D]
+ *     recurrent (H, HV, K, V of the description; n steps a token)
+ *         q_proj, k_proj, v_proj .weight [heads size, D]
+ *         q_conv1d, k_conv1d, v_conv1d .weight [heads size, 1, width] and .bias
+ *         a_proj.{weight,bias} [HV, D], a scalar decay
+ *         f_proj.weight [HV K, D], or f_proj.0.weight [rank, D] and f_proj.1.{weight,bias} [HV K, rank], a channel decay
+ *         A_log [HV], dt_bias [HV] or [HV K]
+ *         b_proj.{weight,bias} [n HV, D]
+ *         erase_gate_proj.weight [HV K, D], write_gate_proj.weight [HV V, D], lamb_proj.weight [HV, D]
+ *         a_atk_proj, b_atk_proj .weight [H, D], A_log_atk, dt_bias_atk, log_atk_scale [H]
+ *         decay, D [H]; ridge [H, K]
+ *         g_proj.weight [HV V, D], or g_proj.0.weight, g_proj.1.{weight,bias}
+ *         o_norm.weight [V], o_proj.weight [D, HV V]
+ *     attention
+ *         q_proj, k_proj, v_proj, o_proj .{weight,bias}; q_norm, k_norm .weight
+ *         g_proj.{weight,bias}, the gate: [heads value_size, D] by element or [heads, D] by head
+ *     latent attention
+ *         q_proj.weight, or q_a_proj.weight [query_rank, D], q_a_norm.weight, q_b_proj.weight
+ *         kv_a_proj.weight [rank + turned, D], kv_a_norm.weight [rank]
+ *         kv_b_proj.weight [heads (plain + value_size), rank], a head at a time
+ *         o_proj.weight, g_proj.weight
+ *     rwkv7
+ *         x_mix [6, D], of r, w, k, v, a, g; r_proj, k_proj, v_proj, o_proj .weight
+ *         w_lora, a_lora, v_lora, g_lora .0.weight [rank, D], .1.weight [heads size, rank], .1.bias
+ *         k_k, k_a [D]; r_k [heads, key_size]; g_norm.{weight,bias} [D]
+ *     mamba2
+ *         in_proj.{weight,bias}, rows z, x, B, C, dt
+ *         conv1d.weight [inner + 2 groups state_size, 1, width], .bias
+ *         A_log, D, dt_bias [heads]; norm.weight [inner]; o_proj.{weight,bias}
+ *     gated, plain
+ *         gate_proj (gated only), up_proj, down_proj .{weight,bias}
+ *     rwkv7's feed-forward
+ *         x_mix [1, D]; up_proj.weight, down_proj.weight
+ *     experts
+ *         router.weight [E, D], router.bias [E]
+ *         experts.gate_proj, experts.up_proj [E, width, D or latent], experts.down_proj [E, D or latent, width]
+ *         shared.{gate,up,down}_proj.weight, shared_gate.weight [1, D]
+ *         latent_down.weight [latent, D], latent_up.weight [D, latent]
  *
  * Models of deltarule's own type have these names in their files. */
 #ifndef DR_FORMATS_NAMES_NAMES_H

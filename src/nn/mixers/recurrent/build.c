@@ -137,8 +137,12 @@ static dr_status add_decay_projection(builder *b) {
     const low_rank names = {"f_proj.0.weight", "f_proj.1.weight", b->is->decay.bias ? "f_proj.1.bias" : NULL};
     const dr_recurrent *mixer = b->mixer;
     const int64_t heads = mixer->value_heads;
-    if (mixer->rule.decay == DR_DECAY_CHANNEL)
+    if (mixer->rule.decay == DR_DECAY_CHANNEL && b->is->decay.rank > 0)
         return add_low_rank(b, DR_INPUT_LOG_DECAY, &names, heads, mixer->key_size, b->is->decay.rank, b->is->decay.by_head);
+    if (mixer->rule.decay == DR_DECAY_CHANNEL) {
+        DR_TRY(add_straight(b, DR_INPUT_LOG_DECAY, "f_proj.weight", heads, mixer->key_size));
+        return b->is->decay.bias ? add_bias(b, DR_INPUT_LOG_DECAY, "f_proj.bias") : DR_OK;
+    }
     DR_TRY(add_straight(b, DR_INPUT_LOG_DECAY, "a_proj.weight", heads, 1));
     return b->is->decay.bias ? add_bias(b, DR_INPUT_LOG_DECAY, "a_proj.bias") : DR_OK;
 }
@@ -279,6 +283,8 @@ static dr_status add_output(builder *b) {
         DR_TRY(add_low_rank(b, DR_INPUTS, &gate_names, heads, dim, b->is->gate_projection.rank, false));
     else if (b->is->gated)
         DR_TRY(add_straight(b, DR_INPUTS, "g_proj.weight", heads, dim));
+    if (b->is->gated && b->is->gate_projection.rank == 0 && b->is->gate_projection.bias)
+        DR_TRY(add_bias(b, DR_INPUTS, "g_proj.bias"));
     DR_TRY(add_vector(b, "o_norm.weight", one, b->is->gate_first ? heads * dim : dim, 0, &mixer->own.output_norm));
     return add_matrix(b, "o_proj.weight", mixer->module.hidden, heads * dim, 0, &mixer->own.output);
 }
