@@ -1,142 +1,8 @@
 /* The attention mixers: their hand-written backward against differences for every option, the CPU backend against the
  * reference, and what must be the same bits on one backend: 1, 2 and 4 threads, packed and separate sequences, and a text at
- * once, in parts and token by token with a state that grows or is a ring. */
-#include "module_problem.h"
-#include "module_run.h"
+ * once, in parts and token by token with a state that grows or is a ring. And states that find no memory to grow. */
+#include "attention_variants.h"
 #include "nn/mixers/attend.h"
-#include "nn/mixers/attention.h"
-#include "nn/mixers/latent_attention.h"
-
-enum { VARIANTS = 64 };
-
-/* One configuration of one of the mixers. */
-typedef struct {
-    const char *name;
-    dr_mixer_kind kind;
-    int64_t hidden;
-    dr_attention_description attention;
-    dr_latent_attention_description latent;
-} variant;
-
-static dr_status create(dr_backend *backend, const variant *v, dr_layer_parameters *list, dr_module **module) {
-    if (v->kind == DR_MIXER_ATTENTION) return dr_attention_create(backend, v->hidden, &v->attention, "", list, module);
-    return dr_latent_attention_create(backend, v->hidden, &v->latent, "", list, module);
-}
-
-static const dr_norm_description rms = {.kind = DR_NORM_RMS, .eps = 0.3},
-                                 offset = {.kind = DR_NORM_RMS, .eps = 0.2, .offset = 1};
-
-static dr_rotary_spectrum plain(int64_t dim) {
-    return (dr_rotary_spectrum){.kind = DR_ROTARY_PLAIN, .dim = dim, .base = 100};
-}
-
-static dr_rotary_spectrum yarn(int64_t dim) {
-    return (dr_rotary_spectrum){
-        .kind = DR_ROTARY_YARN, .dim = dim, .base = 100, .stretch = 4, .original = 16, .fast = 32, .slow = 1};
-}
-
-static dr_rotary_spectrum llama3(int64_t dim) {
-    return (dr_rotary_spectrum){
-        .kind = DR_ROTARY_LLAMA3, .dim = dim, .base = 100, .stretch = 8, .original = 32, .low = 1, .high = 4};
-}
-
-static variant attention(const char *name, int64_t hidden, int64_t heads, int64_t key_heads, int64_t key_size,
-                         int64_t value_size) {
-    return (variant){.name = name,
-                     .kind = DR_MIXER_ATTENTION,
-                     .hidden = hidden,
-                     .attention = {.heads = heads,
-                                   .key_heads = key_heads,
-                                   .key_size = key_size,
-                                   .value_size = value_size,
-                                   .scale = 1 / sqrt((double)key_size),
-                                   .key_factor = 1}};
-}
-
-static void rotate(variant *v, dr_rotary_spectrum spectrum, bool interleaved) {
-    v->attention.rotary = true, v->attention.spectrum = spectrum, v->attention.interleaved = interleaved;
-}
-
-static variant latent(const char *name, int64_t hidden, int64_t heads, int64_t plain_size, int64_t turned, int64_t value_size,
-                      int64_t rank) {
-    return (variant){.name = name,
-                     .kind = DR_MIXER_LATENT_ATTENTION,
-                     .hidden = hidden,
-                     .latent = {.heads = heads,
-                                .plain = plain_size,
-                                .turned = turned,
-                                .value_size = value_size,
-                                .rank = rank,
-                                .scale = 1 / sqrt((double)(plain_size + turned)),
-                                .norm = rms}};
-}
-
-static int latent_variants(int64_t size, int64_t hidden, variant *list) {
-    const int64_t turned = 2 * size, value = size + 1, rank = size + 2;
-    int n = 0;
-    variant v = latent("latent", hidden, 3, size, turned, value, rank);
-    list[n++] = v;
-    v.name = "latent, rotary of pairs", v.latent.rotary = true, v.latent.spectrum = plain(turned), v.latent.interleaved = true;
-    list[n++] = v;
-    v.name = "latent, yarn", v.latent.spectrum = yarn(turned), v.latent.interleaved = false, list[n++] = v;
-    v.name = "latent, queries of low rank", v.latent.query_rank = size + 3, v.latent.query_norm = offset, list[n++] = v;
-    v.name = "latent, gate by head", v.latent.gate = DR_GATED_BY_HEAD, list[n++] = v;
-    v.name = "latent, gate by element", v.latent.gate = DR_GATED_BY_ELEMENT, v.latent.query_rank = 0, list[n++] = v;
-    v = latent("latent, nothing shared", hidden, 2, size, 0, value, rank), list[n++] = v;
-    v.name = "latent, no norms", v.latent.norm.kind = DR_NORM_NONE, v.latent.query_rank = size, list[n++] = v;
-    return n;
-}
-
-/* Every option, alone and some together; head sizes scaled by `size`, so that the same list serves differences and speed. */
-static int variants(int64_t size, int64_t hidden, variant *list) {
-    const int64_t key = 2 * size, value = size + 1;
-    int n = 0;
-    variant v = list[n++] = attention("plain", hidden, 2, 2, key, value);
-    v = attention("shared keys", hidden, 6, 2, key, value), list[n++] = v;
-    v = attention("one key head", hidden, 3, 1, key, value), list[n++] = v;
-    v = attention("window", hidden, 2, 1, key, value), v.attention.window = 2, list[n++] = v;
-    v = attention("own token alone", hidden, 2, 1, key, value), v.attention.window = 1, list[n++] = v;
-    v = attention("rotary", hidden, 2, 1, key, value), rotate(&v, plain(key), false), list[n++] = v;
-    v = attention("rotary of pairs", hidden, 2, 1, key, value), rotate(&v, plain(key), true), list[n++] = v;
-    v = attention("rotary of a part", hidden, 4, 2, key, value), rotate(&v, plain(2), false), list[n++] = v;
-    v = attention("pairs of a part", hidden, 4, 2, key, value), rotate(&v, plain(2), true), list[n++] = v;
-    v = attention("yarn", hidden, 2, 1, key, value), rotate(&v, yarn(key), false), list[n++] = v;
-    v = attention("llama3", hidden, 2, 1, key, value), rotate(&v, llama3(key), false), list[n++] = v;
-    v = attention("norms by head", hidden, 4, 2, key, value), v.attention.query_norm = v.attention.key_norm = rms,
-    list[n++] = v;
-    v = attention("norms about one", hidden, 4, 2, key, value), v.attention.query_norm = offset, v.attention.key_norm = rms;
-    rotate(&v, plain(key), false), list[n++] = v;
-    v = attention("norms of all heads", hidden, 4, 2, key, value), v.attention.query_norm = v.attention.key_norm = rms;
-    v.attention.norm_whole = true, rotate(&v, plain(key), false), list[n++] = v;
-    v = attention("norm of keys alone", hidden, 2, 2, key, value), v.attention.key_norm = rms, list[n++] = v;
-    v = attention("gate by element", hidden, 4, 2, key, value), v.attention.gate = DR_GATED_BY_ELEMENT, list[n++] = v;
-    v = attention("gate by head", hidden, 4, 2, key, value), v.attention.gate = DR_GATED_BY_HEAD, list[n++] = v;
-    v = attention("biases", hidden, 4, 2, key, value), v.attention.query_bias = v.attention.key_bias = true;
-    v.attention.value_bias = v.attention.output_bias = true, list[n++] = v;
-    v = attention("bias of the values alone", hidden, 2, 2, key, value), v.attention.value_bias = true, list[n++] = v;
-    v = attention("factor of keys", hidden, 2, 1, key, value), v.attention.key_factor = 0.4, list[n++] = v;
-    v = attention("all together", hidden, 6, 3, key, value), v.attention.query_norm = offset, v.attention.key_norm = offset;
-    rotate(&v, plain(2), false), v.attention.query_bias = v.attention.key_bias = v.attention.value_bias = true;
-    v.attention.output_bias = true, v.attention.gate = DR_GATED_BY_ELEMENT, v.attention.window = 3, list[n++] = v;
-    v.name = "all together, gate by head", v.attention.gate = DR_GATED_BY_HEAD, v.attention.norm_whole = true, list[n++] = v;
-    n += latent_variants(size, hidden, list + n);
-    assert_true(n <= VARIANTS);
-    return n;
-}
-
-/* Sizes of models that there are: of Llama, Mistral, Qwen3-Next and Ling. */
-static int real_variants(variant *list) {
-    int n = 0;
-    variant v = attention("64 channels", 192, 6, 3, 64, 64);
-    rotate(&v, llama3(64), false), list[n++] = v;
-    v = attention("128 channels", 256, 4, 1, 128, 128), v.attention.query_norm = v.attention.key_norm = rms;
-    rotate(&v, plain(128), false), v.attention.window = 37, list[n++] = v;
-    v = attention("256 channels", 128, 2, 1, 256, 256), v.attention.query_norm = v.attention.key_norm = offset;
-    rotate(&v, plain(64), false), v.attention.gate = DR_GATED_BY_ELEMENT, list[n++] = v;
-    v = latent("latent of 128 and 64 channels", 128, 3, 128, 64, 128, 256), v.latent.rotary = v.latent.interleaved = true;
-    v.latent.spectrum = plain(64), v.latent.gate = DR_GATED_BY_HEAD, list[n++] = v;
-    return n;
-}
 
 static module_run open_run(dr_backend *backend, const variant *v) {
     module_run run = {.backend = backend};
@@ -369,6 +235,19 @@ static void test_packed(void **state) {
     for (int i = 0; i < count; i++) check_packed(cpu[isas - 1][1], &list[i], 90);
 }
 
+/* A text at once with a state: the same bits as without one, but where latents are remembered instead of keys and values. */
+static double *whole_text(dr_backend *backend, const variant *v, const dr_layout *layout, const double *x) {
+    module_run run = open_run(backend, v);
+    const int64_t count = layout->rows * v->hidden;
+    const double *without = run_call(&run, layout, x, NULL).y;
+    run_state(&run, 1);
+    double *y = run_call(&run, layout, x, NULL).y;
+    if (v->kind == DR_MIXER_ATTENTION) assert_same_bits(y, without, count);
+    assert_near(v->name, y, without, count, backend == reference ? 1e-13 : 1e-5);
+    run_end(&run);
+    return y;
+}
+
 /* Texts of some lengths, packed into calls that each bring up to `most` tokens of each (1: token by token), against each text
  * at once. */
 static void check_parts(dr_backend *backend, const variant *v, int64_t longest, int64_t most) {
@@ -382,7 +261,7 @@ static void check_parts(dr_backend *backend, const variant *v, int64_t longest, 
         length[i] = i == 0 ? longest : number_between(1, longest);
         x[i] = floats(length[i] * hidden, 1);
         const dr_layout own = {.sequences = 1, .rows = length[i]};
-        wanted[i] = run_once(backend, v, &own, x[i], NULL, NULL).y;
+        wanted[i] = whole_text(backend, v, &own, x[i]);
         left += length[i];
     }
     while (left > 0) {
@@ -475,6 +354,59 @@ static void test_room(void **state) {
     numbers_release();
 }
 
+/* Of latents a token takes rank + turned numbers and, as its value, rank more, whatever the heads. */
+static void test_room_of_latents(void **state) {
+    (void)state;
+    const variant v = latent("latents", 6, 8, 16, 8, 16, 12);
+    module_run run = open_run(reference, &v);
+    run_state(&run, 1);
+    const long before = allocation_bytes;
+    ASSERT_OK(run.module->operations->reserve_state(run.module, reference, 1, 1000, run.state));
+    const long bytes = allocation_bytes - before, least = 1000 * (12 + 8 + 12) * (long)sizeof(double);
+    assert_in_range(bytes, least, least + 1024);
+    run_end(&run);
+    numbers_release();
+}
+
+/* A step of a model that finds no memory for more tokens, in the first or in the second layer that remembers them, changes
+ * nothing: tried again it gives what it gives where there is memory at once. */
+static void test_failed_step(void **state) {
+    (void)state;
+    enum { VOCABULARY = 11, FILLED = 64 };
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    dr_model_state *one, *other;
+    dr_model *model;
+    float wanted[VOCABULARY], logits[VOCABULARY];
+    config.vocabulary = VOCABULARY, config.hidden = 8, config.heads = 2, config.key_size = 4, config.intermediate = 6;
+    config.layer_list = "gdn attention*2";
+    ASSERT_OK(dr_model_create(cpu[0][0], &config, 1, &model));
+    ASSERT_OK(dr_model_state_create(model, 1, &one));
+    ASSERT_OK(dr_model_state_create(model, 1, &other));
+    for (int32_t t = 0; t < FILLED; t++) {
+        const int32_t id = t * t % VOCABULARY;
+        ASSERT_OK(dr_model_step(model, &id, one, wanted));
+        ASSERT_OK(dr_model_step(model, &id, other, logits));
+    }
+    const int32_t id = 3;
+    ASSERT_OK(dr_model_step(model, &id, one, wanted));
+    for (long n = 1; n <= 2; n++) {
+        allocation_fail_at(n);
+        const dr_status status = dr_model_step(model, &id, other, logits);
+        allocation_fail_at(0);
+        assert_int_equal(status, DR_ERROR_MEMORY);
+    }
+    ASSERT_OK(dr_model_step(model, &id, other, logits));
+    assert_memory_equal(logits, wanted, sizeof wanted);
+    dr_model_state_reset(other);
+    dr_model_state_reset(one);
+    ASSERT_OK(dr_model_step(model, &id, one, wanted));
+    ASSERT_OK(dr_model_step(model, &id, other, logits));
+    assert_memory_equal(logits, wanted, sizeof wanted);
+    dr_model_state_destroy(one);
+    dr_model_state_destroy(other);
+    dr_model_destroy(model);
+}
+
 static dr_status create_and_destroy(void *context) {
     dr_layer_parameters list = {0};
     dr_module *module = NULL;
@@ -531,9 +463,10 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),   cmocka_unit_test(test_values),  cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_packed),      cmocka_unit_test(test_parts),   cmocka_unit_test(test_room),
-        cmocka_unit_test(test_allocations), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gradients),       cmocka_unit_test(test_values),      cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_packed),          cmocka_unit_test(test_parts),       cmocka_unit_test(test_room),
+        cmocka_unit_test(test_room_of_latents), cmocka_unit_test(test_failed_step), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -216,30 +216,39 @@ static dr_status make_gate(const dr_attend *attend, const dr_module_call *call, 
     return ops->gate_forward(call->backend, &gate, memory->gate, NULL, NULL, memory->factor);
 }
 
-static dr_attention attention_of(const dr_attend *attend, const dr_module_call *call) {
-    dr_attention attention = attend->attention;
-    attention.layout = call->layout;
-    return attention;
+static dr_attention attention_of(const dr_attention *attention, const dr_module_call *call) {
+    dr_attention of = *attention;
+    of.layout = call->layout;
+    return of;
+}
+
+dr_status dr_attend_run(const dr_attention *attention, const dr_module_call *call, const void *q, const void *k, const void *v,
+                        void *o, void *log_sums) {
+    const dr_operations *ops = call->backend->ops;
+    const dr_attention of = attention_of(attention, call);
+    const dr_attend_state *state = call->state;
+    if (!state) return ops->attention_forward(call->backend, &of, q, k, v, NULL, o, log_sums);
+    const dr_attention_memory past = {
+        .capacity = state->capacity, .past = call->seen, .keys = state->keys, .values = state->values};
+    DR_TRY(ops->attention_forward(call->backend, &of, q, k, v, &past, o, log_sums));
+    return ops->attention_append(call->backend, &of, k, v, &past);
+}
+
+dr_status dr_attend_finish(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
+                           const dr_attend_scratch *scratch, void *y) {
+    const dr_attention *attention = &attend->attention;
+    const dr_linear linear = {call->layout.rows, attention->heads * attention->value_size, attend->hidden};
+    DR_TRY(make_gate(attend, call, x, memory));
+    DR_TRY(apply_gate(attend, call, memory, scratch));
+    return call->backend->ops->linear_forward(call->backend, &linear, attend->gate == DR_GATED_NOT ? memory->o : scratch->gated,
+                                              dr_module_weight(call, attend->output),
+                                              dr_module_parameter(call, attend->output_bias), y);
 }
 
 dr_status dr_attend_forward(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
                             const dr_attend_scratch *scratch, void *y) {
-    const dr_operations *ops = call->backend->ops;
-    const dr_attention attention = attention_of(attend, call);
-    const dr_attend_state *state = call->state;
-    const dr_linear linear = {call->layout.rows, attention.heads * attention.value_size, attend->hidden};
-    dr_attention_memory past = {0};
-    if (state) {
-        past = (dr_attention_memory){
-            .capacity = state->capacity, .past = call->seen, .keys = state->keys, .values = state->values};
-    }
-    DR_TRY(ops->attention_forward(call->backend, &attention, memory->q, memory->k, memory->v, state ? &past : NULL, memory->o,
-                                  memory->log_sums));
-    if (state) DR_TRY(ops->attention_append(call->backend, &attention, memory->k, memory->v, &past));
-    DR_TRY(make_gate(attend, call, x, memory));
-    DR_TRY(apply_gate(attend, call, memory, scratch));
-    return ops->linear_forward(call->backend, &linear, attend->gate == DR_GATED_NOT ? memory->o : scratch->gated,
-                               dr_module_weight(call, attend->output), dr_module_parameter(call, attend->output_bias), y);
+    DR_TRY(dr_attend_run(&attend->attention, call, memory->q, memory->k, memory->v, memory->o, memory->log_sums));
+    return dr_attend_finish(attend, call, x, memory, scratch, y);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------------- */
@@ -269,7 +278,7 @@ static dr_status gate_back(const dr_attend *attend, const dr_module_call *call, 
 dr_status dr_attend_backward(const dr_attend *attend, const dr_module_call *call, const void *x, const void *d_y,
                              const dr_attend_memory *memory, const dr_attend_scratch *scratch, void *d_x, bool *accumulate) {
     const dr_operations *ops = call->backend->ops;
-    const dr_attention attention = attention_of(attend, call);
+    const dr_attention attention = attention_of(&attend->attention, call);
     const dr_linear linear = {call->layout.rows, attention.heads * attention.value_size, attend->hidden};
     const bool gated = attend->gate != DR_GATED_NOT;
     DR_TRY(apply_gate(attend, call, memory, scratch));
@@ -304,9 +313,8 @@ static dr_status move_slots(dr_backend *backend, int64_t sequences, int64_t colu
 }
 
 /* Below its final capacity a ring has not begun anew: position p lies at p before and after. */
-dr_status dr_attend_reserve(const dr_attend *attend, dr_backend *backend, int64_t sequences, int64_t tokens,
+dr_status dr_attend_reserve(const dr_attention *attention, dr_backend *backend, int64_t sequences, int64_t tokens,
                             dr_attend_state *state) {
-    const dr_attention *attention = &attend->attention;
     const int64_t capacity = grown(attention, state->capacity, tokens), old = state->capacity;
     const int64_t keys = attention->key_heads * attention->key_size, values = attention->key_heads * attention->value_size;
     const int64_t sizes[] = {sequences, capacity, keys + values};

@@ -67,7 +67,14 @@ void dr_attend_place_scratch(const dr_attend *attend, const dr_module_call *call
 dr_status dr_attend_turn(const dr_attend *attend, const dr_module_call *call, int64_t heads, int64_t size, int64_t first,
                          void *x, bool backward);
 
-/* From memory->q, k, v and x to y. state: dr_attend_state of the call, or NULL. */
+/* o from q, k, v of a call by an attention without a layout; what its state remembers is read and these are added to it.
+ * log_sums may be NULL. */
+dr_status dr_attend_run(const dr_attention *attention, const dr_module_call *call, const void *q, const void *k, const void *v,
+                        void *o, void *log_sums);
+/* From memory->o and x to y. */
+dr_status dr_attend_finish(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
+                           const dr_attend_scratch *scratch, void *y);
+/* Both, from memory->q, k, v and x to y. */
 dr_status dr_attend_forward(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
                             const dr_attend_scratch *scratch, void *y);
 /* scratch->d_q, d_k, d_v from d_y. *accumulate: whether d_x has been written, which is so where there is a gate. */
@@ -81,7 +88,7 @@ typedef struct {
 } dr_attend_state;
 
 /* As reserve_state and release_state of nn/module.h. */
-dr_status dr_attend_reserve(const dr_attend *attend, dr_backend *backend, int64_t sequences, int64_t tokens,
+dr_status dr_attend_reserve(const dr_attention *attention, dr_backend *backend, int64_t sequences, int64_t tokens,
                             dr_attend_state *state);
 void dr_attend_release_state(dr_backend *backend, dr_attend_state *state);
 

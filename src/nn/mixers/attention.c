@@ -114,7 +114,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static dr_status reserve_state(const dr_module *module, dr_backend *backend, int64_t sequences, int64_t tokens, void *state) {
-    return dr_attend_reserve(&((const softmax_attention *)module)->attend, backend, sequences, tokens, state);
+    return dr_attend_reserve(&((const softmax_attention *)module)->attend.attention, backend, sequences, tokens, state);
 }
 
 static void release_state(const dr_module *module, dr_backend *backend, void *state) {

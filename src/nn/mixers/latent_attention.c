@@ -1,6 +1,15 @@
-/* Projections through latents around attention (nn/mixers/attend.h). Keys and values are made for every head and so remembered:
- * the same bits in a prompt and token by token. kv_a_proj is one parameter and two products, since what is behind the latent
- * goes another way. */
+/* Projections through latents around attention (nn/mixers/attend.h), in two ways.
+ *
+ * Training and scoring make keys and values of every head and attend as other mixers do. Where a state remembers, that would be
+ * heads (plain + turned + value_size) numbers a token; what is remembered instead is the normed latent and the shared key, rank
+ * + turned, and the latent once more, as the value. With key_h = K_h latent and v_h = V_h latent,
+ *
+ *     q_h . key_h = (K_h^T q_h) . latent        sum_j p_j v_j = V_h sum_j p_j latent_j,
+ *
+ * so that all heads read one key head and the latents themselves. Both ways differ by rounding only; a text in parts has the
+ * same bits as at once.
+ *
+ * kv_a_proj is one parameter and two products, since what is behind the latent goes another way. */
 #include "nn/mixers/latent_attention.h"
 #include "base/error.h"
 #include "nn/mixers/attend.h"
@@ -12,6 +21,7 @@
 typedef struct {
     dr_module module;
     dr_attend attend;
+    dr_attention remembered; /* of queries in front of the latents */
     int64_t plain, turned, rank, query_rank;
     int query, query_down; /* list: q_proj, or q_b_proj and q_a_proj */
     int down, up;          /* kv_a_proj, kv_b_proj */
@@ -29,12 +39,19 @@ typedef struct {
     dr_attend_scratch attend;
     void *up;     /* [rows, heads, plain + value_size] keys and values, or their gradients */
     void *shared; /* [rows, turned] of the key, or its gradient */
+    /* of a call with a state, where `up` is: queries in front of the latents, [latent, shared], what is read of the latents;
+     * and of one head its own channels [rows, plain or value_size] and those of the latent [rows, rank] */
+    void *q, *k, *o, *head, *head_latent;
     /* of the backward alone */
     void *d_query_low, *d_query_normed, *d_latent, *d_normed;
 } scratch_of_call;
 
 static const latent_attention *of(const dr_module_call *call) {
     return (const latent_attention *)call->module;
+}
+
+static dr_linear linear_of(const dr_module_call *call, int64_t in, int64_t out) {
+    return (dr_linear){call->layout.rows, in, out};
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
@@ -61,8 +78,17 @@ static void place_scratch(const dr_module_call *call, bool backward, dr_arena *a
     scratch_of_call *scratch = place;
     *scratch = (scratch_of_call){0};
     dr_attend_place_scratch(&mixer->attend, call, backward, arena, &scratch->attend);
-    scratch->up = take(call, attention->heads * (mixer->plain + attention->value_size), arena);
     scratch->shared = take(call, mixer->turned, arena);
+    const size_t used = arena->used;
+    if (!backward) {
+        scratch->q = take(call, attention->heads * (mixer->rank + mixer->turned), arena);
+        scratch->k = take(call, mixer->rank + mixer->turned, arena);
+        scratch->o = take(call, attention->heads * mixer->rank, arena);
+        scratch->head = take(call, mixer->plain > attention->value_size ? mixer->plain : attention->value_size, arena);
+        scratch->head_latent = take(call, mixer->rank, arena);
+        dr_arena_rewind(arena, used);
+    }
+    scratch->up = take(call, attention->heads * (mixer->plain + attention->value_size), arena);
     if (!backward) return;
     scratch->d_latent = take(call, mixer->rank, arena);
     scratch->d_normed = mixer->norm.kind == DR_NORM_NONE ? scratch->d_latent : take(call, mixer->rank, arena);
@@ -116,11 +142,63 @@ static dr_status part(const dr_module_call *call, const scratch_of_call *scratch
     return ops->copy_heads(call->backend, &value, scratch->attend.d_v, (char *)scratch->up + p.value_at);
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- latents of a state --------------------------------------------------------------------------------------------- */
 
-static dr_linear linear_of(const dr_module_call *call, int64_t in, int64_t out) {
-    return (dr_linear){call->layout.rows, in, out};
+/* dim elements of each row, the rows lying so far apart. */
+static dr_status copy_head(const dr_module_call *call, int64_t dim, const void *x, int64_t from_row, void *y, int64_t to_row) {
+    const dr_copy_heads copy = {call->layout.rows, 1, dim, from_row, 0, to_row, 0};
+    return call->backend->ops->copy_heads(call->backend, &copy, x, y);
 }
+
+static char *behind(const dr_module_call *call, const void *x, int64_t elements) {
+    return (char *)x + dr_kind_bytes(call->backend, DR_VECTOR, elements);
+}
+
+/* scratch->q: K_h^T q_h of each head before its turned channels. The product with a transpose is the backward of one. */
+static dr_status absorb_queries(const dr_module_call *call, const memory_of_call *memory, const scratch_of_call *scratch) {
+    const latent_attention *mixer = of(call);
+    const dr_attention *own = &mixer->attend.attention;
+    const int64_t rank = mixer->rank, plain = mixer->plain, size = own->key_size, wide = rank + mixer->turned;
+    const int64_t up = plain + own->value_size, row = own->heads * size, wide_row = own->heads * wide;
+    const dr_operations *ops = call->backend->ops;
+    const dr_linear linear = linear_of(call, rank, plain);
+    const dr_copy_heads turned = {call->layout.rows, own->heads, mixer->turned, row, size, wide_row, wide};
+    for (int64_t h = 0; h < own->heads; h++) {
+        const void *weight = behind(call, dr_module_weight(call, mixer->up), h * up * rank);
+        DR_TRY(copy_head(call, plain, behind(call, memory->attend.q, h * size), row, scratch->head, plain));
+        DR_TRY(ops->linear_backward(call->backend, &linear, memory->normed, weight, scratch->head, scratch->head_latent, false,
+                                    NULL, NULL));
+        DR_TRY(copy_head(call, rank, scratch->head_latent, rank, behind(call, scratch->q, h * wide), wide_row));
+    }
+    return ops->copy_heads(call->backend, &turned, behind(call, memory->attend.q, plain), behind(call, scratch->q, rank));
+}
+
+/* memory->attend.o: V_h of what each head read of the latents */
+static dr_status project_values(const dr_module_call *call, const memory_of_call *memory, const scratch_of_call *scratch) {
+    const latent_attention *mixer = of(call);
+    const dr_attention *own = &mixer->attend.attention;
+    const int64_t rank = mixer->rank, value = own->value_size, up = mixer->plain + value;
+    const dr_linear linear = linear_of(call, rank, value);
+    for (int64_t h = 0; h < own->heads; h++) {
+        const void *weight = behind(call, dr_module_weight(call, mixer->up), (h * up + mixer->plain) * rank);
+        DR_TRY(copy_head(call, rank, behind(call, scratch->o, h * rank), own->heads * rank, scratch->head_latent, rank));
+        DR_TRY(call->backend->ops->linear_forward(call->backend, &linear, scratch->head_latent, weight, NULL, scratch->head));
+        DR_TRY(copy_head(call, value, scratch->head, value, behind(call, memory->attend.o, h * value), own->heads * value));
+    }
+    return DR_OK;
+}
+
+static dr_status attend_latents(const dr_module_call *call, const memory_of_call *memory, const scratch_of_call *scratch) {
+    const latent_attention *mixer = of(call);
+    const int64_t rank = mixer->rank, wide = rank + mixer->turned;
+    DR_TRY(absorb_queries(call, memory, scratch));
+    DR_TRY(copy_head(call, rank, memory->normed, rank, scratch->k, wide));
+    DR_TRY(copy_head(call, mixer->turned, scratch->shared, mixer->turned, behind(call, scratch->k, rank), wide));
+    DR_TRY(dr_attend_run(&mixer->remembered, call, scratch->q, scratch->k, memory->normed, scratch->o, NULL));
+    return project_values(call, memory, scratch);
+}
+
+/* ---- forward -------------------------------------------------------------------------------------------------------- */
 
 /* Elements of kv_a_proj in front of the rows that make the shared key. */
 static int64_t shared_weight(const latent_attention *mixer) {
@@ -144,14 +222,13 @@ static dr_status forward_query(const dr_module_call *call, const void *x, const 
     return dr_attend_turn(&mixer->attend, call, attention->heads, attention->key_size, mixer->plain, memory->attend.q, false);
 }
 
-static dr_status forward_keys(const dr_module_call *call, const void *x, const memory_of_call *memory,
-                              const scratch_of_call *scratch) {
+/* memory->normed and scratch->shared */
+static dr_status forward_latent(const dr_module_call *call, const void *x, const memory_of_call *memory,
+                                const scratch_of_call *scratch) {
     const latent_attention *mixer = of(call);
-    const dr_attention *attention = &mixer->attend.attention;
     const dr_operations *ops = call->backend->ops;
     const int64_t hidden = mixer->module.hidden;
-    const dr_linear down = linear_of(call, hidden, mixer->rank), shared = linear_of(call, hidden, mixer->turned),
-                    up = linear_of(call, mixer->rank, attention->heads * (mixer->plain + attention->value_size));
+    const dr_linear down = linear_of(call, hidden, mixer->rank), shared = linear_of(call, hidden, mixer->turned);
     const char *weight = dr_module_weight(call, mixer->down);
     DR_TRY(ops->linear_forward(call->backend, &down, x, weight, NULL, memory->latent));
     if (mixer->turned > 0) {
@@ -159,18 +236,29 @@ static dr_status forward_keys(const dr_module_call *call, const void *x, const m
         DR_TRY(ops->linear_forward(call->backend, &shared, x, weight, NULL, scratch->shared));
         DR_TRY(dr_attend_turn(&mixer->attend, call, 1, mixer->turned, 0, scratch->shared, false));
     }
-    if (mixer->norm.kind != DR_NORM_NONE)
-        DR_TRY(dr_norm_forward(&mixer->norm, call, call->layout.rows, memory->latent, memory->normed));
-    DR_TRY(ops->linear_forward(call->backend, &up, memory->normed, dr_module_weight(call, mixer->up), NULL, scratch->up));
-    return join(call, memory, scratch);
+    if (mixer->norm.kind == DR_NORM_NONE) return DR_OK;
+    return dr_norm_forward(&mixer->norm, call, call->layout.rows, memory->latent, memory->normed);
+}
+
+/* Every head's keys and values from the latent. */
+static dr_status attend_heads(const dr_module_call *call, const memory_of_call *memory, const scratch_of_call *scratch) {
+    const latent_attention *mixer = of(call);
+    const dr_attention *attention = &mixer->attend.attention;
+    const dr_linear up = linear_of(call, mixer->rank, attention->heads * (mixer->plain + attention->value_size));
+    DR_TRY(call->backend->ops->linear_forward(call->backend, &up, memory->normed, dr_module_weight(call, mixer->up), NULL,
+                                              scratch->up));
+    DR_TRY(join(call, memory, scratch));
+    return dr_attend_run(attention, call, memory->attend.q, memory->attend.k, memory->attend.v, memory->attend.o,
+                         memory->attend.log_sums);
 }
 
 static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const memory_of_call *memory = call->memory;
     const scratch_of_call *scratch = call->scratch;
     DR_TRY(forward_query(call, x, memory));
-    DR_TRY(forward_keys(call, x, memory, scratch));
-    return dr_attend_forward(&of(call)->attend, call, x, &memory->attend, &scratch->attend, y);
+    DR_TRY(forward_latent(call, x, memory, scratch));
+    DR_TRY((call->state ? attend_latents : attend_heads)(call, memory, scratch));
+    return dr_attend_finish(&of(call)->attend, call, x, &memory->attend, &scratch->attend, y);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------------- */
@@ -233,7 +321,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static dr_status reserve_state(const dr_module *module, dr_backend *backend, int64_t sequences, int64_t tokens, void *state) {
-    return dr_attend_reserve(&((const latent_attention *)module)->attend, backend, sequences, tokens, state);
+    return dr_attend_reserve(&((const latent_attention *)module)->remembered, backend, sequences, tokens, state);
 }
 
 static void release_state(const dr_module *module, dr_backend *backend, void *state) {
@@ -318,6 +406,8 @@ dr_status dr_latent_attention_create(dr_backend *backend, int64_t hidden, const 
     latent_attention *mixer = memory;
     mixer->module = (dr_module){&operations, hidden};
     mixer->plain = d->plain, mixer->turned = d->turned, mixer->rank = d->rank, mixer->query_rank = d->query_rank;
+    mixer->remembered = (dr_attention){
+        .heads = d->heads, .key_heads = 1, .key_size = d->rank + d->turned, .value_size = d->rank, .scale = d->scale};
     dr_status status = fill(d, prefix, list, mixer);
     if (status == DR_OK) status = dr_attend_create(&shared, prefix, list, &mixer->attend);
     if (status != DR_OK) {
