@@ -7,6 +7,7 @@
 #include "evaluate/score_tokens.h"
 #include "scratch.h"
 #include "shards/layout.h"
+#include "shards/manifest.h"
 #include "shards/shards.h"
 #include "shards/writer.h"
 #include "statuses.h"
@@ -209,7 +210,9 @@ static void test_layouts(void **state) {
         assert_int_equal(dr_shard_layout_read(file, 12, "f", &layout), DR_ERROR_FORMAT);
         file[4]++; /* the version */
         assert_int_equal(dr_shard_layout_read(file, DR_SHARD_HEADER + 10 * width, "f", &layout), DR_ERROR_FORMAT);
-        file[4]--, file[11] = 0x80; /* a negative number of tokens */
+        file[4] -= 2;
+        assert_int_equal(dr_shard_layout_read(file, DR_SHARD_HEADER + 10 * width, "f", &layout), DR_ERROR_FORMAT);
+        file[4]++, file[11] = 0x80; /* a negative number of tokens */
         assert_int_equal(dr_shard_layout_read(file, DR_SHARD_HEADER + 10 * width, "f", &layout), DR_ERROR_FORMAT);
         file[11] = 0, file[0]++; /* the magic */
         assert_int_equal(dr_shard_layout_read(file, DR_SHARD_HEADER + 10 * width, "f", &layout), DR_ERROR_FORMAT);
@@ -219,6 +222,81 @@ static void test_layouts(void **state) {
     assert_true(layout.header == 0 && layout.width == 2 && layout.tokens == 7);
     assert_int_equal(dr_shard_layout_read(file, 13, "f", &layout), DR_ERROR_FORMAT);
     assert_int_equal(dr_shard_layout_read(file, 0, "f", &layout), DR_ERROR_FORMAT);
+}
+
+/* ---- what is refused ---- */
+
+static dr_status parse_manifest(const char *file, const char *hash) {
+    static const char format[] =
+        "{\"format\": \"deltarule shards\", \"version\": 1, \"complete\": true, \"vocabulary\": 9, \"start\": 0, "
+        "\"recipe\": \"0123456789abcdef\", \"contents\": \"0123456789abcdef\", "
+        "\"position\": {\"corpus\": 1, \"file\": 0, \"document\": 0, \"seen\": 2}, \"shards\": [{\"set\": \"train\", "
+        "\"file\": \"%s\", \"tokens\": 5, \"documents\": 2, \"bytes\": 9, \"masked\": false, \"hash\": \"%s\"}]}";
+    char text[1024];
+    dr_shard_manifest manifest;
+    const int bytes = snprintf(text, sizeof text, format, file, hash);
+    const dr_status status = dr_shard_manifest_parse(text, (size_t)bytes, "m", &manifest);
+    dr_shard_manifest_release(&manifest);
+    return status;
+}
+
+/* No name of a file leads out of the folder, and every hash has all its digits. */
+static void test_manifests(void **state) {
+    (void)state;
+    static const char hash[] = "00000000000000ff";
+    static const char *const names[] = {"train_",           "train_0.bin/../../x", "train_000000", "val_000000.bin", "train",
+                                        "../train_000.bin", "train_0x.bin",        "train_0.bin ", "train0.bin",     ""};
+    static const char *const hashes[] = {"", "ff", "00000000000000ff0", "00000000000000fg", "0x000000000000ff "};
+    assert_int_equal(parse_manifest("train_000000.bin", hash), DR_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_int_equal(parse_manifest(names[i], hash), DR_ERROR_FORMAT);
+    for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++)
+        assert_int_equal(parse_manifest("train_000000.bin", hashes[i]), DR_ERROR_FORMAT);
+}
+
+/* Shards are those of the vocabulary that is asked for, and whole. */
+static void test_shards_fit(void **state) {
+    (void)state;
+    char path[PATH_MAX], name[PATH_MAX + 16];
+    dr_shards *shards;
+    dr_shard_manifest manifest;
+    write_texts();
+    snprintf(path, sizeof path, "%s", scratch_path("fitting"));
+    must(write_shards(path, tokenizer_folder, 1000, 0));
+    must(dr_shard_manifest_read(path, &manifest));
+    for (int more = -1; more <= 1; more++) {
+        const dr_shards_of of = {.vocabulary = manifest.vocabulary + more};
+        assert_int_equal(dr_shards_open(path, &of, &shards), more ? DR_ERROR_ARGUMENT : DR_OK);
+        dr_shards_close(shards);
+    }
+    manifest.complete = false;
+    snprintf(name, sizeof name, "%s/shards.json", path);
+    must(dr_shard_manifest_write(name, &manifest));
+    assert_int_equal(dr_shards_open(path, &(dr_shards_of){0}, &shards), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "not complete"));
+    dr_shard_manifest_release(&manifest);
+}
+
+/* Files of other programs: the name of the file, not of its folder, says what it is for; every id counts in the fingerprint. */
+static void test_foreign_shards(void **state) {
+    (void)state;
+    static const uint8_t ids[] = {1, 0, 2, 0, 3, 0, 4, 0}, others[] = {1, 0, 2, 0, 5, 0, 4, 0};
+    const dr_shards_of of = {.vocabulary = 9, .start = -1};
+    dr_shards *shards;
+    scratch_write("values/a_train.bin", ids, sizeof ids);
+    must(dr_shards_open(scratch_path("values/a_train.bin"), &of, &shards));
+    assert_string_equal(dr_shard_set_name(shards->sets[0]), "train");
+    assert_false(dr_shard_set_validates(shards->sets[0]));
+    dr_shards_close(shards);
+    scratch_write("values/a_val.bin", ids, sizeof ids);
+    must(dr_shards_open(scratch_path("values"), &of, &shards));
+    assert_int_equal(shards->count, 2);
+    assert_true(!dr_shard_set_validates(shards->sets[0]) && dr_shard_set_validates(shards->sets[1]));
+    const uint64_t fingerprint = shards->fingerprint;
+    dr_shards_close(shards);
+    scratch_write("values/a_train.bin", others, sizeof others);
+    must(dr_shards_open(scratch_path("values"), &of, &shards));
+    assert_true(shards->fingerprint != fingerprint);
+    dr_shards_close(shards);
 }
 
 /* ---- scoring and training ---- */
@@ -375,6 +453,9 @@ int main(void) {
         cmocka_unit_test(test_lengths_of_tokens),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_manifests),
+        cmocka_unit_test(test_shards_fit),
+        cmocka_unit_test(test_foreign_shards),
         cmocka_unit_test(test_resumed_runs_are_the_same),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_failed_allocations_are_survived),

@@ -20,8 +20,14 @@ for file in corpus/*; do gzip -c "$file" >"packed/$(basename "$file").gz"; done
 gzip -c docs.jsonl >docs.jsonl.gz
 expect 0 'documents      306' tokenize --shards gz --validation-share 0.1 --shard-tokens 3000 packed docs.jsonl.gz
 for file in plain/*.bin plain/*.index; do cmp "$file" "gz/$(basename "$file")" || fail "$file differs when it comes from .gz"; done
+# A compressed file of several members, one after another, is all of them.
+gzip -c other.jsonl | cat docs.jsonl.gz - >members.jsonl.gz
+expect 0 'documents      340' tokenize --shards members --validation-share 0.1 --shard-tokens 3000 members.jsonl.gz
 if command -v zstd >/dev/null; then
     zstd -q docs.jsonl -o docs.jsonl.zst
+    zstd -qc other.jsonl | cat docs.jsonl.zst - >members.jsonl.zst
+    expect 0 'documents      340' tokenize --shards zst-members --validation-share 0.1 --shard-tokens 3000 members.jsonl.zst
+    for file in members/*.bin; do cmp "$file" "zst-members/$(basename "$file")" || fail "$file differs when it comes from .zst"; done
     expect 0 'documents      306' tokenize --shards zst --validation-share 0.1 --shard-tokens 3000 corpus docs.jsonl.zst
     for file in plain/*.bin; do cmp "$file" "zst/$(basename "$file")" || fail "$file differs when it comes from .zst"; done
 fi
