@@ -170,45 +170,31 @@ static bool call_is_right(gpu *g, int h, int l, fault *what) {
 }
 
 typedef struct {
-    pthread_t thread;
-    atomic_int *next;
-    gpu own;
+    atomic_int next;
+    pthread_mutex_t lock; /* of what follows */
     bool holds;
     fault what;
-} taker;
+} case_queue;
 
-static void *take_cases(void *context) {
-    taker *t = context;
-    for (int n; t->holds && (n = atomic_fetch_add(t->next, 1)) < HEADS * LAYOUTS;) {
+static void take_cases(gpu *own, void *context) {
+    case_queue *queue = context;
+    for (int n; (n = atomic_fetch_add(&queue->next, 1)) < HEADS * LAYOUTS;) {
         const int every = layouts[n / HEADS].every;
-        if (every == 0 || n % HEADS % every == 1) t->holds = call_is_right(&t->own, n % HEADS, n / HEADS, &t->what);
+        fault what = {""};
+        if ((every != 0 && n % HEADS % every != 1) || call_is_right(own, n % HEADS, n / HEADS, &what)) continue;
+        pthread_mutex_lock(&queue->lock);
+        if (queue->holds) queue->what = what;
+        queue->holds = false;
+        pthread_mutex_unlock(&queue->lock);
+        return;
     }
-    return NULL;
 }
 
-/* As many at a time as there are threads, since preparing and comparing takes longer than the calls. */
 static bool calls_are_right(gpu *g, fault *what) {
-    taker takers[MOST_WORKERS] = {0};
-    atomic_int next = 0;
-    int opened = 0, started = 0;
-    bool holds = true;
-    for (; opened < g->threads && opened < HEADS * LAYOUTS && holds; opened++) {
-        takers[opened] = (taker){.next = &next, .own = {.device = g->device}, .holds = true};
-        holds = gpu_open(&takers[opened].own, what);
-    }
-    while (started < opened && holds)
-        if (pthread_create(&takers[started].thread, NULL, take_cases, &takers[started]) == 0)
-            started++;
-        else
-            holds = fault_is(what, "no thread could be started");
-    for (int i = 0; i < started; i++) pthread_join(takers[i].thread, NULL);
-    for (int i = 0; i < opened; i++) {
-        if (holds && !takers[i].holds) holds = fault_is(what, "%s", takers[i].what.text);
-        g->checks += takers[i].own.checks;
-        g->worst[1] = fmax(g->worst[1], takers[i].own.worst[1]);
-        gpu_close(&takers[i].own);
-    }
-    return holds;
+    case_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .holds = true};
+    if (!gpu_share(g, take_cases, &queue, what)) return false;
+    if (!queue.holds) *what = queue.what;
+    return queue.holds;
 }
 
 /* ---- several at once --------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,6 @@
 #include "ops/shapes.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,55 +201,31 @@ static double bound_of(const dr_rule *rule, bool named) {
 }
 
 typedef struct {
-    pthread_t thread;
-    atomic_uint_fast64_t *next, *failed;
+    atomic_uint_fast64_t next, failed;
     uint64_t last;
-    gpu g;
-} worker;
+} wide_queue;
 
-static void *take_wide(void *context) {
-    worker *w = context;
-    for (;;) {
-        const uint64_t n = atomic_fetch_add(w->next, 1);
-        if (n > w->last) return NULL;
+static void take_wide(gpu *own, void *context) {
+    wide_queue *queue = context;
+    for (uint64_t n; (n = atomic_fetch_add(&queue->next, 1)) <= queue->last;) {
         const trial t = draw_wide(n);
         if (!gpu_takes(&t.rule)) continue;
         problem *p = trial_problem(&t);
         dr_random random = dr_random_start(n, 6);
         fault what = {""};
-        if (!rounds_as_plain(&w->g, 1, p, DR_PATH_CHUNKWISE, bound_of(&t.rule, is_named(n)), NEIGHBOURS, &random, &what)) {
+        if (!rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, bound_of(&t.rule, is_named(n)), NEIGHBOURS, &random, &what)) {
             printf("rounding %llu: %s\n", (unsigned long long)n, what.text);
             trial_print(&t, stdout);
             fflush(stdout);
-            atomic_fetch_add(w->failed, 1);
+            atomic_fetch_add(&queue->failed, 1);
         }
         problem_free(p);
     }
 }
 
 bool suite_rounding(gpu *g, fault *what) {
-    worker workers[MOST_WORKERS] = {0};
-    atomic_uint_fast64_t next = 1, failed = 0;
-    const uint64_t last = g->brief ? 4 * (uint64_t)dr_rule_count() : 16 * (uint64_t)dr_rule_count();
-    bool holds = true;
-    int opened = 0, started = 0;
-    for (; opened < g->threads && holds; opened++) {
-        workers[opened] =
-            (worker){.next = &next, .failed = &failed, .last = last, .g = {.reference = g->reference, .device = g->device}};
-        holds = gpu_open(&workers[opened].g, what);
-    }
-    trial_draw(1); /* counts the options of all axes, which threads then read */
-    while (started < opened && holds)
-        if (pthread_create(&workers[started].thread, NULL, take_wide, &workers[started]) == 0)
-            started++;
-        else
-            holds = fault_is(what, "no thread could be started");
-    for (int i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
-    for (int i = 0; i < opened; i++) {
-        g->checks += workers[i].g.checks;
-        g->worst[1] = fmax(g->worst[1], workers[i].g.worst[1]);
-        gpu_close(&workers[i].g);
-    }
-    const unsigned long long wrong = atomic_load(&failed);
+    wide_queue queue = {.next = 1, .last = (g->brief ? 4 : 16) * (uint64_t)dr_rule_count()};
+    const bool holds = gpu_share(g, take_wide, &queue, what);
+    const unsigned long long wrong = atomic_load(&queue.failed);
     return holds && (!wrong || fault_is(what, "%llu trials are further off than their bound, above", wrong));
 }

@@ -22,6 +22,8 @@ typedef struct {
 /* The backends of g->device, on a stream of their own. Closing takes what was opened, also where opening failed. */
 bool gpu_open(gpu *g, fault *what);
 void gpu_close(gpu *g);
+/* Runs take in g->threads threads, each with backends of its own, and adds up their counts. */
+bool gpu_share(gpu *g, void (*take)(gpu *own, void *context), void *context, fault *what);
 /* Whether an engine of the GPU takes the rule. */
 bool gpu_takes(const dr_rule *rule);
 

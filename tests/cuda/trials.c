@@ -107,12 +107,6 @@ typedef struct {
     fault what;
 } seed_queue;
 
-typedef struct {
-    pthread_t thread;
-    seed_queue *queue;
-    gpu g;
-} worker;
-
 static void note_failure(seed_queue *queue, uint64_t seed, const fault *what) {
     pthread_mutex_lock(&queue->lock);
     if (seed < queue->failed) {
@@ -129,46 +123,23 @@ static bool is_wanted(seed_queue *queue, uint64_t seed) {
     return wanted;
 }
 
-static void *take_seeds(void *context) {
-    worker *w = context;
+static void take_seeds(gpu *own, void *context) {
+    seed_queue *queue = context;
     for (;;) {
-        const uint64_t seed = atomic_fetch_add(&w->queue->next, 1);
-        if (!is_wanted(w->queue, seed)) return NULL;
+        const uint64_t seed = atomic_fetch_add(&queue->next, 1);
+        if (!is_wanted(queue, seed)) return;
         const trial t = trial_draw(seed);
         fault what = {""};
         if (!gpu_takes(&t.rule))
-            w->g.refused++;
-        else if (!trial_is_right(&w->g, &t, &what))
-            note_failure(w->queue, seed, &what);
+            own->refused++;
+        else if (!trial_is_right(own, &t, &what))
+            note_failure(queue, seed, &what);
     }
-}
-
-static void add_counts(gpu *sum, const gpu *g) {
-    sum->checks += g->checks;
-    sum->refused += g->refused;
-    for (int i = 0; i < 3; i++) sum->worst[i] = fmax(sum->worst[i], g->worst[i]);
 }
 
 bool suite_trials(gpu *g, fault *what) {
-    worker workers[MOST_WORKERS] = {0};
     seed_queue queue = {.next = g->first, .last = g->last, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT64_MAX};
-    int opened = 0, started = 0;
-    bool holds = true;
-    for (; opened < g->threads && holds; opened++) {
-        workers[opened] = (worker){.queue = &queue, .g = {.reference = g->reference, .device = g->device}};
-        holds = gpu_open(&workers[opened].g, what);
-    }
-    trial_draw(g->first); /* counts the options of all axes, which threads then read */
-    while (started < opened && holds)
-        if (pthread_create(&workers[started].thread, NULL, take_seeds, &workers[started]) == 0)
-            started++;
-        else
-            holds = fault_is(what, "no thread could be started");
-    for (int i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
-    for (int i = 0; i < opened; i++) {
-        add_counts(g, &workers[i].g);
-        gpu_close(&workers[i].g);
-    }
+    const bool holds = gpu_share(g, take_seeds, &queue, what);
     if (!holds || queue.failed == UINT64_MAX) return holds;
     *what = queue.what;
     const trial t = trial_draw(queue.failed);
