@@ -4,7 +4,10 @@
  *     (its time / its base's) / (its bytes / its base's)      bytes: of inputs, outputs and, with the backward, their gradients
  *
  * forward and with the backward. At most 1.3; with a diagonal scan 1.7; with several rows a token 1.15 a row. Gram scans are
- * left out. Prints a line a rule as it goes; exit status 1 if one is beyond its bound, 77 with the reason without a GPU.
+ * left out. Then heads of other shapes beside those of the base, for which its time is divided by how many times the values are
+ * computed: several value heads a key head, also decoding; 64, 120 and 256 key channels; values twice as wide. And rules that
+ * are computed in float32 beside gdn. Prints a line each as it goes; exit status 1 if one is beyond its bound, 77 with the
+ * reason without a GPU.
  *
  *     cuda_coverage [RULE...]      gdn kda */
 #include "../../recurrence/trial.h"
@@ -62,6 +65,94 @@ static bool measure(const dr_rule *base, const dr_rule *rule, const char *axis, 
     return true;
 }
 
+/* ---- shapes ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int heads, value_heads, key_size, value_size;
+} head_shape;
+
+static const struct {
+    head_shape base, other;
+    double times; /* as many values, or columns of them */
+    double bound;
+} shapes[] = {
+    {{8, 8, 128, 128}, {8, 16, 128, 128}, 2, 1.15}, {{8, 8, 128, 128}, {8, 32, 128, 128}, 4, 1.15},
+    {{8, 8, 128, 128}, {16, 16, 64, 64}, 1, 1.25},  {{8, 8, 128, 128}, {4, 4, 256, 256}, 1, 2.5},
+    {{8, 8, 128, 128}, {8, 8, 128, 256}, 2, 1.25},  {{4, 4, 256, 256}, {4, 4, 256, 512}, 2, 1.25},
+    {{8, 8, 128, 128}, {8, 8, 120, 120}, 1, 1.1},
+};
+
+static dr_recurrence shaped(const dr_rule *rule, const head_shape *shape) {
+    dr_recurrence r = sizes_of(rule);
+    r.key_heads = shape->heads;
+    r.value_heads = shape->value_heads;
+    r.key_size = shape->key_size;
+    r.value_size = shape->value_size;
+    return r;
+}
+
+/* A line about the second of two recurrences; times: what its time is divided by. */
+static bool compare(const char *what, const dr_recurrence pair[2], double times, double bound, counts *c) {
+    const dr_bench_options options = {
+        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
+    dr_bench_op_result results[2];
+    if (dr_bench_op(&options, false, 2, pair, results) != DR_OK) {
+        fprintf(stderr, "cuda_coverage: %s: %s\n", what, dr_last_error());
+        return false;
+    }
+    const double forward = results[1].forward.ratio / times, both = results[1].forward_backward.ratio / times;
+    const bool within = forward <= bound && both <= bound;
+    printf("%-38s %7.1f %7.1f MB %8.1f %8.1f us  x%5.2f x%5.2f  at most %.2f %s\n", what, 1e-6 * results[1].forward.moved.bytes,
+           1e-6 * results[1].forward_backward.moved.bytes, 1e6 * results[1].forward.seconds.median,
+           1e6 * results[1].forward_backward.seconds.median, forward, both, bound, within ? "" : "BEYOND");
+    fflush(stdout);
+    c->measured++;
+    c->beyond += !within;
+    return true;
+}
+
+static bool compare_decoding(const char *what, const dr_recurrence pair[2], double times, double bound, counts *c) {
+    const dr_bench_options options = {
+        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
+    dr_recurrence tokens[2] = {pair[0], pair[1]};
+    dr_bench_decode_result results[2];
+    for (int i = 0; i < 2; i++) tokens[i].layout.sequences = tokens[i].layout.rows = 256;
+    if (dr_bench_decode(&options, 2, tokens, results) != DR_OK) {
+        fprintf(stderr, "cuda_coverage: %s, decoding: %s\n", what, dr_last_error());
+        return false;
+    }
+    const double ratio = results[1].token.ratio / times;
+    printf("%-29s decoding %14.1f us  x%5.2f  at most %.2f %s\n", what, 1e6 * results[1].token.seconds.median, ratio, bound,
+           ratio <= bound ? "" : "BEYOND");
+    c->measured++;
+    c->beyond += ratio > bound;
+    return true;
+}
+
+static bool measure_shapes(const dr_rule *rule, counts *c) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const head_shape *o = &shapes[i].other;
+        const dr_recurrence pair[2] = {shaped(rule, &shapes[i].base), shaped(rule, o)};
+        char what[64];
+        snprintf(what, sizeof what, "%s %d/%d %d x %d", rule->name, o->heads, o->value_heads, o->key_size, o->value_size);
+        if (!compare(what, pair, shapes[i].times, shapes[i].bound, c)) return false;
+        if (o->value_heads > o->heads && !compare_decoding(what, pair, shapes[i].times, shapes[i].bound, c)) return false;
+    }
+    return true;
+}
+
+/* Rules whose 16-bit vectors are computed in float32. */
+static bool measure_widened(counts *c) {
+    static const char *const names[] = {"pdn", "nlms", "plonghorn"};
+    for (int i = 0; i < 3; i++) {
+        const dr_recurrence pair[2] = {sizes_of(dr_rule_find("gdn")), sizes_of(dr_rule_find(names[i]))};
+        if (!compare(names[i], pair, 1, 2.5, c)) return false;
+    }
+    return true;
+}
+
+/* ---- neighbours --------------------------------------------------------------------------------------------------------- */
+
 /* Every rule that differs from the base in one option. */
 static bool measure_neighbours(const dr_rule *base, counts *c) {
     for (int axis = 0; axis < axis_count(); axis++)
@@ -93,8 +184,9 @@ int main(int argc, char **argv) {
             fprintf(stderr, "cuda_coverage: '%s' is no rule: deltarule rules lists them\n", name);
             return 2;
         }
-        if (!measure_neighbours(base, &c)) return 1;
+        if (!measure_neighbours(base, &c) || !measure_shapes(base, &c)) return 1;
     }
-    printf("%d neighbours, %d beyond their bounds\n", c.measured, c.beyond);
+    if (!measure_widened(&c)) return 1;
+    printf("%d measured, %d beyond their bounds\n", c.measured, c.beyond);
     return c.beyond > 0;
 }
