@@ -250,15 +250,15 @@ static bool many_are_right(const fixture *f) {
 }
 
 /* A rule's fixture. large: heads of 128 by 128. */
-static bool take_fixture(gpu *g, const char *rule, bool bf16, bool many, bool large, uint64_t seed, fault *what) {
+static bool take_fixture(gpu *g, const dr_rule *rule, bool bf16, bool many, bool large, uint64_t seed, fault *what) {
     const int64_t K = large ? 128 : 72, V = large ? 128 : 40;
     fixture f = {.g = g, .what = what};
     cudaStream_t stream;
     if (cudaStreamCreate(&stream) != cudaSuccess) return fault_is(what, "no stream");
     const dr_backend_options options = {.dtype = bf16 ? DR_BF16 : DR_F32, .device = g->device, .stream = stream};
     if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
-    f.pool = drawn(dr_rule_find(rule), many ? MANY_SLOTS : SLOTS, 1, K, V, seed);
-    f.tokens = drawn(dr_rule_find(rule), many ? MANY : SEQUENCES, many ? 1 : TOKENS, K, V, 100 + seed);
+    f.pool = drawn(rule, many ? MANY_SLOTS : SLOTS, 1, K, V, seed);
+    f.tokens = drawn(rule, many ? MANY : SEQUENCES, many ? 1 : TOKENS, K, V, 100 + seed);
     f.width = f.tokens->recurrence.value_heads * f.tokens->recurrence.value_size;
     for (int i = 0; i < DR_STATES; i++) f.state[i] = f.pool->state_count[i];
     for (int i = 0; i < DR_INPUTS; i++)
@@ -276,9 +276,17 @@ static bool take_fixture(gpu *g, const char *rule, bool bf16, bool many, bool la
 bool suite_slots(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn",    "kda",    "eda", "rwkv7",         "pkda", "pdn_unstable",
                                         "mamba2", "qdelta", "gla", "delta_product", "gdn2", "comba"};
+    enum { NAMED = sizeof rules / sizeof *rules, COMPOSED = 4 };
+    dr_rule composed[COMPOSED] = {*dr_rule_find("gdn"), *dr_rule_find("kda"), *dr_rule_find("gdn"), *dr_rule_find("kda")};
+    composed[0].row[0].read = DR_READ_ERASE_KEY;
+    composed[1].row[0].read = DR_READ_FREE;
+    composed[2].row[0].read = DR_READ_GATED_KEY;
+    composed[3].row[0].read = DR_READ_KEY_PLUS_QUERY;
     bool holds = true;
-    for (size_t n = 0; n < 4 * sizeof rules / sizeof *rules && holds; n++)
-        holds = take_fixture(g, rules[n / 4], n % 2, false, n % 4 > 1, n, what);
+    for (size_t n = 0; n < 4 * (NAMED + COMPOSED) && holds; n++) {
+        const dr_rule *rule = n / 4 < NAMED ? dr_rule_find(rules[n / 4]) : &composed[n / 4 - NAMED];
+        holds = take_fixture(g, rule, n % 2, false, n % 4 > 1, n, what);
+    }
     return holds;
 }
 
@@ -286,6 +294,6 @@ bool suite_many(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn", "eda", "pkda", "delta_product"};
     bool holds = true;
     for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++)
-        holds = take_fixture(g, rules[n / 2], n % 2, true, n / 4 != n % 2, n, what);
+        holds = take_fixture(g, dr_rule_find(rules[n / 2]), n % 2, true, n / 4 != n % 2, n, what);
     return holds;
 }

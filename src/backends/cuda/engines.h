@@ -70,6 +70,8 @@ dr_status dr_cuda_chunkwise_boundary(const dr_cuda_call *call, int64_t sequence,
 
 /* One token of each sequence, or from slots; slots NULL: sequence i has slot i. It needs no workspace. */
 dr_status dr_cuda_decode(const dr_cuda_call *call, const dr_slots *slots, const dr_mutable_states *states);
+/* The kernel of such a call with one token each, whose tensors begin at 16 bytes. */
+const char *dr_cuda_decode_kernel(const dr_cuda *gpu, const dr_recurrence *recurrence, dr_dtype storage);
 
 #ifdef __cplusplus
 }

@@ -190,9 +190,13 @@ static int32_t parts_of(const dr_cuda_chunk_plan *plan) {
     return plan->early.parts > plan->parts ? plan->early.parts : plan->parts;
 }
 
+static const char *decode_of(const dr_plan *plan) {
+    return dr_cuda_decode_kernel(dr_cuda_of(plan->backend), &plan->recurrence, plan->backend->storage);
+}
+
 int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size_t size) {
     const char *isa = plan->backend->isa, *storage = dr_dtype_name(plan->backend->storage);
-    if (decode) return snprintf(text, size, "cuda decode %s %s", isa, storage);
+    if (decode) return snprintf(text, size, "cuda decode %s %s: %s", isa, storage, decode_of(plan));
     if (engine_of(plan)->kind == DR_CUDA_RECURRENT) return snprintf(text, size, "cuda recurrent %s %s", isa, storage);
     const dr_cuda_chunk_plan *chunks = chunk_plan_of(plan);
     const char *prepare = prepare_of(chunks), *pass = state_pass_of(chunks);
@@ -205,7 +209,7 @@ int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size
 
 void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
     const dr_cuda_engine *engine = engine_of(plan);
-    const char *isa = plan->backend->isa, *instance = stage == DR_STAGE_DECODE ? "decode" : "tokens";
+    const char *isa = plan->backend->isa, *instance = stage == DR_STAGE_DECODE ? decode_of(plan) : "tokens";
     char backward[56];
     *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = 1, .parts = 1};
     if (stage != DR_STAGE_DECODE && engine->kind != DR_CUDA_RECURRENT) {

@@ -192,6 +192,10 @@ template <typename T> static dr_status launch_token(const dr_cuda *gpu, const dr
     return dr_cuda_launch("decode_token", kernel, sizes, THREADS, 0, gpu->stream, *call);
 }
 
+const char *dr_cuda_tokens_decode_kernel(const dr_cuda *gpu, const dr_cuda_tokens *call) {
+    return is_one_row(call) ? "decode_row" : dr_cuda_tokens_are_many(gpu, call) ? "decode_many" : "decode_token";
+}
+
 dr_status dr_cuda_tokens_decode(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call) {
     if (is_one_row(call)) DR_CUDA_STORAGE(storage, T, return launch_row<T>(gpu, call));
     if (dr_cuda_tokens_are_many(gpu, call)) return dr_cuda_tokens_many(gpu, storage, call);

@@ -178,6 +178,16 @@ dr_status dr_cuda_recurrent_boundary(const dr_cuda_call *call, int64_t sequence,
 
 /* ---- decoding -------------------------------------------------------------------------------------------------------- */
 
+const char *dr_cuda_decode_kernel(const dr_cuda *gpu, const dr_recurrence *recurrence, dr_dtype storage) {
+    dr_cuda_tokens tokens = {
+        .layout.sequences = recurrence->layout.sequences,
+        .whole = recurrence->value_size % 4 == 0,
+        .whole_output = recurrence->value_size % 8 == 0,
+    };
+    dr_cuda_rows_plan(recurrence, storage, &tokens.rows);
+    return dr_cuda_tokens_decode_kernel(gpu, &tokens);
+}
+
 dr_status dr_cuda_decode(const dr_cuda_call *call, const dr_slots *slots, const dr_mutable_states *states) {
     const dr_layout *layout = &call->recurrence->layout;
     dr_states initial;

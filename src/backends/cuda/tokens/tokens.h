@@ -31,6 +31,8 @@ typedef struct {
 dr_status dr_cuda_tokens_forward(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
 /* One token of each sequence, S and outputs only. */
 dr_status dr_cuda_tokens_decode(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
+/* The kernel that does it. */
+const char *dr_cuda_tokens_decode_kernel(const dr_cuda *gpu, const dr_cuda_tokens *call);
 /* The same, through shared memory, which pays where there are so many states. */
 bool dr_cuda_tokens_are_many(const dr_cuda *gpu, const dr_cuda_tokens *call);
 dr_status dr_cuda_tokens_many(const dr_cuda *gpu, dr_dtype storage, const dr_cuda_tokens *call);
