@@ -19,11 +19,24 @@ struct setting : call_memory {
     dr_cuda_diagonal_chain chain;
 };
 
+/* A rule of the table; "NAME erase", "NAME free": of which the row reads the erase key, the negative of a free key. */
+static const dr_rule *rule_of(const char *name) {
+    static dr_rule rule;
+    char base[32];
+    const char *end = strchr(name, ' ');
+    if (!end) return dr_rule_find(name);
+    snprintf(base, sizeof base, "%.*s", (int)(end - name), name);
+    rule = *dr_rule_find(base);
+    rule.name = name;
+    rule.row[0].read = strcmp(end, " free") ? DR_READ_ERASE_KEY : DR_READ_FREE;
+    return &rule;
+}
+
 /* As a forward that a backward follows has it; any: in the form for any rule; beside: beside a scan, by blocks that stay; rest:
  * of heads whose two parts may begin early. */
 static void make_call(setting *s, const char *rule, bool any, bool beside, int tokens, int size, bool rest = false) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
-    make_plan(s, dr_rule_find(rule), tokens, size, plan, beside ? 16 : 2);
+    make_plan(s, rule_of(rule), tokens, size, plan, beside ? 16 : 2);
     if (rest) plan->early = {2, 1, 1};
     if (beside) dr_cuda_chunk_plan_stages(plan);
     if (plan->rows.channel_decay) make_steep(*plan);
@@ -95,6 +108,8 @@ static void take_rows(const setting *s, const dr_prepare_block &x, chunk_of_doub
             const int64_t made = ((x.place.first + token) * HEADS + x.head) * rows.key_size + k;
             c->write[i][k] = row.writes == DR_WRITES_MADE ? element(rows.input[DR_SOURCE_SQUASHED].at, made) : key;
             c->read[i][k] = row.reads == DR_READS_NONE ? 0 : key;
+            if (row.reads == DR_READS_TENSOR && row.writes == DR_WRITES_TENSOR)
+                c->read[i][k] = (row.negative ? -1 : 1) * vector(row.read, token, k);
             if (row.reads == DR_READS_PRODUCT) /* rounded as the tile is */
                 c->read[i][k] =
                     (double)__bfloat162float(__float2bfloat16_rn((float)(key * vector(DR_INPUT_ERASE_GATE, token, k))));
@@ -255,11 +270,12 @@ int main() {
         dr_prepare_form form;
         int size;
     } cases[] = {
-        {"gdn", DR_PREPARE_PLAIN, 128},  {"pgdn", DR_PREPARE_SCANS, 128}, {"pgdn", DR_PREPARE_NARROW_SCANS, 64},
-        {"kda", DR_PREPARE_PLAIN, 128},  {"pkda", DR_PREPARE_SCANS, 128}, {"pkda", DR_PREPARE_NARROW_SCANS, 64},
-        {"gdn2", DR_PREPARE_GATED, 128}, {"gla", DR_PREPARE_LINEAR, 128}, {"eda", DR_PREPARE_PLAIN, 128},
-        {"kda", DR_PREPARE_PLAIN, 64},   {"gdn", DR_PREPARE_ANY, 128},    {"kda", DR_PREPARE_ANY, 128},
-        {"gdn2", DR_PREPARE_ANY, 128},   {"gla", DR_PREPARE_ANY, 128},    {"eda", DR_PREPARE_ANY, 128},
+        {"gdn", DR_PREPARE_PLAIN, 128},      {"pgdn", DR_PREPARE_SCANS, 128},      {"pgdn", DR_PREPARE_NARROW_SCANS, 64},
+        {"kda", DR_PREPARE_PLAIN, 128},      {"pkda", DR_PREPARE_SCANS, 128},      {"pkda", DR_PREPARE_NARROW_SCANS, 64},
+        {"gdn2", DR_PREPARE_APART, 128},     {"gdn erase", DR_PREPARE_APART, 128}, {"kda free", DR_PREPARE_APART, 128},
+        {"gdn free", DR_PREPARE_APART, 128}, {"gla", DR_PREPARE_LINEAR, 128},      {"eda", DR_PREPARE_PLAIN, 128},
+        {"kda", DR_PREPARE_PLAIN, 64},       {"gdn", DR_PREPARE_ANY, 128},         {"kda", DR_PREPARE_ANY, 128},
+        {"gdn2", DR_PREPARE_ANY, 128},       {"gla", DR_PREPARE_ANY, 128},         {"eda", DR_PREPARE_ANY, 128},
     };
     static const int tokens[] = {150, 128};
     for (int count : tokens)

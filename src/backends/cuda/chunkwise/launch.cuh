@@ -18,7 +18,7 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool 
     constexpr bool paired = form == DR_PREPARE_ANY || form == DR_PREPARE_PLAIN;
     constexpr int groups = dr_prepare_scans(form) ? 3 : 2; /* by channel, one row a token: dr_cuda_chunk_plan_beside */
     const bool channel = plan.rows.channel_decay, pairs = plan.rows.steps == 2;
-    if constexpr (form != DR_PREPARE_GATED && form != DR_PREPARE_LINEAR)
+    if constexpr (form != DR_PREPARE_LINEAR)
         if (!channel) {
             if constexpr (sizeof(T) == 2)
                 if (beside) return prepare_beside<T, 4, false, false, form>;
@@ -40,8 +40,8 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, dr_pr
     if constexpr (sizeof(T) == 2) switch (form) {
         case DR_PREPARE_PLAIN:
             return dr_choose_prepare<T, DR_PREPARE_PLAIN>(plan, beside);
-        case DR_PREPARE_GATED:
-            return dr_choose_prepare<T, DR_PREPARE_GATED>(plan, beside);
+        case DR_PREPARE_APART:
+            return dr_choose_prepare<T, DR_PREPARE_APART>(plan, beside);
         case DR_PREPARE_LINEAR:
             return dr_choose_prepare<T, DR_PREPARE_LINEAR>(plan, beside);
         case DR_PREPARE_SCANS:

@@ -409,7 +409,7 @@ template <typename T, int groups, dr_prepare_form form, typename function>
 static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
     constexpr bool precise = sizeof(T) == 4, warpgroups = dr_groups_multiply<T>(), scans = dr_prepare_scans(form),
-                   lean = form != DR_PREPARE_ANY;
+                   lean = form != DR_PREPARE_ANY, apart = form == DR_PREPARE_APART;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_cuda_rows &rows = plan.rows;
@@ -444,6 +444,8 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, shared + room.writer);
+    else if (apart && call.facts.late)
+        dr_finish_apart<T, groups>(rows, x, shared + room.writer, reader);
     else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, shared + room.writer, reader, shared + room.query);
 
@@ -466,7 +468,8 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     }
     if (!scans && plan.reader_sum) dr_prepare_sum(small, l, p);
     if (dots) dr_prepare_dots(l, small.gain);
-    if (!lean && !plan.reader_sum && tensors.reader) dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
+    if ((!lean || apart) && !plan.reader_sum && tensors.reader)
+        dr_put_tile<T>(plan, reader, (T *)tensors.reader + tile, 64, 0, 1);
     if (!lean && tensors.query)
         dr_put_tile<T>(plan, shared + room.query, (T *)tensors.query + x.block * plan.query_rows * plan.key_width,
                        plan.query_rows, rows.steps - 1, rows.steps);
@@ -480,7 +483,7 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>(); /* all tiles but that of the write keys are read; decays and gains are there */
     if (i < 64) {
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
-        if (!lean && plan.reader_direct && rows.row[0].negative) factors.reader = -factors.reader;
+        if ((!lean || apart) && plan.reader_direct && rows.row[0].negative) factors.reader = -factors.reader;
         dr_put_factors(tensors.factors[x.block], i, factors);
     }
     const float kept = small.total[0] * small.total[1] * small.total[2] * small.total[3];

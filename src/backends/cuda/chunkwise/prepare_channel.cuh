@@ -87,7 +87,7 @@ template <typename T, bool pairs, dr_prepare_form form, int groups, typename fun
 static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, const dr_prepare_block &x, char *shared,
                                                const function &alone) {
     constexpr bool precise = sizeof(T) == 4, warpgroups = dr_groups_multiply<T>(), scans = dr_prepare_scans(form),
-                   lean = form != DR_PREPARE_ANY, linear = form == DR_PREPARE_LINEAR, gated = form == DR_PREPARE_GATED,
+                   lean = form != DR_PREPARE_ANY, linear = form == DR_PREPARE_LINEAR, apart = form == DR_PREPARE_APART,
                    totals = form == DR_PREPARE_PLAIN || linear; /* there is no tile of readers */
     constexpr bool scales = warpgroups && lean;                 /* mild chunks */
     constexpr bool again = pairs || (groups != 2 && !linear);   /* three share a multiprocessor, and want the registers */
@@ -131,8 +131,8 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     dr_meet<groups>();
     if constexpr (scans)
         dr_inside_keep<T>(plan, x, writer);
-    else if constexpr (gated)
-        dr_finish_gated<T, groups>(x, writer, reader);
+    else if (apart && call.facts.late)
+        dr_finish_apart<T, groups>(rows, x, writer, reader);
     else if (!lean && call.facts.late)
         dr_finish_rows<T, groups>(plan, x, writer, reader, query);
 
@@ -161,7 +161,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
         if (scans) dr_meet<groups>(); /* write keys are kept, whose tile is overwritten */
 #pragma unroll 1
         for (int slice = 0; slice < plan.key_width; slice += SLICE) {
-            dr_mild_tabulate<T, pairs, !linear, !gated && !scans>(plan, mild_tables, at, span, g, writer, reader, query,
+            dr_mild_tabulate<T, pairs, !linear, !apart && !scans>(plan, mild_tables, at, span, g, writer, reader, query,
                                                                   leaving, slice, reader_to, query_to, exit_to);
             decay += SLICE;
             dr_slice_fetch<pairs>(at, decay, rows.key_size - slice - SLICE - at.channel, rows.aligned, g);

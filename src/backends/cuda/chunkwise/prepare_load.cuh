@@ -20,10 +20,10 @@ enum { PREPARE_THREADS = 128 };
  * and waits for instructions: what lies between them for other rules costs a tenth and more of its time. */
 typedef enum {
     DR_PREPARE_ANY,
-    DR_PREPARE_PLAIN,  /* write keys and queries that are inputs, read keys those that are written or, with plan.reader_sum,
+    DR_PREPARE_PLAIN,  /* write keys and queries that are tensors, read keys those that are written or, with plan.reader_sum,
                         * key + lambda query; gains that are inputs or one; one row a token or, by channel, two */
-    DR_PREPARE_GATED,  /* the same with read keys that are gated, one row a token, by channel */
-    DR_PREPARE_LINEAR, /* the same without read keys */
+    DR_PREPARE_APART,  /* the same with read keys that are tensors of their own, or gated write keys; one row a token */
+    DR_PREPARE_LINEAR, /* the same without read keys, by channel */
     DR_PREPARE_SCANS,  /* plan.scan_inside: as plain, but that write keys are made of the keys that are read; one row a token */
     DR_PREPARE_NARROW_SCANS /* the same with K of 64 instead of 128 */
 } dr_prepare_form;
@@ -332,12 +332,12 @@ static __device__ inline void dr_load_rows(const dr_cuda_chunk_plan &plan, const
 }
 
 /* Tiles of nothing but inputs (dr_prepare_facts), each of these a group of copies. */
-template <typename T, bool pairs, bool gated>
+template <typename T, bool pairs, bool apart>
 static __device__ inline void dr_load_parts(const dr_prepare_call &call, const dr_prepare_block &x, char *shared) {
     const dr_cuda_rows &rows = call.plan.rows;
     if constexpr (pairs) dr_clear_rows<T>(shared + call.facts.room.query, 64, x.boxes, 1, 2);
 #pragma unroll 1
-    for (int i = 0; i < (pairs || gated ? 3 : 2); i++) {
+    for (int i = 0; i < (pairs || apart ? 3 : 2); i++) {
         const dr_prepare_part &part = call.facts.part[i];
         dr_copy_rows<T>(shared + part.tile, 64, x.boxes, rows.key_size, rows.aligned, pairs ? 32 : 64, pairs ? part.first : 0,
                         pairs ? 2 : 1, dr_rows_at<T>(x, rows.input[part.input]));
@@ -352,11 +352,11 @@ static __device__ inline void dr_prepare_load(const dr_prepare_call &call, const
     constexpr bool scans = dr_prepare_scans(form);
     const dr_prepare_room &room = call.facts.room;
     char *writer = shared + room.writer, *reader = shared + room.reader, *query = shared + room.query;
-    if (!pairs && form != DR_PREPARE_GATED && call.facts.plain && x.alive == 64) /* most often */
+    if (!pairs && form != DR_PREPARE_APART && call.facts.plain && x.alive == 64) /* most often */
         dr_load_plain<T>(dr_shared_address(scans ? reader : writer), dr_shared_address(query), x, call.facts.key,
                          call.facts.query, scans);
     else if constexpr (form != DR_PREPARE_ANY)
-        dr_load_parts<T, pairs, form == DR_PREPARE_GATED>(call, x, shared);
+        dr_load_parts<T, pairs, form == DR_PREPARE_APART>(call, x, shared);
     else
         dr_load_rows<T, pairs ? 2 : 0>(call.plan, x, writer, room.reader ? reader : NULL, query);
 }
@@ -406,11 +406,13 @@ static __device__ inline void dr_finish_rows(const dr_cuda_chunk_plan &plan, con
     dr_meet<groups>();
 }
 
-/* The same where the read keys are gates times the write keys. */
+/* The same of DR_PREPARE_APART: gates are multiplied by the write keys, or the sign turns. */
 template <typename T, int groups>
-static __device__ inline void dr_finish_gated(const dr_prepare_block &x, const char *writer, char *reader) {
+static __device__ inline void dr_finish_apart(const dr_cuda_rows &rows, const dr_prepare_block &x, const char *writer,
+                                              char *reader) {
     const dr_form_factor none = {NULL, 0, 1.0f};
-    dr_form_tiles<T, groups>(reader, x.boxes, 64, 0, 1, DR_FORM_TIMES, reader, writer, 0, none, x.place.tokens);
+    dr_form_tiles<T, groups>(reader, x.boxes, 64, 0, 1, rows.row[0].negative ? DR_FORM_NEGATIVE : DR_FORM_TIMES, reader, writer,
+                             0, none, x.place.tokens);
     dr_shared_fence();
     dr_meet<groups>();
 }
@@ -439,15 +441,16 @@ static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan)
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_row &first = rows.row[0];
     if (plan.scan_inside) return plan.key_width == 128 ? DR_PREPARE_SCANS : DR_PREPARE_NARROW_SCANS;
-    if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.asks != DR_ASKS_TENSOR) return DR_PREPARE_ANY;
+    if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.asks == DR_ASKS_AFFINE) return DR_PREPARE_ANY;
     for (int i = 0; i < rows.steps; i++) {
         const dr_cuda_row &row = rows.row[i];
-        if (row.writes != DR_WRITES_TENSOR || row.undecayed || row.gains == DR_GAINS_OF_DOT) return DR_PREPARE_ANY;
+        if (row.writes == DR_WRITES_PRODUCT || row.undecayed || row.gains == DR_GAINS_OF_DOT) return DR_PREPARE_ANY;
     }
     if (plan.reads && (rows.tied || plan.reader_sum)) return DR_PREPARE_PLAIN;
-    if (!rows.channel_decay || rows.steps > 1) return DR_PREPARE_ANY;
-    if (!plan.reads) return DR_PREPARE_LINEAR;
-    return first.reads == DR_READS_PRODUCT && first.written == first.read ? DR_PREPARE_GATED : DR_PREPARE_ANY;
+    if (rows.steps > 1) return DR_PREPARE_ANY;
+    if (!plan.reads) return rows.channel_decay ? DR_PREPARE_LINEAR : DR_PREPARE_ANY;
+    const bool gated = first.reads == DR_READS_PRODUCT && first.written == first.read;
+    return gated || first.reads == DR_READS_TENSOR ? DR_PREPARE_APART : DR_PREPARE_ANY;
 }
 
 /* Returns how many parts there are. */
@@ -460,7 +463,7 @@ static inline int dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_for
         add(rows.row[0].read, room.reader, 0);
     else
         for (int i = 0; i < rows.steps; i++) add(rows.row[i].write, room.writer, i);
-    if (form == DR_PREPARE_GATED) add(rows.row[0].read_other, room.reader, 0);
+    if (form == DR_PREPARE_APART) add(rows.row[0].led, room.reader, 0);
     add(rows.asked, room.query, rows.steps - 1);
     return parts;
 }

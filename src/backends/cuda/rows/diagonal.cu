@@ -238,14 +238,14 @@ dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t
     const int32_t K = plan->rows.key_size;
     if (dr_cuda_diagonal_chained(plan)) return dr_cuda_diagonal_chain_forward(plan, cu, chain, stream);
     DR_CUDA_CHUNK_STORAGE(
-        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, false, E, W, {
-            DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, E, W>, plan, stream, *plan, cu, *chain)));
+        plan->storage, T, DR_DIAGONAL_FOR_WARPS(K, W, {
+            DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, 1, W>, plan, stream, *plan, cu, *chain)));
         }));
     DR_TRY(dr_cuda_diagonal_carry(plan, cu, chain->end, chain->product, chain->initial, false, chain->entry, chain->final,
                                   stream));
     DR_CUDA_CHUNK_STORAGE(
-        plan->storage, T, DR_DIAGONAL_FOR_LANES(K, true, E, W, {
-            DR_TRY((dr_diagonal_launch_chunks<W>("scan_replay", scan_replay<T, E, W>, plan, stream, *plan, cu, *chain)));
+        plan->storage, T, DR_DIAGONAL_FOR_CHANNELS(K, E, {
+            DR_TRY((dr_diagonal_launch_chunks<1>("scan_replay", scan_replay<T, E, 1>, plan, stream, *plan, cu, *chain)));
         }));
     return DR_OK;
 }

@@ -104,32 +104,30 @@ static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, 
 
 /* ---- launches --------------------------------------------------------------------------------------------------------- */
 
-/* E channels a thread, W warps a chunk: one where a token's sums over channels are asked for at once. */
-#define DR_DIAGONAL_FOR_LANES(K, whole, E, W, ...)                                                                             \
-    if (whole) {                                                                                                               \
-        constexpr int W = 1;                                                                                                   \
-        if ((K) <= 64) {                                                                                                       \
-            constexpr int E = 2;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        } else if ((K) <= 128) {                                                                                               \
-            constexpr int E = 4;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        } else {                                                                                                               \
-            constexpr int E = 8;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        }                                                                                                                      \
+/* E channels a thread, one warp a chunk: where a token's sums over channels are asked for at once. */
+#define DR_DIAGONAL_FOR_CHANNELS(K, E, ...)                                                                                    \
+    if ((K) <= 64) {                                                                                                           \
+        constexpr int E = 2;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    } else if ((K) <= 128) {                                                                                                   \
+        constexpr int E = 4;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
     } else {                                                                                                                   \
-        constexpr int E = 1;                                                                                                   \
-        if ((K) <= 64) {                                                                                                       \
-            constexpr int W = 2;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        } else if ((K) <= 128) {                                                                                               \
-            constexpr int W = 4;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        } else {                                                                                                               \
-            constexpr int W = 8;                                                                                               \
-            __VA_ARGS__;                                                                                                       \
-        }                                                                                                                      \
+        constexpr int E = 8;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    }
+
+/* W warps a chunk, one channel a thread. */
+#define DR_DIAGONAL_FOR_WARPS(K, W, ...)                                                                                       \
+    if ((K) <= 64) {                                                                                                           \
+        constexpr int W = 2;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    } else if ((K) <= 128) {                                                                                                   \
+        constexpr int W = 4;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
+    } else {                                                                                                                   \
+        constexpr int W = 8;                                                                                                   \
+        __VA_ARGS__;                                                                                                           \
     }
 
 /* A launch with a chunk of a key head for W warps. */

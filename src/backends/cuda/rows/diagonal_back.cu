@@ -287,22 +287,15 @@ static __global__ void __launch_bounds__(32 * W)
 }
 
 /* Ends, exits and replay (diagonal.h). */
+template <typename T, int E, int W>
 static dr_status in_three_steps(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
                                 const dr_cuda_diagonal_gradients *gradients, const float *d_final, float *d_initial,
                                 dr_cuda_stream stream) {
-    const bool whole = gradients->morrison;
-    const int32_t K = plan->rows.key_size;
-    DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(K, whole, E, W, {
-                              DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends_back", scan_ends_back<T, E, W>, plan, stream,
-                                                                   *plan, cu, *chain, *gradients)));
-                          }));
+    DR_TRY(
+        (dr_diagonal_launch_chunks<W>("scan_ends_back", scan_ends_back<T, E, W>, plan, stream, *plan, cu, *chain, *gradients)));
     DR_TRY(dr_cuda_diagonal_carry(plan, cu, gradients->end, chain->product, d_final, true, gradients->exit, d_initial, stream));
-    DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_DIAGONAL_FOR_LANES(K, whole, E, W, {
-                              DR_TRY((dr_cuda_launch(
-                                  "scan_replay_back", scan_replay_back<T, E, W>, {plan->slots, plan->key_heads}, 32 * W,
-                                  plan->chunk * W * (32 * E + 2) * (int)sizeof(float), stream, *plan, cu, *chain, *gradients)));
-                          }));
-    return DR_OK;
+    return dr_cuda_launch("scan_replay_back", scan_replay_back<T, E, W>, {plan->slots, plan->key_heads}, 32 * W,
+                          plan->chunk * W * (32 * E + 2) * (int)sizeof(float), stream, *plan, cu, *chain, *gradients);
 }
 
 dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_t *cu, const dr_cuda_diagonal_chain *chain,
@@ -313,7 +306,16 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
     if (squashes_only && !made)
         DR_TRY(dr_cuda_diagonal_chain_backward(plan, cu, chain, gradients, d_final, d_initial, stream));
     else if (!made)
-        DR_TRY(in_three_steps(plan, cu, chain, gradients, d_final, d_initial, stream));
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
+            if (gradients->morrison)
+                DR_DIAGONAL_FOR_CHANNELS(plan->rows.key_size, E, {
+                    DR_TRY((in_three_steps<T, E, 1>(plan, cu, chain, gradients, d_final, d_initial, stream)));
+                })
+            else
+                DR_DIAGONAL_FOR_WARPS(plan->rows.key_size, W, {
+                    DR_TRY((in_three_steps<T, 1, W>(plan, cu, chain, gradients, d_final, d_initial, stream)));
+                })
+        });
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;
     if (gradients->ridge && ridge->gradient)
