@@ -50,9 +50,14 @@ DR_API dr_status dr_model_create(dr_backend *backend, const dr_model_config *con
 DR_API void dr_model_destroy(dr_model *model); /* NULL is allowed */
 
 /* Reads and writes `config.json` and `model.safetensors` in the Hugging Face layout. Saving is atomic: a kill at any moment
- * leaves the old or the new model whole. A model in several files with `model.safetensors.index.json` is read too. */
+ * leaves the old or the new model whole. A model in several files with `model.safetensors.index.json` is read too. A model of a
+ * published type is saved as that type. */
 DR_API dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **model);
 DR_API dr_status dr_model_save(const dr_model *model, const char *folder);
+/* The same with weights of type F32, F64, F16 or BF16, rounded to the nearest, in files of at most so many bytes each, but of
+ * one tensor at least, with an index; 0: one file. DR_ERROR_ARGUMENT if the folder has a single file already, which would be
+ * read in place of several. */
+DR_API dr_status dr_model_save_as(const dr_model *model, const char *folder, dr_dtype dtype, int64_t file_bytes);
 
 /* Tensors of the loaded file that the model does not use, since they cannot change what it computes: tables of positions,
  * angles and masks, and the head of a tied model where it equals the embedding. Any other tensor without a place is refused. */
@@ -60,7 +65,10 @@ DR_API int64_t dr_model_ignored_count(const dr_model *model);
 DR_API const char *dr_model_ignored_name(const dr_model *model, int64_t index); /* NULL: no such index, or no model */
 
 /* What a model is asked; of NULL, NULL and 0. */
-DR_API const dr_model_config *dr_model_get_config(const dr_model *model); /* with every 0, -1 and auto filled in */
+/* With every 0, -1 and auto filled in. Of a model whose layers are not all alike, recurrent mixers and feed-forwards as a
+ * rule's family has them: the sizes of the model, and rule and sizes of its first recurrent layer, if it has one, else zeros.
+ */
+DR_API const dr_model_config *dr_model_get_config(const dr_model *model);
 DR_API dr_backend *dr_model_backend(const dr_model *model);
 
 /* One tensor of parameters: part of one block. */

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +302,65 @@ double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
         return bits.u8;
     }
     return 0;
+}
+
+/* Bits of a floating type: not finite are those whose exponent is all ones. */
+static uint64_t exponent_of(dr_dtype dtype) {
+    switch (dtype) {
+    case DR_F32:
+        return UINT64_C(0x7f800000);
+    case DR_F64:
+        return UINT64_C(0x7ff0000000000000);
+    case DR_F16:
+        return UINT64_C(0x7c00);
+    case DR_BF16:
+        return UINT64_C(0x7f80);
+    case DR_I32:
+    case DR_I64:
+    case DR_U8:
+        break;
+    }
+    return 0;
+}
+
+/* Whether some of count elements are not finite; aligned or not. */
+static bool some_not_finite(const char *at, int64_t count, size_t item, uint64_t exponent) {
+    bool found = false;
+    if (item == 2)
+        for (int64_t i = 0; i < count; i++) {
+            uint16_t bits;
+            memcpy(&bits, at + i * 2, sizeof bits);
+            found |= (bits & exponent) == exponent;
+        }
+    else if (item == 4)
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, at + i * 4, sizeof bits);
+            found |= (bits & (uint32_t)exponent) == (uint32_t)exponent;
+        }
+    else
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t bits;
+            memcpy(&bits, at + i * 8, sizeof bits);
+            found |= (bits & exponent) == exponent;
+        }
+    return found;
+}
+
+int64_t dr_tensor_not_finite(const dr_tensor *tensor, int64_t first, int64_t count, int least) {
+    enum { STRETCH = 4096 };
+    const uint64_t exponent = exponent_of(tensor->dtype);
+    const size_t item = dr_dtype_size(tensor->dtype);
+    if (exponent == 0) return -1;
+    for (int64_t from = first; from < first + count; from += STRETCH) {
+        const int64_t some = first + count - from < STRETCH ? first + count - from : STRETCH;
+        if (!some_not_finite((const char *)tensor->data + (size_t)from * item, some, item, exponent)) continue;
+        for (int64_t i = from; i < from + some; i++) {
+            const double value = dr_tensor_element(tensor, i);
+            if (!isfinite(value) && !(least && isinf(value) && value < 0)) return i;
+        }
+    }
+    return -1;
 }
 
 /* The header's JSON for one tensor that begins at *offset; moves *offset behind it. NULL without memory. */

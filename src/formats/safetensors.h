@@ -33,6 +33,10 @@ void dr_safetensors_forget(const dr_tensor *tensor);
 /* The element at index converted to double; F16 and BF16 too. */
 DR_FOR_CHECK double dr_tensor_element(const dr_tensor *tensor, int64_t index);
 
+/* The first element from `first` on, of `count`, that is a NaN or infinite; -1: there is none, or the type is not a floating
+ * one. least: -infinity is taken for a number. */
+int64_t dr_tensor_not_finite(const dr_tensor *tensor, int64_t first, int64_t count, int least);
+
 /* Writes a file: tensors with names, and metadata pairs key, value, .., NULL (or NULL). Written whole and synced, but in place:
  * an atomic replacement is dr_folder's business (formats/folder.h). */
 dr_status dr_safetensors_write(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,

@@ -255,6 +255,7 @@ void dr_model_destroy(dr_model *model) {
     dr_layer_parameters_release(&model->trunk);
     dr_description_release(&model->description);
     free(model->layer_list);
+    json_decref(model->published);
     dr_release(model->parameters);
     dr_release(model->initials);
     for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);

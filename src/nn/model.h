@@ -3,6 +3,7 @@
 #define DR_NN_MODEL_H
 
 #include "nn/layer.h"
+#include <jansson.h>
 
 /* One layer of the model: how it is configured, and where its parameters begin in the block (elements). */
 typedef struct {
@@ -15,6 +16,7 @@ struct dr_model {
     dr_model_config config;     /* as callers see it */
     char *layer_list;           /* its text, or NULL; free it with free() */
     dr_description description; /* what is built */
+    json_t *published;          /* the configuration that it was read from and is saved with; NULL: `config` says all of it */
     dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */
     int64_t kind_count;
     dr_model_layer *layers;             /* [description.count] */

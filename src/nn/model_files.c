@@ -1,118 +1,229 @@
-/* Reading and writing `config.json` and `model.safetensors` in the Hugging Face layout.
+/* Reading and writing `config.json` and weights in the Hugging Face layout.
  *
  * A file is not trusted: the configuration is checked first, then the list of tensors against the parameters that it asks for,
- * and only then is memory taken for them. Weights are written in the backend's type, so a saved model is the same to the bit;
- * they are read from any floating type. Tensors that have no place in the model are refused, but for tables that are no weights
- * and a tied head that equals the embedding: those are passed over and named. */
+ * and only then is memory taken for them. Which tensors are which parameters is told by the tables of formats/names. Weights
+ * are written in the backend's type unless another is asked for, so a saved model is the same to the bit; they are read from
+ * any floating type, some elements at a time, each tensor from the mapped file into its place, so that a model is in memory
+ * once. Tensors that have no place in the model are refused, but for tables that are no weights, parts of larger models that
+ * are no part of the language model, and a tied head that equals the embedding: those are passed over and named. */
 #include "nn/model_files.h"
 #include "base/error.h"
 #include "formats/json.h"
+#include "formats/names/names.h"
 #include "formats/safetensors.h"
 #include "formats/weights.h"
 #include "nn/config.h"
 #include "nn/model.h"
+#include "nn/published.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static const char CONFIG_FILE[] = "config.json", WEIGHTS_FILE[] = "model.safetensors";
+static const char CONFIG_FILE[] = "config.json", WEIGHTS_FILE[] = "model.safetensors",
+                  INDEX_FILE[] = "model.safetensors.index.json", LAYERS[] = "model.layers.";
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------------ */
 
-static dr_status write_config(const dr_model *model, dr_folder *change) {
-    bool wide = model->backend->ops->dtype == DR_F64;
-    json_t *object = dr_config_write(&model->config, wide ? "float64" : "float32");
-    if (!object) return dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", CONFIG_FILE);
-    dr_status status = dr_json_write(dr_folder_path(change, CONFIG_FILE), object);
-    json_decref(object);
-    return status;
+/* The model's parameters as the tables of names know them: behind the layer's beginning. */
+static dr_status list_names(const dr_model *model, dr_named_parameter **list) {
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero((size_t)model->listed * sizeof(dr_named_parameter), "names of parameters", &memory));
+    *list = memory;
+    for (int64_t i = 0; i < model->listed; i++) {
+        const dr_parameter *parameter = &model->parameters[i];
+        dr_named_parameter *named = &(*list)[i];
+        *named = (dr_named_parameter){.name = parameter->name, .layer = -1, .rank = parameter->rank};
+        memcpy(named->shape, parameter->shape, sizeof parameter->shape);
+        if (strncmp(parameter->name, LAYERS, strlen(LAYERS)) != 0) continue;
+        char *end = NULL;
+        named->layer = strtoll(parameter->name + strlen(LAYERS), &end, 10);
+        named->name = end + 1;
+    }
+    return DR_OK;
 }
 
+/* The model's description under the type of a configuration, whose table of names then holds. */
+static dr_description described_as(const dr_model *model, const json_t *config) {
+    dr_description description = model->description;
+    description.model_type = json_string_value(json_object_get(config, "model_type"));
+    return description;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const dr_model *model;
+    const dr_name_plan *plan;
+    dr_folder *change;
+    dr_dtype dtype;
+    int64_t first; /* tensor of the plan that is the first of the file being written */
+} writing;
+
+/* The configuration that the model is saved with; NULL if there is no memory. */
+static json_t *make_config(const dr_model *model, dr_dtype dtype) {
+    const char *name = dtype == DR_F64 ? "float64" : dtype == DR_BF16 ? "bfloat16" : dtype == DR_F16 ? "float16" : "float32";
+    if (!model->published) return dr_config_write(&model->config, name);
+    json_t *config = json_deep_copy(model->published);
+    const char *key = json_object_get(config, "torch_dtype") ? "torch_dtype" : "dtype";
+    if (config && json_object_set_new(config, key, json_string(name)) == 0) return config;
+    json_decref(config);
+    return NULL;
+}
+
+/* Elements of a tensor, from the parameters that its bundle joins. */
 static dr_status read_parameter(void *context, int64_t index, int64_t first, int64_t count, void *to) {
-    const dr_model *model = context;
-    const dr_operations *ops = model->backend->ops;
-    int64_t begin = model->parameters[index].offset + first;
-    return ops->download(model->backend, to, ops->dtype, model->values + dr_kind_bytes(model->backend, DR_NUMBER, begin),
-                         count);
+    const writing *w = context;
+    dr_backend *backend = w->model->backend;
+    const dr_named_tensor *tensor = &w->plan->tensors[w->first + index];
+    for (int64_t done = 0; done < count;) {
+        const dr_name_place place = dr_name_bundle_place(&w->plan->bundles[tensor->bundle], tensor->first + first + done);
+        const int64_t some = place.count < count - done ? place.count : count - done;
+        const int64_t begin = w->model->parameters[place.parameter].offset + place.at;
+        DR_TRY(backend->ops->download(backend, (char *)to + (size_t)done * dr_dtype_size(w->dtype), w->dtype,
+                                      w->model->values + dr_kind_bytes(backend, DR_NUMBER, begin), some));
+        done += some;
+    }
+    return DR_OK;
 }
 
-static dr_status write_weights(const dr_model *model, dr_folder *change) {
+/* One file, of tensors first .. first + count - 1 of the plan. */
+static dr_status write_file(writing *w, const char *name, int64_t first, int64_t count) {
     static const char *const metadata[] = {"format", "pt", NULL};
     void *names_memory = NULL, *tensors_memory = NULL;
     dr_status status = DR_OK;
-    DR_GO(dr_allocate((size_t)model->listed * sizeof(char *), "names of tensors", &names_memory));
-    DR_GO(dr_allocate((size_t)model->listed * sizeof(dr_tensor), "tensors", &tensors_memory));
+    DR_GO(dr_allocate((size_t)count * sizeof(char *), "names of tensors", &names_memory));
+    DR_GO(dr_allocate((size_t)count * sizeof(dr_tensor), "tensors", &tensors_memory));
     const char **names = names_memory;
     dr_tensor *tensors = tensors_memory;
-    for (int64_t i = 0; i < model->listed; i++) {
-        const dr_parameter *parameter = &model->parameters[i];
-        names[i] = parameter->name;
-        tensors[i] = (dr_tensor){.dtype = model->backend->ops->dtype, .rank = parameter->rank};
-        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+    for (int64_t i = 0; i < count; i++) {
+        names[i] = w->plan->tensors[first + i].name;
+        tensors[i] = w->plan->tensors[first + i].tensor;
+        tensors[i].dtype = w->dtype;
     }
-    DR_GO(dr_safetensors_write_from(dr_folder_path(change, WEIGHTS_FILE), model->listed, names, tensors, metadata,
-                                    read_parameter, (void *)model));
+    w->first = first;
+    DR_GO(dr_safetensors_write_from(dr_folder_path(w->change, name), count, names, tensors, metadata, read_parameter, w));
 done:
     dr_release(names_memory);
     dr_release(tensors_memory);
     return status;
 }
 
-dr_status dr_model_write(const dr_model *model, dr_folder *change) {
-    DR_TRY(write_config(model, change));
-    return write_weights(model, change);
+/* The tensors from `first` on that go into one file of at most `most` bytes, but one at least. */
+static int64_t shard_length(const writing *w, int64_t first, int64_t most) {
+    int64_t bytes = 0, count = 0;
+    while (first + count < w->plan->tensor_count) {
+        bytes += w->plan->tensors[first + count].count * (int64_t)dr_dtype_size(w->dtype);
+        if (count > 0 && bytes > most) break;
+        count++;
+    }
+    return count;
 }
 
-dr_status dr_model_save(const dr_model *model, const char *folder) {
-    DR_NEED(model);
-    DR_NEED(folder);
+enum { SHARD_NAME_BYTES = 80 };
+
+static void name_shard(char name[SHARD_NAME_BYTES], int64_t number, int64_t shards) {
+    snprintf(name, SHARD_NAME_BYTES, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", number + 1, shards);
+}
+
+static dr_status write_index(const writing *w, int64_t most, int64_t shards) {
+    json_t *map = json_object(), *index = NULL;
+    int64_t bytes = 0;
+    bool failed = !map;
+    for (int64_t shard = 0, first = 0; shard < shards; shard++) {
+        char name[SHARD_NAME_BYTES];
+        name_shard(name, shard, shards);
+        for (int64_t left = shard_length(w, first, most); left > 0; left--, first++) {
+            const dr_named_tensor *tensor = &w->plan->tensors[first];
+            bytes += tensor->count * (int64_t)dr_dtype_size(w->dtype);
+            failed |= json_object_set_new(map, tensor->name, json_string(name)) != 0;
+        }
+    }
+    if (!failed) index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
+    json_decref(map);
+    if (!index) return dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", INDEX_FILE);
+    const dr_status status = dr_json_write(dr_folder_path(w->change, INDEX_FILE), index);
+    json_decref(index);
+    return status;
+}
+
+static dr_status write_weights(writing *w, int64_t most) {
+    int64_t shards = 0;
+    for (int64_t first = 0; first < w->plan->tensor_count; shards++) first += shard_length(w, first, most);
+    if (shards == 1) return write_file(w, WEIGHTS_FILE, 0, w->plan->tensor_count);
+    for (int64_t shard = 0, first = 0; shard < shards; shard++) {
+        char name[SHARD_NAME_BYTES];
+        const int64_t count = shard_length(w, first, most);
+        name_shard(name, shard, shards);
+        DR_TRY(write_file(w, name, first, count));
+        first += count;
+    }
+    return write_index(w, most, shards);
+}
+
+static dr_status write_model(const dr_model *model, dr_folder *change, dr_dtype dtype, int64_t most) {
+    dr_named_parameter *list = NULL;
+    dr_name_plan plan = {0};
+    dr_status status = DR_OK;
+    json_t *config = make_config(model, dtype);
+    if (!config) return dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", CONFIG_FILE);
+    const dr_description description = described_as(model, config);
+    DR_GO(list_names(model, &list));
+    DR_GO(dr_names_plan_write(&description, list, model->listed, &plan));
+    DR_GO(dr_json_write(dr_folder_path(change, CONFIG_FILE), config));
+    writing w = {.model = model, .plan = &plan, .change = change, .dtype = dtype};
+    status = write_weights(&w, most);
+done:
+    dr_name_plan_release(&plan);
+    dr_release(list);
+    json_decref(config);
+    return status;
+}
+
+dr_status dr_model_write(const dr_model *model, dr_folder *change) {
+    return write_model(model, change, model->backend->ops->dtype, INT64_MAX);
+}
+
+static dr_status save(const dr_model *model, const char *folder, dr_dtype dtype, int64_t most) {
     dr_folder *change = NULL;
     DR_TRY(dr_folder_begin(folder, &change));
-    dr_status status = dr_model_write(model, change);
+    dr_status status = write_model(model, change, dtype, most);
     if (status == DR_OK) return dr_folder_commit(change);
     dr_folder_abandon(change);
     return status;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------- */
-
-static void write_shape(char *text, size_t size, int rank, const int64_t *shape) {
-    size_t used = (size_t)snprintf(text, size, "[");
-    for (int i = 0; i < rank && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", shape[i]);
-    if (used < size) snprintf(text + used, size - used, "]");
+dr_status dr_model_save(const dr_model *model, const char *folder) {
+    DR_NEED(model);
+    DR_NEED(folder);
+    return save(model, folder, model->backend->ops->dtype, INT64_MAX);
 }
 
-static const char EMBEDDING[] = "model.embeddings.weight", HEAD[] = "lm_head.weight";
-
-/* The tensor of a parameter. A tied model may be stored by its head alone: the two names are of one matrix. */
-static bool find_tensor(const dr_model *model, const dr_weights *weights, const dr_parameter *parameter, dr_tensor *tensor) {
-    if (dr_weights_find(weights, parameter->name, tensor)) return true;
-    return model->config.tied && strcmp(parameter->name, EMBEDDING) == 0 && dr_weights_find(weights, HEAD, tensor);
+/* A single file in a folder goes before an index, so that shards beside one would never be read. */
+static dr_status check_no_single_file(const char *folder) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", folder, WEIGHTS_FILE) >= (int)sizeof path || access(path, F_OK) != 0) return DR_OK;
+    return dr_fail(
+        DR_ERROR_ARGUMENT,
+        "%s has a %s, beside which a model in several files would not be read: save it in another folder, or without "
+        "a bound of bytes",
+        folder, WEIGHTS_FILE);
 }
 
-static dr_status check_tensor(const dr_model *model, const dr_weights *weights, const dr_parameter *parameter) {
-    dr_tensor tensor;
-    char found[128], wanted[128];
-    write_shape(wanted, sizeof wanted, parameter->rank, parameter->shape);
-    if (!find_tensor(model, weights, parameter, &tensor))
-        return dr_fail(DR_ERROR_FORMAT, "the tensor %s of shape %s is missing", parameter->name, wanted);
-    if (tensor.dtype != DR_F32 && tensor.dtype != DR_F64 && tensor.dtype != DR_F16 && tensor.dtype != DR_BF16)
-        return dr_fail(DR_ERROR_FORMAT, "the tensor %s is of type %s; it must be F32, F64, F16 or BF16", parameter->name,
-                       dr_dtype_name(tensor.dtype));
-    write_shape(found, sizeof found, tensor.rank, tensor.shape);
-    if (tensor.rank != parameter->rank || memcmp(tensor.shape, parameter->shape, (size_t)tensor.rank * sizeof(int64_t)) != 0)
-        return dr_fail(DR_ERROR_FORMAT, "the tensor %s has the shape %s; the configuration asks for %s", parameter->name, found,
-                       wanted);
-    return DR_OK;
+dr_status dr_model_save_as(const dr_model *model, const char *folder, dr_dtype dtype, int64_t file_bytes) {
+    DR_NEED(model);
+    DR_NEED(folder);
+    if (dtype != DR_F32 && dtype != DR_F64 && dtype != DR_F16 && dtype != DR_BF16)
+        return dr_fail(DR_ERROR_ARGUMENT, "weights cannot be saved as %s: only as F32, F64, F16 and BF16",
+                       dr_dtype_name(dtype));
+    if (file_bytes < 0) return dr_fail(DR_ERROR_ARGUMENT, "files of %" PRId64 " bytes: give 0 for no bound", file_bytes);
+    if (file_bytes > 0) DR_TRY(check_no_single_file(folder));
+    return save(model, folder, dtype, file_bytes > 0 ? file_bytes : INT64_MAX);
 }
 
-static bool is_listed(const dr_model *model, const char *name) {
-    for (int64_t i = 0; i < model->listed; i++)
-        if (strcmp(model->parameters[i].name, name) == 0) return true;
-    return false;
-}
+/* ---- reading ---------------------------------------------------------------------------------------------------------- */
 
 /* Tables that modules of other programs compute from their settings and may store: positions, angles, masks. None is a weight,
  * and no layer here reads one. Compared with the last part of a tensor's name. */
@@ -126,22 +237,34 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embeddings.weight";
+
+/* The tensor that the embedding is read from. */
+static const dr_named_tensor *find_embedding(const dr_model *model, const dr_name_plan *plan) {
+    for (int64_t i = 0; i < plan->tensor_count; i++) {
+        const int64_t parameter = plan->bundles[plan->tensors[i].bundle].parameter[0];
+        if (strcmp(model->parameters[parameter].name, EMBEDDING) == 0) return &plan->tensors[i];
+    }
+    return NULL;
+}
+
 /* The head that a tied model's file stores beside the embedding must be the same matrix: else the file and the configuration
  * say two things, and nobody knows which of them was trained. */
-static dr_status check_stored_head(const dr_weights *weights) {
-    dr_tensor head, embedding;
-    if (!dr_weights_find(weights, EMBEDDING, &embedding) || !dr_weights_find(weights, HEAD, &head)) return DR_OK;
-    bool same = head.rank == embedding.rank && memcmp(head.shape, embedding.shape, (size_t)head.rank * sizeof(int64_t)) == 0;
-    int64_t count = dr_tensor_count(&embedding);
-    if (same && head.dtype == embedding.dtype)
-        same = memcmp(head.data, embedding.data, (size_t)count * dr_dtype_size(head.dtype)) == 0;
+static dr_status check_stored_head(const dr_model *model, const dr_name_plan *plan, const dr_tensor *head) {
+    const dr_named_tensor *stored = find_embedding(model, plan);
+    const dr_tensor *embedding = &stored->tensor;
+    bool same =
+        head->rank == embedding->rank && memcmp(head->shape, embedding->shape, (size_t)head->rank * sizeof(int64_t)) == 0;
+    const int64_t count = dr_tensor_count(embedding);
+    if (same && head->dtype == embedding->dtype)
+        same = memcmp(head->data, embedding->data, (size_t)count * dr_dtype_size(head->dtype)) == 0;
     else
-        for (int64_t i = 0; i < count && same; i++) same = dr_tensor_element(&head, i) == dr_tensor_element(&embedding, i);
+        for (int64_t i = 0; i < count && same; i++) same = dr_tensor_element(head, i) == dr_tensor_element(embedding, i);
     if (same) return DR_OK;
     return dr_fail(DR_ERROR_FORMAT,
                    "%s is stored and differs from %s, though %s says that they are tied: set \"tie_word_embeddings\" "
                    "(\"tied\") to false to use it, or take it out of the file",
-                   HEAD, EMBEDDING, CONFIG_FILE);
+                   HEAD, stored->name, CONFIG_FILE);
 }
 
 /* Remembers a tensor that is not used; there are at most so many as the file has. */
@@ -157,45 +280,95 @@ static dr_status pass_over(dr_model *model, const dr_weights *weights, const cha
     return DR_OK;
 }
 
-static dr_status check_weights(dr_model *model, const dr_weights *weights) {
-    for (int64_t i = 0; i < model->listed; i++) DR_TRY(check_tensor(model, weights, &model->parameters[i]));
-    if (dr_weights_count(weights) == model->listed && dr_weights_find(weights, EMBEDDING, &(dr_tensor){0})) return DR_OK;
-    for (int64_t i = 0; i < dr_weights_count(weights); i++) {
-        const char *name = dr_weights_name(weights, i);
-        if (is_listed(model, name)) continue;
-        bool is_head = model->config.tied && strcmp(name, HEAD) == 0;
-        if (!is_head && !is_buffer(name))
-            return dr_fail(DR_ERROR_FORMAT, "the tensor %.200s has no place in the model that %s tells", name, CONFIG_FILE);
-        if (is_head) DR_TRY(check_stored_head(weights));
+static dr_status check_unused(dr_model *model, const dr_weights *weights, const dr_name_plan *plan) {
+    for (int64_t i = 0; i < plan->unused_count + plan->ignored_count; i++) {
+        const char *name = dr_weights_name(weights, plan->unused[i]);
+        if (i < plan->unused_count) {
+            const bool is_head = model->description.tied && strcmp(name, HEAD) == 0;
+            const dr_tensor tensor = dr_weights_tensor(weights, plan->unused[i]);
+            if (!is_head && !is_buffer(name))
+                return dr_fail(DR_ERROR_FORMAT, "the tensor %.200s has no place in the model that %s tells", name, CONFIG_FILE);
+            if (is_head) DR_TRY(check_stored_head(model, plan, &tensor));
+        }
         DR_TRY(pass_over(model, weights, name));
     }
     return DR_OK;
 }
 
-/* Views of a file may be unaligned; those go through aligned memory. */
-static dr_status upload(dr_model *model, const dr_parameter *parameter, const dr_tensor *tensor) {
-    const dr_operations *ops = model->backend->ops;
-    size_t item = dr_dtype_size(tensor->dtype);
-    void *to = model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), *copy = NULL;
-    if ((uintptr_t)tensor->data % item == 0)
-        return ops->upload(model->backend, to, tensor->data, tensor->dtype, parameter->count);
-    DR_TRY(dr_allocate((size_t)parameter->count * item, "an unaligned tensor", &copy));
-    memcpy(copy, tensor->data, (size_t)parameter->count * item);
-    dr_status status = ops->upload(model->backend, to, copy, tensor->dtype, parameter->count);
-    dr_release(copy);
-    return status;
+/* A logarithm of zero is a decay that never decays, which publishers draw now and then. */
+static bool may_be_log_of_zero(const char *name) {
+    return strstr(name, "A_log") != NULL;
 }
 
-static dr_status read_weights(dr_model *model, const dr_weights *weights) {
-    DR_TRY(check_weights(model, weights));
-    DR_TRY(dr_model_allocate(model));
-    for (int64_t i = 0; i < model->listed; i++) {
-        dr_tensor tensor;
-        if (!find_tensor(model, weights, &model->parameters[i], &tensor)) continue;
-        DR_TRY(upload(model, &model->parameters[i], &tensor));
-        dr_safetensors_forget(&tensor);
+typedef struct {
+    dr_model *model;
+    const dr_name_plan *plan;
+    void *aligned; /* memory for a piece of a tensor that lies in its file as its type must not */
+} reading;
+
+enum { PIECE_ELEMENTS = 1 << 21 };
+
+/* Elements first .. first + count - 1 of a tensor, which lie together in a parameter too. */
+static dr_status upload(reading *r, const dr_named_tensor *tensor, int64_t first, const dr_name_place *place, int64_t count) {
+    dr_backend *backend = r->model->backend;
+    const size_t item = dr_dtype_size(tensor->tensor.dtype);
+    const char *from = (const char *)tensor->tensor.data + (size_t)first * item;
+    if ((uintptr_t)from % item != 0) {
+        if (!r->aligned) DR_TRY(dr_allocate(PIECE_ELEMENTS * sizeof(double), "a piece of an unaligned tensor", &r->aligned));
+        memcpy(r->aligned, from, (size_t)count * item);
+        from = r->aligned;
     }
-    return dr_model_changed(model);
+    const int64_t begin = r->model->parameters[place->parameter].offset + place->at;
+    return backend->ops->upload(backend, r->model->values + dr_kind_bytes(backend, DR_NUMBER, begin), from,
+                                tensor->tensor.dtype, count);
+}
+
+static dr_status check_finite(const dr_named_tensor *tensor, int64_t first, int64_t count) {
+    const int64_t bad = dr_tensor_not_finite(&tensor->tensor, first, count, may_be_log_of_zero(tensor->name));
+    if (bad < 0) return DR_OK;
+    const double value = dr_tensor_element(&tensor->tensor, bad);
+    return dr_fail(DR_ERROR_FORMAT, "element %" PRId64 " of the tensor %.200s is %s: weights must be finite", bad, tensor->name,
+                   value != value ? "a NaN" : "infinite");
+}
+
+/* A piece of the tensor at a time: checked, put into its places, and forgotten. */
+static dr_status read_tensor(reading *r, const dr_named_tensor *tensor) {
+    const size_t item = dr_dtype_size(tensor->tensor.dtype);
+    for (int64_t first = 0; first < tensor->count; first += PIECE_ELEMENTS) {
+        const int64_t most = tensor->count - first < PIECE_ELEMENTS ? tensor->count - first : PIECE_ELEMENTS;
+        DR_TRY(check_finite(tensor, first, most));
+        for (int64_t done = 0; done < most;) {
+            const dr_name_place place = dr_name_bundle_place(&r->plan->bundles[tensor->bundle], tensor->first + first + done);
+            const int64_t some = place.count < most - done ? place.count : most - done;
+            DR_TRY(upload(r, tensor, first + done, &place, some));
+            done += some;
+        }
+        const dr_tensor piece = {.dtype = tensor->tensor.dtype,
+                                 .rank = 1,
+                                 .shape = {most},
+                                 .data = (char *)tensor->tensor.data + (size_t)first * item};
+        dr_safetensors_forget(&piece);
+    }
+    return DR_OK;
+}
+
+static dr_status read_weights(dr_model *model, const json_t *config, const dr_weights *weights) {
+    dr_named_parameter *list = NULL;
+    dr_name_plan plan = {0};
+    dr_status status = DR_OK;
+    const dr_description description = described_as(model, config);
+    reading r = {.model = model, .plan = &plan};
+    DR_GO(list_names(model, &list));
+    DR_GO(dr_names_plan_read(&description, list, model->listed, weights, &plan));
+    DR_GO(check_unused(model, weights, &plan));
+    DR_GO(dr_model_allocate(model));
+    for (int64_t i = 0; i < plan.tensor_count; i++) DR_GO(read_tensor(&r, &plan.tensors[i]));
+    status = dr_model_changed(model);
+done:
+    dr_release(r.aligned);
+    dr_name_plan_release(&plan);
+    dr_release(list);
+    return status;
 }
 
 /* A configuration that cannot be built is the file's fault here, not the caller's. */
@@ -203,15 +376,9 @@ static dr_status of_file(dr_status status, const char *file) {
     return dr_fail_in(status == DR_ERROR_ARGUMENT ? DR_ERROR_FORMAT : status, "%s", file);
 }
 
-static dr_status read_model(dr_backend *backend, const char *config_file, dr_model **model) {
-    json_t *object = NULL;
-    dr_model_config config;
-    DR_TRY(dr_json_read(config_file, &object));
-    char *layer_list = NULL;
-    dr_status status = dr_config_read(object, &config, &layer_list);
-    if (status == DR_OK) status = dr_model_build(backend, &config, model);
-    free(layer_list);
-    json_decref(object);
+static dr_status read_model(dr_backend *backend, const char *config_file, json_t **config, dr_model **model) {
+    DR_TRY(dr_json_read(config_file, config));
+    const dr_status status = dr_model_build_published(backend, *config, model);
     return status == DR_OK ? DR_OK : of_file(status, config_file);
 }
 
@@ -231,16 +398,18 @@ dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **mode
     char *config_file = NULL;
     dr_model *made = NULL;
     dr_weights *weights = NULL;
+    json_t *config = NULL;
     dr_status status = DR_OK;
     DR_GO(join(folder, CONFIG_FILE, &config_file));
     DR_GO(dr_folder_recover(folder));
-    DR_GO(read_model(backend, config_file, &made));
+    DR_GO(read_model(backend, config_file, &config, &made));
     DR_GO(dr_weights_open(folder, &weights));
-    status = read_weights(made, weights);
+    status = read_weights(made, config, weights);
     if (status != DR_OK) status = of_file(status, dr_weights_file(weights));
 done:
     dr_weights_close(weights);
     dr_release(config_file);
+    json_decref(config);
     if (status == DR_OK)
         *model = made;
     else

@@ -250,6 +250,14 @@ static dr_status add_bundle(binder *b, const binding *at, dr_name_bundle *bundle
                    name, reached, whole);
 }
 
+/* A tied model may be stored by its head alone: the two names are of one matrix. */
+static const dr_name_row head_row = {.parameter = {"model.embeddings.weight"}, .tensor = {"/lm_head.weight"}};
+
+static bool is_tied_embedding(const binder *b, int64_t index) {
+    return b->description->tied && strcmp(b->parameters[index].name, head_row.parameter[0]) == 0 &&
+           dr_weights_index(b->weights, head_row.tensor[0] + 1) >= 0;
+}
+
 /* The row of a table in which all names are the same; a parameter's name stands behind the layer's. */
 static dr_status bind_same(binder *b, int64_t index) {
     const dr_named_parameter *parameter = &b->parameters[index];
@@ -265,6 +273,7 @@ static dr_status bind_same(binder *b, int64_t index) {
         snprintf(name, sizeof name, "%s", parameter->name);
     else
         snprintf(name, sizeof name, "%s%" PRId64 ".%s", b->names->layers, parameter->layer, parameter->name);
+    if (b->weights && dr_weights_index(b->weights, name) < 0 && is_tied_embedding(b, index)) return DR_OK;
     if (b->weights && dr_weights_index(b->weights, name) < 0) {
         write_shape(text, sizeof text, &shape);
         return dr_fail(DR_ERROR_FORMAT, "the tensor %s of shape %s is missing", name, text);
@@ -348,10 +357,14 @@ static dr_status list_unused(binder *b) {
     const int64_t count = dr_weights_count(b->weights);
     void *memory = NULL;
     DR_TRY(dr_allocate((size_t)(count + 1) * sizeof(int64_t), "tensors that are not used", &memory));
-    b->plan->unused = memory;
-    for (int64_t i = 0; i < count; i++)
-        if (!b->taken[i] && !is_ignored(b->names, b->description, dr_weights_name(b->weights, i)))
-            b->plan->unused[b->plan->unused_count++] = i;
+    dr_name_plan *plan = b->plan;
+    plan->unused = memory;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < count; i++) {
+            if (b->taken[i] || is_ignored(b->names, b->description, dr_weights_name(b->weights, i)) != (pass == 1)) continue;
+            plan->unused[plan->unused_count + plan->ignored_count] = i;
+            ++*(pass == 0 ? &plan->unused_count : &plan->ignored_count);
+        }
     return DR_OK;
 }
 
@@ -362,6 +375,10 @@ static dr_status bind_all(binder *b) {
         for (int64_t i = 0; i < b->count; i++) DR_TRY(bind_same(b, i));
     else
         for (int64_t layer = -1; layer < b->description->count; layer++) DR_TRY(each_row(b, layer, bind_row));
+    if (b->weights && b->description->tied) {
+        static const dr_name_section section = {.part = DR_PART_MODEL, .prefix = ""};
+        DR_TRY(bind_row(b, &(binding){.section = &section, .row = &head_row, .layer = -1}));
+    }
     DR_TRY(check_whole(b));
     return b->weights ? list_unused(b) : DR_OK;
 }

@@ -60,9 +60,9 @@ int64_t dr_fla_part(int64_t whole, double part) {
 
 static dr_status read_attention(const json_t *object, dr_fla_attention *keys) {
     static const dr_key own[] = {
-        DR_KEY_RANGE(WHOLE, dr_fla_attention, "num_heads", heads, 1, 1 << 30),
-        DR_KEY_RANGE(WHOLE, dr_fla_attention, "num_kv_heads", key_heads, 1, 1 << 30),
-        DR_KEY_RANGE(WHOLE, dr_fla_attention, "window_size", window, 1, 1 << 30),
+        DR_KEY_RANGE(WHOLE, dr_fla_attention, "num_heads", heads, 1, 1 << 24),
+        DR_KEY_RANGE(WHOLE, dr_fla_attention, "num_kv_heads", key_heads, 1, 1 << 24),
+        DR_KEY_RANGE(WHOLE, dr_fla_attention, "window_size", window, 1, 1 << 24),
         DR_KEY_RANGE(REAL, dr_fla_attention, "rope_theta", theta, 1, 1e300),
         DR_KEY(TRUTH, dr_fla_attention, "qkv_bias", bias),
         DR_KEY(ANY, dr_fla_attention, "layers", layers),

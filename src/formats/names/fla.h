@@ -19,7 +19,7 @@ typedef struct {
     const json_t *value_sizes;
 } dr_fla_keys;
 
-#define SIZE(name, field)              DR_KEY_RANGE(WHOLE, dr_fla_keys, name, field, 1, 1 << 30)
+#define SIZE(name, field)              DR_KEY_RANGE(WHOLE, dr_fla_keys, name, field, 1, 1 << 24)
 #define REAL(name, field, least, most) DR_KEY_RANGE(REAL, dr_fla_keys, name, field, least, most)
 #define TRUTH(name, field)             DR_KEY(TRUTH, dr_fla_keys, name, field)
 #define TEXT(name, field)              DR_KEY(TEXT, dr_fla_keys, name, field)

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#define SIZE(name, field)  DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 1, 1 << 30)
-#define COUNT(name, field) DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 0, 1 << 30)
+#define SIZE(name, field)  DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 1, 1 << 24)
+#define COUNT(name, field) DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 0, 1 << 24)
 
 static const dr_key keys[] = {
     SIZE("kv_lora_rank", rank),
@@ -124,8 +124,8 @@ typedef struct {
 } kimi_linear_keys;
 
 static const dr_key linear_keys[] = {
-    DR_KEY_RANGE(WHOLE, kimi_linear_keys, "head_dim", size, 1, 1 << 30),
-    DR_KEY_RANGE(WHOLE, kimi_linear_keys, "num_heads", heads, 1, 1 << 30),
+    DR_KEY_RANGE(WHOLE, kimi_linear_keys, "head_dim", size, 1, 1 << 24),
+    DR_KEY_RANGE(WHOLE, kimi_linear_keys, "num_heads", heads, 1, 1 << 24),
     DR_KEY_RANGE(WHOLE, kimi_linear_keys, "short_conv_kernel_size", conv, 1, 1 << 10),
     DR_KEY(ANY, kimi_linear_keys, "kda_layers", recurrent),
     DR_KEY(ANY, kimi_linear_keys, "full_attn_layers", full),

@@ -26,8 +26,8 @@ typedef struct {
     bool plain_bias;
 } mamba_keys;
 
-#define SIZE(name, field)         DR_KEY_RANGE(WHOLE, mamba_keys, name, field, 1, 1 << 30)
-#define COUNT(name, field)        DR_KEY_RANGE(WHOLE, mamba_keys, name, field, 0, 1 << 30)
+#define SIZE(name, field)         DR_KEY_RANGE(WHOLE, mamba_keys, name, field, 1, 1 << 24)
+#define COUNT(name, field)        DR_KEY_RANGE(WHOLE, mamba_keys, name, field, 0, 1 << 24)
 #define REAL(name, field)         DR_KEY_RANGE(REAL, mamba_keys, name, field, -1e9, 1e9)
 #define TRUTH(name, field)        DR_KEY(TRUTH, mamba_keys, name, field)
 #define ANY(name, field)          DR_KEY(ANY, mamba_keys, name, field)

@@ -5,13 +5,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SIZE(name, field)  DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 1, DR_LARGEST_SIZE)
-#define COUNT(name, field) DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 0, DR_LARGEST_SIZE)
+#define SIZE(name, field)  DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 1, LARGEST)
+#define COUNT(name, field) DR_KEY_RANGE(WHOLE, dr_transformers, name, field, 0, LARGEST)
 #define TRUTH(name, field) DR_KEY(TRUTH, dr_transformers, name, field)
 #define ANY(name, field)   DR_KEY(ANY, dr_transformers, name, field)
 #define TABLE(name, keys)  const dr_key_table name = {keys, sizeof keys / sizeof keys[0], NULL}
 
-enum { DR_LARGEST_SIZE = 1 << 30 };
+enum { LARGEST = 1 << 24 };
 
 static const dr_key base[] = {
     SIZE("vocab_size", vocabulary),
