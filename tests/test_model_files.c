@@ -289,30 +289,28 @@ static void test_refused_configs(void **state) {
     refuse("[1]", DR_ERROR_FORMAT, "object");
     refuse("{}", DR_ERROR_FORMAT, "\"model_type\" is missing");
     refuse("{\"model_type\": 3}", DR_ERROR_FORMAT, "\"model_type\" must be");
-    refuse("{\"model_type\": \"bert\"}", DR_ERROR_UNSUPPORTED,
-           "\"model_type\" is \"bert\"; supported are deltarule, delta_net");
+    refuse("{\"model_type\": \"bert\"}", DR_ERROR_UNSUPPORTED, "\"model_type\" is \"bert\"; supported are deltarule, llama");
     refuse("{\"model_type\": \"kda\", \"vocab_size\": 11}", DR_ERROR_FORMAT, "\"hidden_size\" is missing");
     static const char *const formats[][2] = {
         {"\"num_heads\": \"2\"", "num_heads"},
         {"\"head_dim\": 0", "\"head_dim\" is 0"},
         {"\"hidden_size\": 12.5", "hidden_size"},
-        {"\"num_v_heads\": 3", "value_heads is 3; it must be a multiple of heads, 2"},
+        {"\"num_v_heads\": 3", "\"num_v_heads\" is 3; it must be a multiple of \"num_heads\", 2"},
         {"\"use_short_conv\": 1", "use_short_conv"},
         {"\"conv_size\": 0", "conv_size"},
         {"\"expand_v\": 0", "expand_v"},
-        {"\"expand_v\": 0.1", "\"expand_v\" is 0.1"},
+        {"\"expand_v\": 0.1", "the heads would have 4 key and 0 value channels"},
         {"\"lower_bound\": 5", "lower_bound"},
         {"\"safe_gate\": true", "\"safe_gate\" is true without \"lower_bound\""},
         {"\"norm_eps\": -1", "norm_eps"},
         {"\"tie_word_embeddings\": \"no\"", "tie_word_embeddings"},
-        {"\"num_hidden_layers\": 100000", "layers is 100000"},
+        {"\"num_hidden_layers\": 100000", "\"num_hidden_layers\" is 100000"},
         {"\"num_hidden_layers\": 9223372036854775807", "num_hidden_layers"},
     };
     static const char *const unsupported[][2] = {
-        {"\"attn\": {\"layers\": [1]}", "\"attn\" is an object; only null is supported"},
-        {"\"attnres_block_size\": 4", "\"attnres_block_size\" is the integer 4"},
+        {"\"attnres_block_size\": 4", "attention over earlier layers (\"attnres_block_size\")"},
+        {"\"attn_resolution\": 4", "the key \"attn_resolution\" is not known"},
         {"\"hidden_act\": \"gelu\"", "\"hidden_act\" is the string \"gelu\"; only \"swish\" is supported"},
-        {"\"use_l2warp\": true", "\"use_l2warp\" is true; only false"},
         {"\"quantization_config\": {}", "quantization_config"},
         {"\"qk_norm\": \"sum\"", "qk_norm"},
         {"\"qk_activation\": \"elu\"", "qk_activation"},
@@ -324,15 +322,18 @@ static void test_refused_configs(void **state) {
         snprintf(base, sizeof base, "%s", published);
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)(strchr(formats[i][0], ':') - formats[i][0]), formats[i][0]);
-        char *there = strstr(base, key);
-        if (there) memcpy(there + 1, "_", 1);
+        char *there = strstr(base, key), *end = there ? strchr(there, ',') : NULL;
+        if (end)
+            memset(there, ' ', (size_t)(end + 1 - there));
+        else if (there)
+            strcpy(there - 2, "");
         refuse_key(base, formats[i][0], DR_ERROR_FORMAT, formats[i][1]);
     }
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++)
         refuse_key(published, unsupported[i][0], DR_ERROR_UNSUPPORTED, unsupported[i][1]);
     refuse("{\"model_type\": \"precond_kda\", \"vocab_size\": 11, \"hidden_size\": 12, \"num_hidden_layers\": 1, "
            "\"num_heads\": 2, \"num_v_heads\": 4, \"head_dim\": 4}",
-           DR_ERROR_UNSUPPORTED, "\"num_v_heads\" is 4; precond_kda needs it equal to \"num_heads\", 2");
+           DR_ERROR_UNSUPPORTED, "\"num_v_heads\" is 4; it must be equal to \"num_heads\", 2");
 }
 
 static void test_refused_own_configs(void **state) {
@@ -441,6 +442,13 @@ static void test_refused_weights(void **state) {
     changed = of;
     changed.tensors[1].dtype = DR_I64;
     refuse_weights(&changed, "is of type I64; it must be F32, F64, F16 or BF16");
+    changed = of;
+    double *norm = changed.tensors[1].data, kept = norm[3];
+    norm[3] = (double)NAN;
+    refuse_weights(&changed, "element 3 of the tensor model.layers.0.attn_norm.weight is a NaN: weights must be finite");
+    norm[3] = (double)INFINITY;
+    refuse_weights(&changed, "is infinite: weights must be finite");
+    norm[3] = kept;
     dr_model *model = NULL;
     assert_int_equal(truncate(scratch_path("weights/model.safetensors"), 1000), 0);
     assert_int_equal(dr_model_load(backends[0], scratch_path("weights"), &model), DR_ERROR_FORMAT);
@@ -590,8 +598,9 @@ static void test_config_of_other_programs(void **state) {
     weights of = begin_weights();
     size_t bytes = 0;
     char *text = scratch_read_at(scratch_path("weights/config.json"), &bytes), changed[4096];
-    int length = snprintf(changed, sizeof changed, "\xef\xbb\xbf%.*s, \"time_step_limit\": [0.0, Infinity], \"loss\": NaN}",
-                          (int)(strrchr(text, '}') - text), text);
+    int length =
+        snprintf(changed, sizeof changed, "\xef\xbb\xbf%.*s, \"z_loss_coefficient\": Infinity, \"attention_dropout\": NaN}",
+                 (int)(strrchr(text, '}') - text), text);
     scratch_write("weights/config.json", changed, (size_t)length);
     assert_loads_same(&of);
     free(text);

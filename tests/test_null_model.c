@@ -70,6 +70,8 @@ static void test_model(void **unused) {
     REFUSED(dr_model_load, "model", backend, folder, NULL);
     REFUSED(dr_model_save, "model", NULL, folder);
     REFUSED(dr_model_save, "folder", model, NULL);
+    REFUSED(dr_model_save_as, "model", NULL, folder, DR_F32, 0);
+    REFUSED(dr_model_save_as, "folder", model, NULL, DR_F32, 0);
     HARMLESS(dr_model_ignored_count, "model", == 0, NULL);
     HARMLESS(dr_model_ignored_name, "model", == NULL, NULL, 0);
     HARMLESS(dr_model_get_config, "model", == NULL, NULL);

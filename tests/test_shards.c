@@ -1,7 +1,9 @@
 /* Models in several files: a model that was saved whole and cut into shards loads to the same bits, and every way in which an
  * index can be wrong has its sentence. */
 #include "allocation.h"
+#include "base/half.h"
 #include "formats/safetensors.h"
+#include "formats/weights.h"
 #include "nn/model.h"
 #include "scratch.h"
 
@@ -81,6 +83,43 @@ static void test_same_bits(void **state) {
     dr_model_destroy(cut);
 }
 
+/* Each width of weights, in files of at most so many bytes: what comes back is what was there, rounded once. */
+static void test_saved_in_files(void **state) {
+    (void)state;
+    static const dr_dtype types[] = {DR_F32, DR_F64, DR_BF16, DR_F16};
+    dr_model *whole;
+    ASSERT_OK(dr_model_load(backend, scratch_path("whole"), &whole));
+    const float *values = dr_model_parameter_block(whole);
+    for (int i = 0; i < 4; i++) {
+        dr_model *cut;
+        dr_weights *weights;
+        char folder[32];
+        snprintf(folder, sizeof folder, "cut%d", i);
+        ASSERT_OK(dr_model_save_as(whole, scratch_path(folder), types[i], 2000));
+        ASSERT_OK(dr_weights_open(scratch_path(folder), &weights));
+        assert_non_null(strstr(dr_weights_file(weights), "model.safetensors.index.json"));
+        for (int64_t k = 0; k < dr_weights_count(weights); k++) assert_int_equal(dr_weights_tensor(weights, k).dtype, types[i]);
+        dr_weights_close(weights);
+        ASSERT_OK(dr_model_load(backend, scratch_path(folder), &cut));
+        const float *read = dr_model_parameter_block(cut);
+        for (int64_t k = 0; k < dr_model_block_count(whole); k++) {
+            const float wanted = types[i] == DR_BF16  ? dr_bf16_to_float(dr_bf16_from_float(values[k]))
+                                 : types[i] == DR_F16 ? dr_f16_to_float(dr_f16_from_float(values[k]))
+                                                      : values[k];
+            assert_true(read[k] == wanted);
+        }
+        dr_model_destroy(cut);
+    }
+    assert_int_equal(access(scratch_path("cut0/model.safetensors"), F_OK), -1);
+    /* shards beside a single file would not be read; one file beside shards is */
+    assert_int_equal(dr_model_save_as(whole, scratch_path("whole"), DR_F32, 2000), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "save it in another folder"));
+    assert_int_equal(dr_model_save_as(whole, scratch_path("more"), DR_I64, 0), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_model_save_as(whole, scratch_path("more"), DR_F32, -1), DR_ERROR_ARGUMENT);
+    assert_int_equal(access(scratch_path("more"), F_OK), -1);
+    dr_model_destroy(whole);
+}
+
 static void refuse(const char *sentence) {
     dr_model *model = NULL;
     assert_int_not_equal(dr_model_load(backend, scratch_path("model"), &model), DR_OK);
@@ -154,7 +193,8 @@ static void test_failing_allocations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_unnamed_tensors), cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_saved_in_files),
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_unnamed_tensors),
+                                       cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -46,8 +46,9 @@ static bool same_mixer(const dr_recurrent_description *a, const dr_recurrent_des
     if (a->gated != b->gated ||
         (a->gated && (a->gate != b->gate || !same_projection(&a->gate_projection, &b->gate_projection))))
         return false;
-    return a->gate_first == b->gate_first && a->norm_eps == b->norm_eps && a->lambda_bias == b->lambda_bias &&
-           a->least_ridge == b->least_ridge && a->stepped == b->stepped && a->rotary == b->rotary;
+    if (dr_rule_uses(&a->rule, DR_INPUT_LAMBDA) && a->lambda_bias != b->lambda_bias) return false;
+    if (dr_rule_uses(&a->rule, DR_INPUT_RIDGE) && a->least_ridge != b->least_ridge) return false;
+    return a->gate_first == b->gate_first && a->norm_eps == b->norm_eps && a->stepped == b->stepped && a->rotary == b->rotary;
 }
 
 static bool same_layer(const dr_layer_description *a, const dr_layer_description *b) {
