@@ -140,7 +140,7 @@ typedef struct {
     dr_name_bundle *bundles;
     dr_named_tensor *tensors;
     int64_t bundle_count, tensor_count;
-    int64_t *unused;                     /* reading: tensors of the file that no row took: first those that should not be there, */
+    int64_t *unused; /* reading: tensors of the file that no row took: first those that should not be there, */
     int64_t unused_count, ignored_count; /* then those that the table ignores, ignored_count of them */
 } dr_name_plan;
 
