@@ -1,4 +1,5 @@
-/* Holding a build against recorded results. The file format is that of tests/vectors/README.md.
+/* Holding a build against recorded results. The file format is that of tests/vectors/README.md; a model's folder, and a folder
+ * of those, is held against its expected.safetensors (tests/checkpoints/README.md).
  *
  * Threads. dr_verify opens backends of its own and may be called at once from any number of threads, each with counts of its
  * own. line is called on the calling thread. */

@@ -60,7 +60,9 @@ const cli_command cli_verify = {
     .summary = "holds this build against recorded results",
     .details = "PATH is a .safetensors file of recorded inputs, outputs and gradients, or a folder of them. Every output and\n"
                "gradient is compared, on every path that applies: one line a case and path with the worst relative error\n"
-               "and the kernel that ran. The last line counts cases. The exit status is 0 only if some passed and none failed.",
+               "and the kernel that ran. Or PATH is the folder of a model with expected.safetensors, or a folder of such\n"
+               "folders: its logits, tokens in one call, one by one, in two parts and packed, and its likeliest tokens. The "
+               "last line counts cases. The exit status is 0 only if some passed and none failed.",
     .run = run,
     .least_operands = 1,
     .most_operands = INT_MAX - 1,

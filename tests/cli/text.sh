@@ -34,10 +34,13 @@ expect 1 'cannot write to standard output' to_full "$deltarule" score --model ru
 expect 2 'pairs is a setting of task mqar' "$deltarule" score --model run --corpus corpus --pairs 3
 expect 2 '--corpus PATH is missing' "$deltarule" score --model run
 
-# Numbers that leave the range of finite ones: the last weight of the file is made NaN.
+# Weights that are no numbers are refused; numbers that leave the range of finite ones are told of: the last thousand weights of
+# the file are made 3.4e38.
 cp -r run broken
 bytes=$(wc -c <run/model.safetensors)
 printf '\377\377\377\377' | dd of=broken/model.safetensors bs=1 seek=$((bytes - 4)) conv=notrunc 2>/dev/null
+expect 1 'is a NaN: weights must be finite' "$deltarule" score --model broken --corpus corpus
+head -c 4000 /dev/zero | tr '\0' '\177' | dd of=broken/model.safetensors bs=1 seek=$((bytes - 4000)) conv=notrunc 2>/dev/null
 expect 1 'the loss of corpus/a.txt is not a number' "$deltarule" score --model broken --corpus corpus
 [ ! -s stdout ] || fail 'a score that is none is printed'
 expect 1 'the loss of corpus/a.txt is not a number' "$deltarule" score --model broken --corpus corpus --json

@@ -10,6 +10,20 @@ if [ -n "${DELTARULE_VECTORS:-}" ]; then
     echo "verifying DELTARULE_VECTORS=$DELTARULE_VECTORS too"
     expect 0 ' passed, 0 failed, ' "$deltarule" verify "$DELTARULE_VECTORS"
 fi
+
+# Models of published types, each as its own class computes it, in every way; those of which a part is not built say so.
+expect 0 'fla_kda_hybrid' "$deltarule" verify "$root/tests/checkpoints"
+grep -qE '^fla_kda_hybrid +cpu .* greedy 48 of 48  pass$' stdout || fail 'a hybrid does not pass'
+tail -n 1 stdout | grep -qE '^[1-9][0-9]* passed, 0 failed, ' || fail 'the last line does not count models'
+if [ -n "${DELTARULE_CHECKPOINTS:-}" ]; then
+    echo "verifying DELTARULE_CHECKPOINTS=$DELTARULE_CHECKPOINTS too"
+    expect 0 ' passed, 0 failed, ' "$deltarule" verify "$DELTARULE_CHECKPOINTS"
+fi
+cp -r "$root/tests/checkpoints/mistral_swa" model
+printf '\377' | dd of=model/model.safetensors bs=1 seek=$(($(wc -c <model/model.safetensors) - 2)) conv=notrunc 2>/dev/null
+expect 1 '' "$deltarule" verify model
+expect 1 '' "$deltarule" verify . --backend cpu
+tail -n 1 stdout | grep -qx '0 passed, 1 failed, 0 skipped' || fail 'a wrong model was not counted'
 expect 0 'reference recurrent' "$deltarule" verify "$case" --backend reference --path recurrent
 expect 0 'portable' "$deltarule" verify "$case" --backend cpu --isa portable --threads 1
 if grep -q reference stdout; then fail '--backend cpu ran the reference'; fi

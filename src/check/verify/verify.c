@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "check/verify/activation_case.h"
+#include "check/verify/model_folder.h"
 #include "check/verify/recurrence_case.h"
 
 #include <dirent.h>
@@ -208,21 +209,95 @@ static dr_status verify_file(session *s, const char *path) {
     return DR_OK;
 }
 
-static int is_vector_file(const struct dirent *item) {
-    static const char ending[] = ".safetensors";
-    size_t length = strlen(item->d_name), tail = sizeof ending - 1;
-    return length > tail && strcmp(item->d_name + length - tail, ending) == 0;
+/* ---- folders of models -------------------------------------------------------------------------------------------------- */
+
+static void say_model(const session *s, const char *name, const dr_backend *backend, const dr_model_result *result) {
+    char text[LINE_BYTES] = "";
+    size_t used = 0;
+    for (int way = 0; way < DR_WAYS; way++)
+        used += (size_t)dr_format(text + used, sizeof text - used, "%s %7.1e  ", dr_way_names[way], result->logits[way]);
+    used += (size_t)dr_format(text + used, sizeof text - used, "loss %7.1e", result->loss);
+    if (result->greedy > 0)
+        dr_format(text + used, sizeof text - used, "  greedy %lld of %lld", (long long)result->matched,
+                  (long long)result->greedy);
+    say(s, "%-28s %-9s %s  %s", name, dr_backend_name(backend), text, result->passed ? "pass" : "FAIL");
+}
+
+/* A model that needs what is not built is skipped, and says what; one that cannot be read has failed. */
+static dr_status verify_model(session *s, const char *folder) {
+    const char *slash = strrchr(folder, '/'), *name = slash && slash[1] ? slash + 1 : folder;
+    int runs = 0, failures = 0;
+    for (int b = 0; b < BACKENDS; b++) {
+        dr_model_result result;
+        if (!s->backend[b]) continue;
+        const dr_status status = dr_model_folder_check(s->backend[b], folder, &result);
+        if (status == DR_ERROR_MEMORY) return status;
+        if (status == DR_ERROR_UNSUPPORTED) {
+            failures += s->options->strict;
+            say(s, "%-28s %-9s %s: %s", name, dr_backend_name(s->backend[b]), s->options->strict ? "FAIL, not run" : "not run",
+                dr_last_error());
+            continue;
+        }
+        runs++;
+        failures += status != DR_OK || !result.passed;
+        if (status == DR_OK)
+            say_model(s, name, s->backend[b], &result);
+        else
+            say(s, "%-28s %-9s FAIL: %s", name, dr_backend_name(s->backend[b]), dr_last_error());
+    }
+    ++*(failures > 0 ? &s->counts->failed : runs > 0 ? &s->counts->passed : &s->counts->skipped);
+    return DR_OK;
 }
 
 static int by_name(const struct dirent **left, const struct dirent **right) {
     return strcmp((*left)->d_name, (*right)->d_name);
 }
 
+static int is_seen(const struct dirent *item) {
+    return item->d_name[0] != '.';
+}
+
+/* Every folder of models that lies in a folder; *found says how many. */
+static dr_status verify_models(session *s, const char *path, int *found) {
+    struct dirent **items = NULL;
+    const int count = scandir(path, &items, is_seen, by_name);
+    dr_status status = count < 0 ? dr_fail(DR_ERROR_IO, "%s: cannot list the folder: %s", path, dr_system_text(errno)) : DR_OK;
+    *found = 0;
+    for (int i = 0; i < count && status == DR_OK; i++) {
+        char *folder = NULL;
+        if (asprintf(&folder, "%s/%s", path, items[i]->d_name) < 0) {
+            status = dr_fail(DR_ERROR_MEMORY, "there is no memory for a folder's name");
+            break;
+        }
+        const bool model = dr_is_model_folder(folder);
+        *found += model;
+        if (model) status = verify_model(s, folder);
+        free(folder);
+    }
+    for (int i = 0; i < count; i++) free(items[i]);
+    free(items);
+    return status;
+}
+
+/* ---- files of recorded results ------------------------------------------------------------------------------------------- */
+
+static int is_vector_file(const struct dirent *item) {
+    static const char ending[] = ".safetensors";
+    size_t length = strlen(item->d_name), tail = sizeof ending - 1;
+    return length > tail && strcmp(item->d_name + length - tail, ending) == 0;
+}
+
 static dr_status verify_folder(session *s, const char *path) {
     struct dirent **items = NULL;
+    int models = 0;
+    if (dr_is_model_folder(path)) return verify_model(s, path);
+    DR_TRY(verify_models(s, path, &models));
+    if (models > 0) return DR_OK;
     int count = scandir(path, &items, is_vector_file, by_name);
     if (count < 0) return dr_fail(DR_ERROR_IO, "%s: cannot list the folder: %s", path, dr_system_text(errno));
-    dr_status status = count == 0 ? dr_fail(DR_ERROR_FORMAT, "%s holds no .safetensors file", path) : DR_OK;
+    dr_status status =
+        count == 0 ? dr_fail(DR_ERROR_FORMAT, "%s holds no .safetensors file, and no model with expected.safetensors", path)
+                   : DR_OK;
     for (int i = 0; i < count && status == DR_OK; i++) {
         char *file = NULL;
         if (asprintf(&file, "%s/%s", path, items[i]->d_name) < 0) {
