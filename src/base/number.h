@@ -31,7 +31,7 @@ enum {
 const char *dr_number_read(const char *text, size_t length, dr_number_kind kind, double *value);
 
 /* The same for a text that ends with a zero byte and must be a number from its first character to its last. */
-bool dr_number_parse(const char *text, dr_number_kind kind, double *value);
+DR_FOR_CHECK bool dr_number_parse(const char *text, dr_number_kind kind, double *value);
 
 /* The same for whole numbers: an optional sign and decimal digits, from INT64_MIN to INT64_MAX. */
 bool dr_integer_parse(const char *text, int64_t *value);

@@ -5,7 +5,7 @@
 #include "base/json.h"
 
 /* dr_json_parse of a file of at most 100 MB; DR_ERROR_IO. */
-dr_status dr_json_read(const char *file, json_t **object);
+DR_FOR_CHECK dr_status dr_json_read(const char *file, json_t **object);
 /* Writes an object with two spaces of indent, keys in the order in which they were set, every number such that it reads back
  * the same, and syncs. Nothing is left behind on failure (DR_ERROR_IO). In place: an atomic replacement is dr_folder's
  * business. */

@@ -266,6 +266,16 @@ const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *k
     return json_string_value(json_object_get(json_object_get(tensors->header, METADATA), key));
 }
 
+void dr_safetensors_expect(const dr_tensor *tensor) {
+#ifdef MADV_POPULATE_READ
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)tensor->data / page * page;
+    const size_t bytes = (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
+    if (bytes > 0) madvise((void *)begin, (uintptr_t)tensor->data + bytes - begin, MADV_POPULATE_READ);
+#else
+    (void)tensor;
+#endif
+}
+
 void dr_safetensors_forget(const dr_tensor *tensor) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const size_t bytes = (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
@@ -304,57 +314,47 @@ double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
     return 0;
 }
 
-/* Bits of a floating type: not finite are those whose exponent is all ones. */
-static uint64_t exponent_of(dr_dtype dtype) {
+/* Whether one of count elements is not finite: its exponent is all ones, so that adding the lowest bit of the exponent to the
+ * exponent alone carries into the bit of the sign. Aligned or not. */
+#define SOME_NOT_FINITE(name, type, exponent, lowest)                                                                          \
+    static bool name(const char *at, int64_t count) {                                                                          \
+        type carried = 0;                                                                                                      \
+        for (int64_t i = 0; i < count; i++) {                                                                                  \
+            type bits;                                                                                                         \
+            memcpy(&bits, at + (size_t)i * sizeof bits, sizeof bits);                                                          \
+            carried = (type)(carried | (type)((type)(bits & (type)(exponent)) + (type)(lowest)));                              \
+        }                                                                                                                      \
+        return carried >> (8 * sizeof(type) - 1) != 0;                                                                         \
+    }
+SOME_NOT_FINITE(some_f32, uint32_t, 0x7f800000, 0x00800000)
+SOME_NOT_FINITE(some_f64, uint64_t, 0x7ff0000000000000, 0x0010000000000000)
+SOME_NOT_FINITE(some_f16, uint16_t, 0x7c00, 0x0400)
+SOME_NOT_FINITE(some_bf16, uint16_t, 0x7f80, 0x0080)
+
+static bool some_not_finite(dr_dtype dtype, const char *at, int64_t count) {
     switch (dtype) {
     case DR_F32:
-        return UINT64_C(0x7f800000);
+        return some_f32(at, count);
     case DR_F64:
-        return UINT64_C(0x7ff0000000000000);
+        return some_f64(at, count);
     case DR_F16:
-        return UINT64_C(0x7c00);
+        return some_f16(at, count);
     case DR_BF16:
-        return UINT64_C(0x7f80);
+        return some_bf16(at, count);
     case DR_I32:
     case DR_I64:
     case DR_U8:
         break;
     }
-    return 0;
-}
-
-/* Whether some of count elements are not finite; aligned or not. */
-static bool some_not_finite(const char *at, int64_t count, size_t item, uint64_t exponent) {
-    bool found = false;
-    if (item == 2)
-        for (int64_t i = 0; i < count; i++) {
-            uint16_t bits;
-            memcpy(&bits, at + i * 2, sizeof bits);
-            found |= (bits & exponent) == exponent;
-        }
-    else if (item == 4)
-        for (int64_t i = 0; i < count; i++) {
-            uint32_t bits;
-            memcpy(&bits, at + i * 4, sizeof bits);
-            found |= (bits & (uint32_t)exponent) == (uint32_t)exponent;
-        }
-    else
-        for (int64_t i = 0; i < count; i++) {
-            uint64_t bits;
-            memcpy(&bits, at + i * 8, sizeof bits);
-            found |= (bits & exponent) == exponent;
-        }
-    return found;
+    return false;
 }
 
 int64_t dr_tensor_not_finite(const dr_tensor *tensor, int64_t first, int64_t count, int least) {
     enum { STRETCH = 4096 };
-    const uint64_t exponent = exponent_of(tensor->dtype);
     const size_t item = dr_dtype_size(tensor->dtype);
-    if (exponent == 0) return -1;
     for (int64_t from = first; from < first + count; from += STRETCH) {
         const int64_t some = first + count - from < STRETCH ? first + count - from : STRETCH;
-        if (!some_not_finite((const char *)tensor->data + (size_t)from * item, some, item, exponent)) continue;
+        if (!some_not_finite(tensor->dtype, (const char *)tensor->data + (size_t)from * item, some)) continue;
         for (int64_t i = from; i < from + some; i++) {
             const double value = dr_tensor_element(tensor, i);
             if (!isfinite(value) && !(least && isinf(value) && value < 0)) return i;

@@ -20,12 +20,14 @@ DR_FOR_CHECK int64_t dr_safetensors_count(const dr_safetensors *tensors);
 DR_FOR_CHECK const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index);
 DR_FOR_CHECK dr_tensor dr_safetensors_tensor(const dr_safetensors *tensors, int64_t index);
 /* -1 if there is none of that name. */
-int64_t dr_safetensors_index(const dr_safetensors *tensors, const char *name);
+DR_FOR_CHECK int64_t dr_safetensors_index(const dr_safetensors *tensors, const char *name);
 /* False if there is none of that name. */
-int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor);
+DR_FOR_CHECK int dr_safetensors_find(const dr_safetensors *tensors, const char *name, dr_tensor *tensor);
 /* Value of a key of __metadata__, or NULL. */
 DR_FOR_CHECK const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *key);
 
+/* Whoever is about to read a tensor, or a part of one, may say so: its pages are mapped at once, where the system can. */
+void dr_safetensors_expect(const dr_tensor *tensor);
 /* Whoever has used a tensor may say so: the mapping's pages inside it leave this process's memory, and come back when they are
  * touched. The file stays in the system's cache. */
 void dr_safetensors_forget(const dr_tensor *tensor);

@@ -196,13 +196,24 @@ dr_status dr_model_build_described(dr_backend *backend, dr_description *descript
     return finish(build(model), model, result);
 }
 
+/* Whoever allocates fills in each parameter; the elements between them are zero. */
+static void zero_gaps(const dr_model *model) {
+    const dr_operations *ops = model->backend->ops;
+    for (int64_t i = 0; i < model->listed; i++) {
+        const dr_parameter *parameter = &model->parameters[i];
+        const int64_t end = parameter->offset + parameter->count, gap = dr_parameter_room(parameter->count) - parameter->count;
+        if (gap > 0)
+            ops->zero(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, end),
+                      dr_kind_bytes(model->backend, DR_NUMBER, gap));
+    }
+}
+
 dr_status dr_model_allocate(dr_model *model) {
     const dr_operations *ops = model->backend->ops;
-    size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
     void *memory = NULL;
-    DR_TRY(ops->allocate(model->backend, bytes, &memory));
+    DR_TRY(ops->allocate(model->backend, dr_kind_bytes(model->backend, DR_NUMBER, model->block_count), &memory));
     model->values = memory;
-    ops->zero(model->backend, model->values, bytes);
+    zero_gaps(model);
     if (!dr_has_copies(model->backend)) return DR_OK;
     DR_TRY(ops->allocate(model->backend, dr_kind_bytes(model->backend, DR_VECTOR, model->block_count), &memory));
     model->copies = memory;

@@ -49,7 +49,7 @@ dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_
 /* The same from a description, which the model takes over in any case. config: as far as it can say what the model is. */
 dr_status dr_model_build_described(dr_backend *backend, dr_description *description, const dr_model_config *config,
                                    dr_model **model);
-/* Allocates the block of parameters, zero. */
+/* Allocates the block of parameters, which whoever calls fills in; the gaps between them are zero. */
 dr_status dr_model_allocate(dr_model *model);
 
 /* What the functions of parameters need of a call over the trunk's, or a layer's; gradients: the block of them, or NULL. */

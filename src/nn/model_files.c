@@ -306,7 +306,7 @@ typedef struct {
     void *aligned; /* memory for a piece of a tensor that lies in its file as its type must not */
 } reading;
 
-enum { PIECE_ELEMENTS = 1 << 21 };
+enum { PIECE_ELEMENTS = 1 << 18 }; /* of which the processor still has what was checked when it is copied */
 
 /* Elements first .. first + count - 1 of a tensor, which lie together in a parameter too. */
 static dr_status upload(reading *r, const dr_named_tensor *tensor, int64_t first, const dr_name_place *place, int64_t count) {
@@ -336,6 +336,11 @@ static dr_status read_tensor(reading *r, const dr_named_tensor *tensor) {
     const size_t item = dr_dtype_size(tensor->tensor.dtype);
     for (int64_t first = 0; first < tensor->count; first += PIECE_ELEMENTS) {
         const int64_t most = tensor->count - first < PIECE_ELEMENTS ? tensor->count - first : PIECE_ELEMENTS;
+        const dr_tensor piece = {.dtype = tensor->tensor.dtype,
+                                 .rank = 1,
+                                 .shape = {most},
+                                 .data = (char *)tensor->tensor.data + (size_t)first * item};
+        dr_safetensors_expect(&piece);
         DR_TRY(check_finite(tensor, first, most));
         for (int64_t done = 0; done < most;) {
             const dr_name_place place = dr_name_bundle_place(&r->plan->bundles[tensor->bundle], tensor->first + first + done);
@@ -343,10 +348,6 @@ static dr_status read_tensor(reading *r, const dr_named_tensor *tensor) {
             DR_TRY(upload(r, tensor, first + done, &place, some));
             done += some;
         }
-        const dr_tensor piece = {.dtype = tensor->tensor.dtype,
-                                 .rank = 1,
-                                 .shape = {most},
-                                 .data = (char *)tensor->tensor.data + (size_t)first * item};
         dr_safetensors_forget(&piece);
     }
     return DR_OK;
