@@ -19,7 +19,7 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
     case DR_MIXER_ATTENTION:
         return dr_attention_create(backend, hidden, &mixer->of.attention, prefix, list, module);
     case DR_MIXER_LATENT_ATTENTION:
-        return dr_latent_attention_create(backend, hidden, &mixer->of.latent, "attn.", list, module);
+        return dr_latent_attention_create(backend, hidden, &mixer->of.latent, prefix, list, module);
     case DR_MIXER_RWKV7:
         return not_built("rwkv7's time mix");
     case DR_MIXER_MAMBA2:
