@@ -163,6 +163,52 @@ static void test_cpu_functions(void **state) {
     }
 }
 
+static dr_status bound_forward(const operation *o) {
+    return reference->ops->bound_forward(reference, o->descriptor, o->count, o->operands[0].at, o->y);
+}
+static dr_status bound_backward(const operation *o, double *const d[]) {
+    return reference->ops->bound_backward(reference, o->descriptor, o->count, o->operands[0].at, o->d_y, d[0]);
+}
+static dr_status cpu_bound(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->bound_forward(b, c->descriptor, *(const int64_t *)c->extra, at[0], at[1]);
+}
+static dr_status cpu_bound_backward(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->bound_backward(b, c->descriptor, *(const int64_t *)c->extra, at[0], at[1], at[2]);
+}
+
+static void test_bound(void **state) {
+    (void)state;
+    const double x[] = {-3, -1, 0.5, 2, NAN}, ones[] = {1, 1, 1, 1, 1}, wanted[] = {-2, -2, 1, 4}, slopes[] = {0, 0, 2, 2};
+    const dr_bound below = {2, -2, INFINITY};
+    double y[5], d[5];
+    assert_int_equal(reference->ops->bound_forward(reference, &below, 5, x, y), DR_OK);
+    assert_int_equal(reference->ops->bound_backward(reference, &below, 5, x, ones, d), DR_OK);
+    for (int i = 0; i < 4; i++) assert_true(y[i] == wanted[i] && d[i] == slopes[i]);
+    assert_true(isnan(y[4]));
+    for (int draw = 0; draw < GRADIENT_DRAWS; draw++, numbers_release()) {
+        const bool low = number_flip(), high = number_flip();
+        const dr_bound bound = {number_flip() ? 1 : -0.25, low ? -0.2 : (double)-INFINITY, high ? 0.3 : (double)INFINITY};
+        int64_t n = number_between(0, 30);
+        double *at = numbers_normal(n, 1);
+        for (int64_t i = 0; i < n; i++) /* away from the corners */
+            while (fabs(bound.factor * at[i] + 0.2) < 0.01 || fabs(bound.factor * at[i] - 0.3) < 0.01) at[i] += 0.1;
+        operation o = {.descriptor = &bound,
+                       .operands = {{"x", at, n, false}},
+                       .count = n,
+                       .forward = bound_forward,
+                       .backward = bound_backward};
+        check_operation(&o);
+        n = size_drawn(40000);
+        check(&(call){"bound", &bound, &n, tolerance_forward, {input("x", n), overwritten("y", n)}, cpu_bound});
+        check(&(call){"bound backward",
+                      &bound,
+                      &n,
+                      tolerance_forward,
+                      {input("x", n), input("d_y", n), overwritten("d_x", n)},
+                      cpu_bound_backward});
+    }
+}
+
 /* ---- norms ----------------------------------------------------------------------------------------------------------- */
 
 static dr_status layer_norm_forward(const operation *o) {
@@ -351,7 +397,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),        cmocka_unit_test(test_ends),           cmocka_unit_test(test_function_gradients),
         cmocka_unit_test(test_cpu_functions), cmocka_unit_test(test_norm_gradients), cmocka_unit_test(test_norm_values),
-        cmocka_unit_test(test_cpu_norms),
+        cmocka_unit_test(test_cpu_norms),     cmocka_unit_test(test_bound),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

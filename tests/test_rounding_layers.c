@@ -79,6 +79,31 @@ static void test_functions(void **state) {
 }
 
 typedef struct {
+    dr_bound bound;
+    int64_t count;
+} bounded;
+
+OPERATION(bound) {
+    const bounded *e = c->descriptor;
+    return b->ops->bound_forward(b, &e->bound, e->count, at[0], at[1]);
+}
+OPERATION(bound_back) {
+    const bounded *e = c->descriptor;
+    return b->ops->bound_backward(b, &e->bound, e->count, at[0], at[1], at[2]);
+}
+
+static void test_bounds(void **state) {
+    (void)state;
+    const dr_bound bounds[] = {{0.7, -0.3, (double)INFINITY}, {1, -1.1, 0.9}, {-3, (double)-INFINITY, (double)INFINITY}};
+    for (int i = 0; i < 3; i++, numbers_release()) {
+        const int64_t n = number_between(1, 90);
+        const bounded e = {bounds[i], n};
+        check(&(call){"bound_forward", &e, 0, {VECTOR("x", n), TO_VECTOR("y", n)}, bound});
+        check(&(call){"bound_backward", &e, 0, {VECTOR("x", n), VECTOR("d_y", n), TO_VECTOR("d_x", n)}, bound_back});
+    }
+}
+
+typedef struct {
     int64_t rows, dim;
     bool shared;
 } blended;
@@ -252,9 +277,10 @@ static void test_experts(void **state) {
 /* Both have all that layers are made of. */
 static void test_supported(void **state) {
     (void)state;
-    static const dr_operation operations[] = {
-        DR_OPERATION_LAYER_NORM,  DR_OPERATION_SUM_NORM, DR_OPERATION_ROUTE, DR_OPERATION_EXPERTS,   DR_OPERATION_APPLY,
-        DR_OPERATION_TOKEN_SHIFT, DR_OPERATION_BLEND,    DR_OPERATION_BONUS, DR_OPERATION_ATTENTION, DR_OPERATION_COPY_HEADS};
+    static const dr_operation operations[] = {DR_OPERATION_LAYER_NORM, DR_OPERATION_SUM_NORM, DR_OPERATION_ROUTE,
+                                              DR_OPERATION_EXPERTS,    DR_OPERATION_APPLY,    DR_OPERATION_TOKEN_SHIFT,
+                                              DR_OPERATION_BLEND,      DR_OPERATION_BONUS,    DR_OPERATION_ATTENTION,
+                                              DR_OPERATION_COPY_HEADS, DR_OPERATION_BOUND};
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         assert_true(dr_supports(exact, operations[i]) && dr_supports(stored, operations[i]));
 }
@@ -263,6 +289,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norms),   cmocka_unit_test(test_functions),    cmocka_unit_test(test_mixing),
         cmocka_unit_test(test_experts), cmocka_unit_test(test_copied_heads), cmocka_unit_test(test_supported),
+        cmocka_unit_test(test_bounds),
     };
     int failed = cmocka_run_group_tests_name("bf16", tests, open_bf16, close_both);
     return failed + cmocka_run_group_tests_name("f16", tests, open_f16, close_both);

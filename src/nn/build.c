@@ -4,8 +4,8 @@
 #include "nn/mixers/attention.h"
 #include "nn/mixers/latent_attention.h"
 #include "nn/mixers/recurrent/recurrent.h"
+#include "nn/modules/feed_forward.h"
 #include "nn/modules/sum.h"
-#include "nn/modules/swiglu.h"
 
 static dr_status not_built(const char *what) {
     return dr_fail(DR_ERROR_UNSUPPORTED, "%s is not built", what);
@@ -32,16 +32,10 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
 
 static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_description *feed, dr_layer_parameters *list,
                            dr_module **module) {
-    (void)backend;
-    const dr_feed_forward_description *forward = &feed->of.forward;
     switch (feed->kind) {
     case DR_FEED_GATED:
-        if (forward->function == DR_FUNCTION_SILU && !forward->bias && forward->limit == 0 && forward->gate_factor == 1 &&
-            forward->down_factor == 1)
-            return dr_swiglu_create(hidden, forward->width, "mlp.", list, module);
-        return not_built("a gated feed-forward other than SwiGLU");
     case DR_FEED_PLAIN:
-        return not_built("a feed-forward without a gate");
+        return dr_feed_forward_create(backend, hidden, &feed->of.forward, feed->kind == DR_FEED_GATED, "mlp.", list, module);
     case DR_FEED_EXPERTS:
         return not_built("a mixture of experts");
     case DR_FEED_RWKV7:

@@ -103,6 +103,11 @@ typedef struct {
     int64_t rows, heads, dim, from_row, from_head, to_row, to_head;
 } dr_copy_heads;
 
+/* y = factor x, raised to low where it is less and lowered to high where it is more; either may be infinite */
+typedef struct {
+    double factor, low, high; /* low < high */
+} dr_bound;
+
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). */
 typedef struct {
     double learning_rate, beta1, beta2, eps, weight_decay;
@@ -253,6 +258,10 @@ typedef struct dr_operations {
     dr_status (*gated_backward)(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, const void *d_y,
                                 void *d_x, void *d_gate);
 
+    /* count elements; y may be x, d_x may be d_y. Where y is at a bound d_x is 0. */
+    dr_status (*bound_forward)(dr_backend *, const dr_bound *, int64_t count, const void *x, void *y);
+    dr_status (*bound_backward)(dr_backend *, const dr_bound *, int64_t count, const void *x, const void *d_y, void *d_x);
+
     /* y = silu(gate) * up, count elements */
     dr_status (*swiglu_forward)(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
     dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
@@ -365,6 +374,7 @@ typedef enum {
     DR_OPERATION_BLEND,
     DR_OPERATION_BONUS,
     DR_OPERATION_APPLY, /* and gated */
+    DR_OPERATION_BOUND,
     DR_OPERATION_SWIGLU,
     DR_OPERATION_ADD,
     DR_OPERATION_SCALE_HEADS,

@@ -29,6 +29,7 @@ static const struct {
     [DR_OPERATION_BLEND] = {"blend", {BOTH(blend)}},
     [DR_OPERATION_BONUS] = {"bonus", {BOTH(bonus)}},
     [DR_OPERATION_APPLY] = {"apply", {BOTH(apply), BOTH(gated)}},
+    [DR_OPERATION_BOUND] = {"bound", {BOTH(bound)}},
     [DR_OPERATION_SWIGLU] = {"swiglu", {BOTH(swiglu)}},
     [DR_OPERATION_ADD] = {"add", {AT(add)}},
     [DR_OPERATION_SCALE_HEADS] = {"scale_heads", {BOTH(scale_heads)}},

@@ -40,3 +40,26 @@ dr_status dr_cpu_apply_backward(dr_backend *backend, dr_function function, int64
                                 void *d_x) {
     return dr_cpu_gated_backward(backend, function, count, NULL, x, d_y, NULL, d_x);
 }
+
+static float bounded(float factor, float low, float high, float x) {
+    const float y = factor * x;
+    return y < low ? low : y > high ? high : y;
+}
+
+dr_status dr_cpu_bound_forward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x, void *y) {
+    const float factor = (float)bound->factor, low = (float)bound->low, high = (float)bound->high;
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, count, count))
+    for (int64_t i = 0; i < count; i++) ((float *)y)[i] = bounded(factor, low, high, ((const float *)x)[i]);
+    return DR_OK;
+}
+
+dr_status dr_cpu_bound_backward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x, const void *d_y,
+                                void *d_x) {
+    const float factor = (float)bound->factor, low = (float)bound->low, high = (float)bound->high;
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, count, count))
+    for (int64_t i = 0; i < count; i++) {
+        const float y = bounded(factor, low, high, ((const float *)x)[i]);
+        ((float *)d_x)[i] = y == low || y == high ? 0 : factor * ((const float *)d_y)[i];
+    }
+    return DR_OK;
+}

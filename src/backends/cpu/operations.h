@@ -81,6 +81,8 @@ dr_status dr_cpu_apply_backward(dr_backend *, dr_function, int64_t count, const 
 dr_status dr_cpu_gated_forward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, void *y);
 dr_status dr_cpu_gated_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, const void *d_y,
                                 void *d_x, void *d_gate);
+dr_status dr_cpu_bound_forward(dr_backend *, const dr_bound *, int64_t count, const void *x, void *y);
+dr_status dr_cpu_bound_backward(dr_backend *, const dr_bound *, int64_t count, const void *x, const void *d_y, void *d_x);
 
 /* swiglu.c */
 dr_status dr_cpu_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);

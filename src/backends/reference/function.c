@@ -78,3 +78,24 @@ dr_status dr_reference_gated_backward(dr_backend *backend, dr_function function,
     }
     return DR_OK;
 }
+
+static double bounded(const dr_bound *bound, double x) {
+    const double y = bound->factor * x;
+    return y < bound->low ? bound->low : y > bound->high ? bound->high : y;
+}
+
+dr_status dr_reference_bound_forward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x, void *y) {
+    (void)backend;
+    for (int64_t i = 0; i < count; i++) ((double *)y)[i] = bounded(bound, ((const double *)x)[i]);
+    return DR_OK;
+}
+
+dr_status dr_reference_bound_backward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x, const void *d_y,
+                                      void *d_x) {
+    (void)backend;
+    for (int64_t i = 0; i < count; i++) {
+        const double y = bounded(bound, ((const double *)x)[i]);
+        ((double *)d_x)[i] = y == bound->low || y == bound->high ? 0 : bound->factor * ((const double *)d_y)[i];
+    }
+    return DR_OK;
+}

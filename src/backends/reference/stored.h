@@ -35,6 +35,9 @@ dr_status dr_reference_stored_apply_backward(dr_backend *, dr_function, int64_t 
 dr_status dr_reference_stored_gated_forward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate, void *y);
 dr_status dr_reference_stored_gated_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *gate,
                                              const void *d_y, void *d_x, void *d_gate);
+dr_status dr_reference_stored_bound_forward(dr_backend *, const dr_bound *, int64_t count, const void *x, void *y);
+dr_status dr_reference_stored_bound_backward(dr_backend *, const dr_bound *, int64_t count, const void *x, const void *d_y,
+                                             void *d_x);
 dr_status dr_reference_stored_experts_gather_backward(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
                                                       const void *d_y, void *d_x, bool accumulate);
 dr_status dr_reference_stored_experts_linear_forward(dr_backend *, const dr_experts *, int64_t in, int64_t out,

@@ -150,6 +150,24 @@ dr_status dr_reference_stored_apply_backward(dr_backend *backend, dr_function fu
     return finish(&call);
 }
 
+dr_status dr_reference_stored_bound_forward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x, void *y) {
+    widened call = {.backend = backend};
+    const double *wide_x = widen(&call, x, count);
+    double *wide_y = result(&call, y, count);
+    RUN(call, dr_reference_bound_forward(backend, bound, count, wide_x, wide_y));
+    return finish(&call);
+}
+
+dr_status dr_reference_stored_bound_backward(dr_backend *backend, const dr_bound *bound, int64_t count, const void *x,
+                                             const void *d_y, void *d_x) {
+    widened call = {.backend = backend};
+    const double *wide_x = widen(&call, x, count);
+    const double *wide_d_y = widen(&call, d_y, count);
+    double *wide_d_x = result(&call, d_x, count);
+    RUN(call, dr_reference_bound_backward(backend, bound, count, wide_x, wide_d_y, wide_d_x));
+    return finish(&call);
+}
+
 dr_status dr_reference_stored_gated_forward(dr_backend *backend, dr_function function, int64_t count, const void *x,
                                             const void *gate, void *y) {
     widened call = {.backend = backend};
