@@ -18,6 +18,7 @@ typedef struct {
     dr_status (*create)(dr_backend *, int64_t hidden, const void *description, dr_layer_parameters *, dr_module **);
     const void *description;
     int64_t hidden;
+    double extra_factor; /* of the gradient of the module's own loss */
 } module_maker;
 
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
     char *parameters, *gradients;
     void *state, *state_block; /* host struct, and its memory */
     int64_t *seen;
+    double extra; /* the module's own loss in the last gradient */
 } made_module;
 
 static inline void *made_upload(dr_backend *b, const double *values, int64_t count) {
@@ -125,7 +127,12 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
         if (pass == 0) memset(block, 0xff, arena.peak); /* NaN: whoever reads what nobody wrote is found out */
         arena = (dr_arena){.block = block};
     }
-    void *from = made_upload(of->backend, x, count), *to = made_upload(of->backend, NULL, count);
+    void *from = made_upload(of->backend, x, count), *to = made_upload(of->backend, NULL, count),
+         *extra = made_upload(of->backend, NULL, 1);
+    if (d_y) {
+        call.extra_loss = extra;
+        call.extra_factor = of->maker->extra_factor;
+    }
     MADE_OK(operations->forward(&call, from, to));
     if (d_y) {
         void *d_to = made_upload(of->backend, d_y, count), *d_from = made_upload(of->backend, NULL, count);
@@ -133,6 +140,7 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
         *d_x = made_download(of->backend, d_from, count);
         dr_release(d_to);
     }
+    of->extra = made_download(of->backend, extra, 1)[0];
     dr_release(from);
     dr_release(block);
     free(plan);
@@ -155,7 +163,7 @@ static inline void made_near(const char *name, const char *what, const double *g
 /* ---- what is held ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    double *y, *d_x, *gradients;
+    double *y, *d_x, *gradients, extra;
 } made_outcome;
 
 static inline made_outcome made_gradient(const module_maker *maker, dr_backend *b, const dr_layout *layout, const double *x,
@@ -164,6 +172,7 @@ static inline made_outcome made_gradient(const module_maker *maker, dr_backend *
     made_outcome outcome;
     made_begin(maker, b, &of);
     outcome.y = made_run(&of, layout, false, x, d_y, &outcome.d_x);
+    outcome.extra = of.extra;
     outcome.gradients = numbers_block(of.list.elements, sizeof(double));
     MADE_OK(b->ops->download(b, outcome.gradients, DR_F64, of.gradients, of.list.elements));
     if (list) *list = of.list, of.list = (dr_layer_parameters){0};
@@ -180,6 +189,7 @@ static inline void module_on_cpu(const module_maker *maker, const dr_layout *lay
     for (int isa = 0; isa < isas; isa++) {
         const made_outcome got = made_gradient(maker, cpu[isa][0], layout, x, d_y, NULL);
         made_near(maker->name, "y", got.y, wanted.y, count, 1e-5);
+        made_near(maker->name, "the module's own loss", &got.extra, &wanted.extra, 1, 1e-5);
         made_near(maker->name, "d_x", got.d_x, wanted.d_x, count, 1e-5);
         for (int p = 0; p < list.count; p++)
             made_near(maker->name, list.at[p].name, got.gradients + list.at[p].offset, wanted.gradients + list.at[p].offset,
@@ -194,8 +204,11 @@ static inline void module_on_cpu(const module_maker *maker, const dr_layout *lay
     dr_layer_parameters_release(&list);
 }
 
-/* Packed sequences give the bits that each gives alone. */
-static inline void module_packed(const module_maker *maker, dr_backend *b, const dr_layout *layout) {
+/* Packed sequences give the bits that each gives alone, but for a loss over the whole batch. */
+static inline void module_packed(const module_maker *given, dr_backend *b, const dr_layout *layout) {
+    module_maker without = *given;
+    without.extra_factor = 0;
+    const module_maker *maker = &without;
     const int64_t hidden = maker->hidden, count = layout->rows * hidden;
     const double *x = floats(count, 1), *d_y = floats(count, 1);
     const made_outcome packed = made_gradient(maker, b, layout, x, d_y, NULL);

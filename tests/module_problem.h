@@ -30,6 +30,7 @@ typedef struct {
     void *plan, *memory, *scratch; /* host structs */
     void *block;
     double *x, *y, *d_y, *d_x; /* [MODULE_ROWS, hidden] */
+    double extra;              /* the module's own loss */
 } module_problem;
 
 static inline double *module_doubles(int64_t count) {
@@ -84,7 +85,9 @@ static inline void module_begin(module_problem *of) {
                                 .layout = {MODULE_SEQUENCES, MODULE_ROWS, module_begins},
                                 .plan = of->plan,
                                 .memory = of->memory,
-                                .scratch = of->scratch};
+                                .scratch = of->scratch,
+                                .extra_loss = &of->extra,
+                                .extra_factor = 0.3};
     of->call.longest = dr_layout_longest(&of->call.layout);
     module_draw(of, &random);
     if (operations->plan) ASSERT_OK(operations->plan(of->module, of->backend, &of->call.layout, of->plan));
@@ -119,13 +122,14 @@ static inline void module_end(module_problem *of) {
     free(of->d_y);
 }
 
-/* L = <y, d_y> */
+/* L = <y, d_y>, and a factor times the module's own loss */
 static inline double module_objective(void *context) {
     module_problem *of = context;
     double sum = 0;
+    of->extra = 0;
     ASSERT_OK(of->module->operations->forward(&of->call, of->x, of->y));
     for (int64_t i = 0; i < MODULE_ROWS * of->module->hidden; i++) sum += of->y[i] * of->d_y[i];
-    return sum;
+    return sum + of->call.extra_factor * of->extra;
 }
 
 /* The backward against central differences, by the input and by every parameter; gradients of parameters are added to. */

@@ -120,7 +120,7 @@ static void check_bonus_gradients(void) {
 }
 
 static void check_gate_gradients(void) {
-    const dr_gate gate = {.kind = DR_GATE_SOFTPLUS,
+    const dr_gate gate = {.kind = number_flip() ? DR_GATE_SOFTPLUS : DR_GATE_LOG_DECAY,
                           .rows = number_between(0, 4),
                           .heads = 3,
                           .dim = 1,
@@ -276,7 +276,7 @@ static void check_bonus(dr_bonus b) {
 }
 
 static void check_gate(int64_t rows, int64_t heads) {
-    const dr_gate gate = {.kind = DR_GATE_SOFTPLUS,
+    const dr_gate gate = {.kind = number_flip() ? DR_GATE_SOFTPLUS : DR_GATE_LOG_DECAY,
                           .rows = rows,
                           .heads = heads,
                           .dim = 1,

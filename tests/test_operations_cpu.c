@@ -281,7 +281,7 @@ static dr_status gate_backward(const call *c, dr_backend *b, void *const at[]) {
 static void test_gate(void **state) {
     (void)state;
     for (int draw = 0; draw < 8 * DRAWS; draw++, numbers_release()) {
-        dr_gate gate = {.kind = draw % 7, .rows = size_drawn(300), .heads = number_between(1, 6), .dim = 1};
+        dr_gate gate = {.kind = draw % 8, .rows = size_drawn(300), .heads = number_between(1, 6), .dim = 1};
         gate.multiplier = 1 + number_between(0, 1);
         gate.shift = (double)number_between(-1, 1) * 0.875;
         gate.lower_bound = -5;

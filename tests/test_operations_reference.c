@@ -195,17 +195,17 @@ static dr_status gate_backward(const operation *o, double *const d[]) {
 /* Every kind, with A_log (up to ln 16, as layers start) of both shapes, with and without bias, added to or not. */
 static void test_gate(void **state) {
     (void)state;
-    for (int draw = 0; draw < 7 * 2 * 2 * 2 * 3; draw++, numbers_release()) {
-        dr_gate gate = {.kind = (dr_gate_kind)(draw % 7),
+    for (int draw = 0; draw < 8 * 2 * 2 * 2 * 3; draw++, numbers_release()) {
+        dr_gate gate = {.kind = (dr_gate_kind)(draw % 8),
                         .rows = number_between(0, 4),
                         .heads = number_between(1, 3),
                         .dim = number_between(1, 4),
                         .multiplier = number_flip() ? 1.0 / 16 : 2,
                         .shift = number_flip() ? 0 : -0.9,
                         .lower_bound = -5,
-                        .a_log_per_channel = draw / 7 % 2 == 1};
+                        .a_log_per_channel = draw / 8 % 2 == 1};
         bool has_a = gate.kind == DR_GATE_LOG_DECAY || gate.kind == DR_GATE_KDA_BOUNDED || gate.kind == DR_GATE_EDA_BOUNDED;
-        bool bias = draw / 14 % 2 == 1, accumulate = draw / 28 % 2 == 1;
+        bool bias = draw / 16 % 2 == 1, accumulate = draw / 32 % 2 == 1;
         int64_t channels = gate.heads * gate.dim, count = gate.rows * channels;
         int64_t a_count = gate.a_log_per_channel ? channels : gate.heads;
         operation o = {.descriptor = &gate,

@@ -187,6 +187,8 @@ static gate_expected expect_gate(dr_gate_kind kind, long double u, long double a
         return (gate_expected){-m * minus, m * sigmoidl(-u)};
     case DR_GATE_SILU:
         return (gate_expected){u * s, s + u * s * sigmoidl(-u)};
+    case DR_GATE_IDENTITY:
+        return (gate_expected){u, 1};
     }
     return (gate_expected){NAN, NAN};
 }
@@ -197,7 +199,7 @@ static void test_gates_at_extremes(void **state) {
     static const double at[] = {-10000, -800, -745, -709, -100, -37, -5,  -1,  -1e-9, 0,
                                 1e-9,   1,    5,    37,   100,  709, 745, 800, 10000};
     enum { COUNT = sizeof at / sizeof *at };
-    for (int kind = DR_GATE_SIGMOID; kind <= DR_GATE_SILU; kind++)
+    for (int kind = DR_GATE_SIGMOID; kind <= DR_GATE_IDENTITY; kind++)
         for (int i = 0; i < COUNT; i++) {
             double a_log = 0.5, d_y = 1, y, d_x;
             dr_gate gate = {.kind = (dr_gate_kind)kind, .rows = 1, .heads = 1, .dim = 1, .multiplier = 2, .lower_bound = -5};

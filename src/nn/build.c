@@ -3,7 +3,9 @@
 #include "base/error.h"
 #include "nn/mixers/attention.h"
 #include "nn/mixers/latent_attention.h"
+#include "nn/mixers/mamba2.h"
 #include "nn/mixers/recurrent/recurrent.h"
+#include "nn/modules/experts.h"
 #include "nn/modules/feed_forward.h"
 #include "nn/modules/sum.h"
 
@@ -23,7 +25,7 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
     case DR_MIXER_RWKV7:
         return not_built("rwkv7's time mix");
     case DR_MIXER_MAMBA2:
-        return not_built("mamba2's mixer");
+        return dr_mamba2_create(backend, hidden, &mixer->of.mamba2, "attn.", list, module);
     case DR_MIXER_KINDS:
         break;
     }
@@ -37,7 +39,7 @@ static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_de
     case DR_FEED_PLAIN:
         return dr_feed_forward_create(backend, hidden, &feed->of.forward, feed->kind == DR_FEED_GATED, "mlp.", list, module);
     case DR_FEED_EXPERTS:
-        return not_built("a mixture of experts");
+        return dr_experts_create(backend, hidden, &feed->of.experts, "mlp.", list, module);
     case DR_FEED_RWKV7:
         return not_built("rwkv7's channel mix");
     case DR_FEED_NONE:

@@ -114,6 +114,7 @@ dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double
     DR_NEED(gradients);
     DR_TRY(check_batch(session->model, batch, NULL, true));
     session->measured = false;
+    session->extra_factor = factor * (double)batch->targets; /* its mean over targets is as one target's loss */
     if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_GRADIENT, true, NULL));
     session->measured = batch->layout.rows > 0;
     for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {

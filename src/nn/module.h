@@ -38,6 +38,10 @@ typedef struct {
     const void *plan;
     const void *memory, *scratch;
     void *state; /* carried in and out, or NULL: from zero */
+    /* A loss of the module's own, such as experts' for being used evenly: a forward adds it to extra_loss [1], a number, unless
+     * that is NULL, and a backward adds extra_factor times its gradient. */
+    void *extra_loss;
+    double extra_factor;
 } dr_module_call;
 
 typedef struct {

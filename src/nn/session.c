@@ -25,6 +25,10 @@ static dr_module_call layer_call(const dr_session *session, int64_t index, char 
     call.longest = session->tokens.longest;
     call.seen = session->tokens.seen;
     call.decode = session->phase == DR_PHASE_DECODE;
+    if (session->phase == DR_PHASE_GRADIENT) {
+        call.extra_loss = session->extra;
+        call.extra_factor = session->extra_factor;
+    }
     return call;
 }
 
@@ -132,6 +136,7 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     int64_t hidden = session->model->description.hidden, chunk = targets < DR_HEAD_ROWS ? targets : DR_HEAD_ROWS;
     dr_rows_place(layout, targets, selects, labelled, arena, &session->tokens);
     session->sum = dr_arena_take(arena, sizeof *session->sum);
+    session->extra = dr_arena_take(arena, dr_kind_bytes(session->backend, DR_NUMBER, 1));
     session->losses = dr_arena_take(arena, (size_t)chunk * sizeof *session->losses);
     session->hits = dr_arena_take(arena, (size_t)chunk);
     if (keep)
@@ -172,6 +177,7 @@ dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layou
 
 dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr_model_state *state) {
     session->backend->ops->zero(session->backend, session->sum, sizeof *session->sum);
+    session->backend->ops->zero(session->backend, session->extra, dr_kind_bytes(session->backend, DR_NUMBER, 1));
     return dr_rows_upload(session->backend, batch, state ? state->seen : NULL, &session->tokens);
 }
 

@@ -31,8 +31,10 @@ struct dr_session {
     void *d_x;                        /* [rows, hidden] */
     double *losses;                   /* [up to DR_HEAD_ROWS] of targets; like all of these in the backend's memory */
     uint8_t *hits;
-    dr_loss_sum *sum; /* over the targets of the call */
-    bool measured;    /* whether the last call left one */
+    dr_loss_sum *sum;    /* over the targets of the call */
+    void *extra;         /* [1], a number: the losses of the modules' own, of a gradient's call */
+    double extra_factor; /* of their gradient: that of a target's loss, times the targets */
+    bool measured;       /* whether the last call left one */
 };
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all

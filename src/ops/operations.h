@@ -72,11 +72,12 @@ typedef struct {
 typedef enum {
     DR_GATE_SIGMOID,     /* y = multiplier sigmoid(u) */
     DR_GATE_SOFTPLUS,    /* y = softplus(u), at least lower_bound and at most upper_bound; 0: no bound */
-    DR_GATE_LOG_DECAY,   /* y = -exp(A_log) softplus(u) */
+    DR_GATE_LOG_DECAY,   /* y = -exp(A_log) softplus(u), the softplus within the same bounds */
     DR_GATE_KDA_BOUNDED, /* y = lower_bound sigmoid(exp(A_log) u) */
     DR_GATE_EDA_BOUNDED, /* y = l - l exp(-(exp(A_log)/|l|) softplus(u)), l = lower_bound */
     DR_GATE_LOG_SIGMOID, /* y = multiplier logsigmoid(u): gla has 1/16 */
     DR_GATE_SILU,        /* y = silu(u) */
+    DR_GATE_IDENTITY,    /* y = u: from one kind to the other */
 } dr_gate_kind;
 typedef struct {
     dr_gate_kind kind;

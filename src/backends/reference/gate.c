@@ -2,11 +2,12 @@
  *
  *     sigmoid       m sg(u)                        d_u = m sg(u) sg(-u)
  *     softplus      sp(u), between its bounds      d_u = sg(u), beyond them 0
- *     log_decay     -A sp(u)                       d_u = -A sg(u)              d_A_log = -A sp(u)
+ *     log_decay     -A sp(u), likewise             d_u = -A sg(u)              d_A_log = y
  *     kda_bounded   l sg(A u)                      d_u = l A sg(Au) sg(-Au)    d_A_log = u d_u
  *     eda_bounded   l - l exp(-(A/|l|) sp(u))      d_u = (l/|l|) A E sg(u)     d_A_log = (l/|l|) A E sp(u), E the exponential
  *     log_sigmoid   m ln sg(u)                     d_u = m sg(-u)
  *     silu          u sg(u)                        d_u = sg(u) + u sg(u) sg(-u)
+ *     identity      u                              d_u = 1
  *
  * Both bounded kinds lie between l < 0 and 0. */
 #include "backends/reference/activation.h"
@@ -16,17 +17,24 @@ typedef struct {
     double y, d_u, d_a_log;
 } gate_value;
 
+static gate_value bounded_softplus(const dr_gate *gate, double u) {
+    const double y = softplus(u);
+    if (y < gate->lower_bound) return (gate_value){gate->lower_bound, 0, 0};
+    if (gate->upper_bound > 0 && y > gate->upper_bound) return (gate_value){gate->upper_bound, 0, 0};
+    return (gate_value){y, sigmoid(u), 0};
+}
+
 static gate_value evaluate(const dr_gate *gate, double u, double a) {
     double m = gate->multiplier, l = gate->lower_bound;
     switch (gate->kind) {
     case DR_GATE_SIGMOID:
         return (gate_value){m * sigmoid(u), m * sigmoid_derivative(u), 0};
     case DR_GATE_SOFTPLUS:
-        if (softplus(u) < l) return (gate_value){l, 0, 0};
-        if (gate->upper_bound > 0 && softplus(u) > gate->upper_bound) return (gate_value){gate->upper_bound, 0, 0};
-        return (gate_value){softplus(u), sigmoid(u), 0};
-    case DR_GATE_LOG_DECAY:
-        return (gate_value){-a * softplus(u), -a * sigmoid(u), -a * softplus(u)};
+        return bounded_softplus(gate, u);
+    case DR_GATE_LOG_DECAY: {
+        const gate_value step = bounded_softplus(gate, u);
+        return (gate_value){-a * step.y, -a * step.d_u, -a * step.y};
+    }
     case DR_GATE_KDA_BOUNDED: {
         double d_u = l * a * sigmoid_derivative(a * u);
         return (gate_value){l * sigmoid(a * u), d_u, u * d_u};
@@ -39,6 +47,8 @@ static gate_value evaluate(const dr_gate *gate, double u, double a) {
         return (gate_value){-m * softplus(-u), m * sigmoid(-u), 0};
     case DR_GATE_SILU:
         return (gate_value){silu(u), silu_derivative(u), 0};
+    case DR_GATE_IDENTITY:
+        return (gate_value){u, 1, 0};
     }
     return (gate_value){(double)NAN, (double)NAN, (double)NAN};
 }

@@ -179,6 +179,7 @@ typedef struct {
     int64_t latent;   /* width that experts read and write, between two projections (HF: nemotron_h); 0: the model's */
     int64_t shared;   /* width of the shared expert, which reads x itself; 0: there is none */
     bool shared_gate; /* sigmoid of a projection of x to one number, times the shared expert's output */
+    double balance;   /* factor of the loss in training that keeps experts in equal use; 0: there is none */
 } dr_experts_description;
 
 typedef struct {

@@ -12,15 +12,19 @@ typedef struct {
     lanes d_u, d_rate_log; /* the gradients of u and of A_log */
 } gate_gradients;
 
+INLINE lanes bounded_softplus(const dr_cpu_gate *gate, lanes u) {
+    return lanes_max(lanes_set(gate->lower_bound), lanes_min(lanes_set(gate->upper_bound), lanes_softplus(u)));
+}
+
 INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes rate) {
     lanes m = lanes_set(gate->multiplier), bound = lanes_set(gate->lower_bound);
     switch (kind) {
     case DR_GATE_SIGMOID:
         return m * lanes_sigmoid(u);
     case DR_GATE_SOFTPLUS:
-        return lanes_max(bound, lanes_min(lanes_set(gate->upper_bound), lanes_softplus(u)));
+        return bounded_softplus(gate, u);
     case DR_GATE_LOG_DECAY:
-        return -(rate * lanes_softplus(u));
+        return -(rate * bounded_softplus(gate, u));
     case DR_GATE_KDA_BOUNDED:
         return bound * lanes_sigmoid(rate * u);
     case DR_GATE_EDA_BOUNDED:
@@ -29,6 +33,8 @@ INLINE lanes value(const dr_cpu_gate *gate, dr_gate_kind kind, lanes u, lanes ra
         return -(m * lanes_softplus(-u));
     case DR_GATE_SILU:
         return lanes_silu(u);
+    case DR_GATE_IDENTITY:
+        break;
     }
     return u;
 }
@@ -49,7 +55,8 @@ INLINE gate_gradients gradients(const dr_cpu_gate *gate, dr_gate_kind kind, lane
         return (gate_gradients){.d_u = within(gate, lanes_softplus(u), d * lanes_sigmoid(u))};
     case DR_GATE_LOG_DECAY: {
         lanes rated = -(d * rate);
-        return (gate_gradients){.d_u = rated * lanes_sigmoid(u), .d_rate_log = rated * lanes_softplus(u)};
+        return (gate_gradients){.d_u = within(gate, lanes_softplus(u), rated * lanes_sigmoid(u)),
+                                .d_rate_log = rated * bounded_softplus(gate, u)};
     }
     case DR_GATE_KDA_BOUNDED: {
         lanes z = rate * u, d_z = d * bound * lanes_sigmoid_slope(z);
@@ -64,6 +71,8 @@ INLINE gate_gradients gradients(const dr_cpu_gate *gate, dr_gate_kind kind, lane
         return (gate_gradients){.d_u = d * m * lanes_sigmoid(-u)};
     case DR_GATE_SILU:
         return (gate_gradients){.d_u = d * lanes_silu_slope(u)};
+    case DR_GATE_IDENTITY:
+        break;
     }
     return (gate_gradients){.d_u = d};
 }
@@ -125,7 +134,8 @@ INLINE void backward(const dr_cpu_gate gate, dr_gate_kind kind, int64_t rows, co
     CASE(DR_GATE_KDA_BOUNDED)                                                                                                  \
     CASE(DR_GATE_EDA_BOUNDED)                                                                                                  \
     CASE(DR_GATE_LOG_SIGMOID)                                                                                                  \
-    CASE(DR_GATE_SILU)
+    CASE(DR_GATE_SILU)                                                                                                         \
+    CASE(DR_GATE_IDENTITY)
 
 void DR_ISA_NAME(dr_cpu_gate_forward)(const dr_cpu_gate *gate, int64_t rows, const float *x, float *y) {
     switch (gate->kind) {
