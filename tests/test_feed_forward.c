@@ -68,7 +68,7 @@ static void test_values(void **state) {
                             .gate_factor = 2,
                             .down_factor = 0.5},
                      .gated = true};
-    const module_maker maker = {"values", create, &of, 2};
+    const module_maker maker = {"values", create, &of, 2, 0};
     const dr_layout one = {1, 1, NULL};
     const double x[2] = {3, -2};
     double wanted[2] = {0, 0}, bounded = 0;
@@ -99,7 +99,7 @@ static void test_backends(void **state) {
     const int count = variants(all);
     for (int i = 0; i < count; i++) {
         all[i].of.width = number_between(0, 3) ? number_between(1, 70) : 128;
-        const module_maker maker = {"feed-forward", create, &all[i], number_between(0, 3) ? number_between(1, 70) : 64};
+        const module_maker maker = {"feed-forward", create, &all[i], number_between(0, 3) ? number_between(1, 70) : 64, 0};
         module_on_backends(&maker, i % 7 ? 40 : 300);
     }
 }
