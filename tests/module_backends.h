@@ -29,7 +29,8 @@ typedef struct {
     char *parameters, *gradients;
     void *state, *state_block; /* host struct, and its memory */
     int64_t *seen;
-    double extra; /* the module's own loss in the last gradient */
+    double extra;   /* the module's own loss in the last gradient */
+    double *passed; /* what the last run wrote of what is passed from layer to layer, or of its gradient */
 } made_module;
 
 static inline void *made_upload(dr_backend *b, const double *values, int64_t count) {
@@ -127,6 +128,14 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
         if (pass == 0) memset(block, 0xff, arena.peak); /* NaN: whoever reads what nobody wrote is found out */
         arena = (dr_arena){.block = block};
     }
+    bool writes = false;
+    const int64_t passed = operations->passed ? operations->passed(of->module, &writes) : 0;
+    double *told = numbers_filled(layout->rows * passed, 0);
+    for (int64_t i = 0; i < layout->rows * passed; i++) /* follows from x, so that a row's does not depend on the others */
+        told[i] = x[i / passed * of->module->hidden + i % passed % of->module->hidden];
+    void *value = made_upload(of->backend, told, layout->rows * passed),
+         *d_value = made_upload(of->backend, told, layout->rows * passed);
+    if (passed > 0) call.passed = value, call.d_passed = d_y ? d_value : NULL;
     void *from = made_upload(of->backend, x, count), *to = made_upload(of->backend, NULL, count),
          *extra = made_upload(of->backend, NULL, 1);
     if (d_y) {
@@ -141,6 +150,8 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
         dr_release(d_to);
     }
     of->extra = made_download(of->backend, extra, 1)[0];
+    of->passed = made_download(of->backend, writes ? value : d_value, layout->rows * passed);
+    dr_release(writes ? d_value : value);
     dr_release(from);
     dr_release(block);
     free(plan);
@@ -163,7 +174,7 @@ static inline void made_near(const char *name, const char *what, const double *g
 /* ---- what is held ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    double *y, *d_x, *gradients, extra;
+    double *y, *d_x, *gradients, *passed, extra;
 } made_outcome;
 
 static inline made_outcome made_gradient(const module_maker *maker, dr_backend *b, const dr_layout *layout, const double *x,
@@ -173,6 +184,7 @@ static inline made_outcome made_gradient(const module_maker *maker, dr_backend *
     made_begin(maker, b, &of);
     outcome.y = made_run(&of, layout, false, x, d_y, &outcome.d_x);
     outcome.extra = of.extra;
+    outcome.passed = of.passed;
     outcome.gradients = numbers_block(of.list.elements, sizeof(double));
     MADE_OK(b->ops->download(b, outcome.gradients, DR_F64, of.gradients, of.list.elements));
     if (list) *list = of.list, of.list = (dr_layer_parameters){0};
@@ -190,6 +202,13 @@ static inline void module_on_cpu(const module_maker *maker, const dr_layout *lay
         const made_outcome got = made_gradient(maker, cpu[isa][0], layout, x, d_y, NULL);
         made_near(maker->name, "y", got.y, wanted.y, count, 1e-5);
         made_near(maker->name, "the module's own loss", &got.extra, &wanted.extra, 1, 1e-5);
+        bool writes = false;
+        made_module asked;
+        made_begin(maker, reference, &asked);
+        if (asked.module->operations->passed)
+            made_near(maker->name, "what is passed", got.passed, wanted.passed,
+                      layout->rows * asked.module->operations->passed(asked.module, &writes), 1e-5);
+        made_end(&asked);
         made_near(maker->name, "d_x", got.d_x, wanted.d_x, count, 1e-5);
         for (int p = 0; p < list.count; p++)
             made_near(maker->name, list.at[p].name, got.gradients + list.at[p].offset, wanted.gradients + list.at[p].offset,

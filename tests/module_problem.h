@@ -31,6 +31,7 @@ typedef struct {
     void *block;
     double *x, *y, *d_y, *d_x; /* [MODULE_ROWS, hidden] */
     double extra;              /* the module's own loss */
+    double *passed, *d_passed; /* [MODULE_ROWS, columns] or NULL: read and to be added to, or written and read */
 } module_problem;
 
 static inline double *module_doubles(int64_t count) {
@@ -96,7 +97,14 @@ static inline void module_begin(module_problem *of) {
     ASSERT_OK(dr_allocate(arena.peak, "test", &of->block));
     arena = (dr_arena){.block = of->block};
     module_place(of, &arena);
-    const int64_t elements = MODULE_ROWS * of->module->hidden;
+    bool writes = false;
+    const int64_t elements = MODULE_ROWS * of->module->hidden,
+                  passed = operations->passed ? MODULE_ROWS * operations->passed(of->module, &writes) : 0;
+    if (passed > 0) {
+        of->call.passed = of->passed = module_doubles(passed);
+        of->call.d_passed = of->d_passed = module_doubles(passed);
+        for (int64_t i = 0; i < passed; i++) (writes ? of->d_passed : of->passed)[i] = dr_random_normal(&random);
+    }
     of->x = module_doubles(elements);
     of->y = module_doubles(elements);
     of->d_x = module_doubles(elements);
@@ -120,15 +128,20 @@ static inline void module_end(module_problem *of) {
     free(of->y);
     free(of->d_x);
     free(of->d_y);
+    free(of->passed);
+    free(of->d_passed);
 }
 
-/* L = <y, d_y>, and a factor times the module's own loss */
+/* L = <y, d_y>, and a factor times the module's own loss, and <passed, d_passed> where the module writes that */
 static inline double module_objective(void *context) {
     module_problem *of = context;
     double sum = 0;
     of->extra = 0;
     ASSERT_OK(of->module->operations->forward(&of->call, of->x, of->y));
     for (int64_t i = 0; i < MODULE_ROWS * of->module->hidden; i++) sum += of->y[i] * of->d_y[i];
+    bool writes = false;
+    const int64_t passed = of->passed ? MODULE_ROWS * of->module->operations->passed(of->module, &writes) : 0;
+    for (int64_t i = 0; writes && i < passed; i++) sum += of->passed[i] * of->d_passed[i];
     return sum + of->call.extra_factor * of->extra;
 }
 
@@ -140,6 +153,10 @@ static inline void module_check(const char *name, module_problem *of, double tol
     ASSERT_OK(operations->backward(&of->call, of->x, of->d_y, of->d_x));
     snprintf(label, sizeof label, "%s: d_x", name);
     assert_gradient(label, module_objective, of, of->x, MODULE_ROWS * of->module->hidden, of->d_x, tolerance);
+    bool writes = false;
+    const int64_t passed = of->passed ? MODULE_ROWS * operations->passed(of->module, &writes) : 0;
+    snprintf(label, sizeof label, "%s: d_passed", name);
+    if (passed > 0 && !writes) assert_gradient(label, module_objective, of, of->passed, passed, of->d_passed, tolerance);
     assert_true(of->list.count > 0);
     for (int i = 0; i < of->list.count; i++) {
         const dr_layer_parameter *parameter = &of->list.at[i];

@@ -5,13 +5,11 @@
 #include "nn/mixers/latent_attention.h"
 #include "nn/mixers/mamba2.h"
 #include "nn/mixers/recurrent/recurrent.h"
+#include "nn/mixers/rwkv7.h"
 #include "nn/modules/experts.h"
 #include "nn/modules/feed_forward.h"
+#include "nn/modules/rwkv7_channel_mix.h"
 #include "nn/modules/sum.h"
-
-static dr_status not_built(const char *what) {
-    return dr_fail(DR_ERROR_UNSUPPORTED, "%s is not built", what);
-}
 
 static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_description *mixer, const char *prefix,
                             dr_layer_parameters *list, dr_module **module) {
@@ -23,9 +21,9 @@ static dr_status make_mixer(dr_backend *backend, int64_t hidden, const dr_mixer_
     case DR_MIXER_LATENT_ATTENTION:
         return dr_latent_attention_create(backend, hidden, &mixer->of.latent, prefix, list, module);
     case DR_MIXER_RWKV7:
-        return not_built("rwkv7's time mix");
+        return dr_rwkv7_create(backend, hidden, &mixer->of.rwkv7, prefix, list, module);
     case DR_MIXER_MAMBA2:
-        return dr_mamba2_create(backend, hidden, &mixer->of.mamba2, "attn.", list, module);
+        return dr_mamba2_create(backend, hidden, &mixer->of.mamba2, prefix, list, module);
     case DR_MIXER_KINDS:
         break;
     }
@@ -41,7 +39,7 @@ static dr_status make_feed(dr_backend *backend, int64_t hidden, const dr_feed_de
     case DR_FEED_EXPERTS:
         return dr_experts_create(backend, hidden, &feed->of.experts, "mlp.", list, module);
     case DR_FEED_RWKV7:
-        return not_built("rwkv7's channel mix");
+        return dr_rwkv7_channel_mix_create(backend, hidden, feed->of.forward.width, "mlp.", list, module);
     case DR_FEED_NONE:
     case DR_FEED_KINDS:
         break;

@@ -36,6 +36,28 @@ static dr_status make_layers(dr_model *model) {
     return DR_OK;
 }
 
+/* The first module that knows of something passed from layer to layer writes it, and no other one; all agree on its size. */
+static dr_status check_passed(dr_model *model) {
+    for (int64_t i = 0; i < model->description.count; i++)
+        for (int p = 0; p < model->layers[i].kind->parts; p++) {
+            const dr_module *module = model->layers[i].kind->part[p].module;
+            bool writes = false;
+            const int64_t columns = module->operations->passed ? module->operations->passed(module, &writes) : 0;
+            if (columns == 0) continue;
+            if (writes != (model->passed == 0))
+                return dr_fail(DR_ERROR_ARGUMENT,
+                               writes ? "layer %" PRId64 " passes its value on as a first one; only the first of its kind may"
+                                      : "layer %" PRId64 " mixes in the value of a first layer, but there is none before it",
+                               i);
+            if (model->passed != 0 && model->passed != columns)
+                return dr_fail(DR_ERROR_ARGUMENT,
+                               "layer %" PRId64 " has values of %" PRId64 " channels, but mixes in a first layer's of %" PRId64,
+                               i, columns, model->passed);
+            model->passed = columns;
+        }
+    return DR_OK;
+}
+
 /* Whether the backend has what the model and its modules call. */
 static dr_status check_operations(const dr_model *model) {
     static const dr_operation own[] = {DR_OPERATION_EMBEDDING,
@@ -153,6 +175,7 @@ static dr_status check_residual(const dr_description *description) {
 static dr_status build(dr_model *model) {
     DR_TRY(check_residual(&model->description));
     DR_TRY(make_layers(model));
+    DR_TRY(check_passed(model));
     DR_TRY(check_block(model));
     DR_TRY(make_trunk(model));
     DR_TRY(check_operations(model));

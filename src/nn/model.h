@@ -19,6 +19,7 @@ struct dr_model {
     json_t *published;          /* the configuration that it was read from and is saved with; NULL: `config` says all of it */
     dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */
     int64_t kind_count;
+    int64_t passed;                     /* columns of what goes from layer to layer beside the stream; 0: nothing does */
     dr_model_layer *layers;             /* [description.count] */
     dr_layer_parameters trunk;          /* what is no layer's; offsets are from the block's start */
     dr_norm embedding_norm, final_norm; /* list of the trunk */

@@ -42,6 +42,10 @@ typedef struct {
      * that is NULL, and a backward adds extra_factor times its gradient. */
     void *extra_loss;
     double extra_factor;
+    /* What goes from layer to layer beside the stream, such as the value of rwkv7's first layer: [rows, columns], which the
+     * first layer that has one writes and later ones read; in a backward later ones add to its gradient, zero at first, before
+     * the first reads it. NULL where there is none. */
+    void *passed, *d_passed;
 } dr_module_call;
 
 typedef struct {
@@ -62,6 +66,9 @@ typedef struct {
      * on failure the state is as it was. */
     dr_status (*reserve_state)(const dr_module *, dr_backend *, int64_t sequences, int64_t tokens, void *state);
     void (*release_state)(const dr_module *, dr_backend *, void *state);
+
+    /* Columns of what the call has as passed, 0: none; writes: whether this module writes it. NULL: there is none. */
+    int64_t (*passed)(const dr_module *, bool *writes);
 
     /* x, y [rows, hidden]; they do not overlap. */
     dr_status (*forward)(const dr_module_call *, const void *x, void *y);

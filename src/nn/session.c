@@ -25,7 +25,9 @@ static dr_module_call layer_call(const dr_session *session, int64_t index, char 
     call.longest = session->tokens.longest;
     call.seen = session->tokens.seen;
     call.decode = session->phase == DR_PHASE_DECODE;
+    call.passed = session->passed;
     if (session->phase == DR_PHASE_GRADIENT) {
+        call.d_passed = session->d_passed;
         call.extra_loss = session->extra;
         call.extra_factor = session->extra_factor;
     }
@@ -139,6 +141,10 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->extra = dr_arena_take(arena, dr_kind_bytes(session->backend, DR_NUMBER, 1));
     session->losses = dr_arena_take(arena, (size_t)chunk * sizeof *session->losses);
     session->hits = dr_arena_take(arena, (size_t)chunk);
+    const size_t passed = bytes_of(session, layout->rows, session->model->passed);
+    session->passed = session->d_passed = NULL;
+    if (passed > 0) session->passed = dr_arena_take(arena, passed);
+    if (passed > 0 && keep) session->d_passed = dr_arena_take(arena, passed);
     if (keep)
         place_layers(session, bytes_of(session, layout->rows, hidden), arena);
     else
@@ -230,6 +236,9 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state) {
 }
 
 dr_status dr_session_run_back(dr_session *session, char *gradients) {
+    if (session->d_passed)
+        session->backend->ops->zero(session->backend, session->d_passed,
+                                    bytes_of(session, session->tokens.layout.rows, session->model->passed));
     for (int64_t i = session->model->description.count - 1; i >= 0; i--) {
         const dr_module_call call = layer_call(session, i, gradients);
         DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));

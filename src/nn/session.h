@@ -25,6 +25,7 @@ struct dr_session {
     dr_layer_memory *layers;          /* [layers] */
     dr_layer_scratch *kinds;          /* [kinds of layers] */
     void *embedded;                   /* [rows, hidden] before the embedding's norm, or the first layer's stream */
+    void *passed, *d_passed;          /* [rows, the model's passed] from layer to layer, or NULL; of a gradient */
     void *x;                          /* [rows, hidden] after the last layer; the gradient of the stream in a backward */
     void *selected, *d_selected;      /* [targets, hidden] rows of x at the positions */
     void *normed, *d_normed, *logits; /* [up to DR_HEAD_ROWS, hidden or vocabulary] */

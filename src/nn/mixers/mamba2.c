@@ -370,7 +370,7 @@ static void destroy(dr_backend *backend, dr_module *module) {
 static const dr_operation needs[] = {DR_OPERATION_LINEAR, DR_OPERATION_RMS_NORM, DR_OPERATION_CONV,        DR_OPERATION_GATE,
                                      DR_OPERATION_APPLY,  DR_OPERATION_BOUND,    DR_OPERATION_SCALE_HEADS, DR_OPERATIONS};
 
-static const dr_module_operations operations = {.name = "mamba2",
+static const dr_module_operations operations = {.name = "mamba2_mixer",
                                                 .needs = needs,
                                                 .plan_size = sizeof(dr_plan),
                                                 .memory_size = sizeof(mamba2_memory),

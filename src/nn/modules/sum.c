@@ -193,6 +193,16 @@ static void append(sum *s, int i) {
     if (part->reserve_state) own->reserve_state = reserve_state, own->release_state = release_state;
 }
 
+/* That of the part that has one. */
+static int64_t passed(const dr_module *module, bool *writes) {
+    const sum *s = (const sum *)module;
+    for (int i = 0; i < s->count; i++) {
+        const dr_module *part = s->of[i].module;
+        if (part->operations->passed) return part->operations->passed(part, writes);
+    }
+    return 0;
+}
+
 dr_status dr_sum_create(int count, const dr_summand *summands, dr_module **module) {
     void *memory = NULL;
     int needs = 0;
@@ -204,6 +214,7 @@ dr_status dr_sum_create(int count, const dr_summand *summands, dr_module **modul
                                            .plan = plan,
                                            .place = place,
                                            .place_scratch = place_scratch,
+                                           .passed = passed,
                                            .forward = forward,
                                            .backward = backward,
                                            .destroy = destroy};
