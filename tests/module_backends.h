@@ -96,13 +96,30 @@ static inline void made_remember(made_module *of, int64_t sequences) {
     operations->place_state(of->module, of->backend, sequences, &arena, of->state);
 }
 
+/* The memory of a call, full of NaN: whoever reads what nobody wrote is found out. */
+static inline void *made_place(const dr_module_call *call, bool backward, void *memory, void *scratch) {
+    const dr_module_operations *operations = call->module->operations;
+    dr_arena arena = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        void *block = arena.block;
+        if (pass == 1) {
+            MADE_OK(dr_allocate(arena.peak + 64, "test", &block));
+            memset(block, 0xff, arena.peak);
+        }
+        arena = (dr_arena){.block = block};
+        operations->place(call, backward, &arena, memory);
+        operations->place_scratch(call, backward, &arena, scratch);
+    }
+    return arena.block;
+}
+
 /* y [rows, hidden] from x; with d_y the gradients too, d_x [rows, hidden] and those of the parameters. */
 static inline double *made_run(made_module *of, const dr_layout *layout, bool decode, const double *x, const double *d_y,
                                double **d_x) {
     const dr_module_operations *operations = of->module->operations;
     const int64_t count = layout->rows * of->module->hidden;
     void *plan = calloc(1, operations->plan_size + 1), *memory = calloc(1, operations->memory_size + 1),
-         *scratch = calloc(1, operations->scratch_size + 1), *block = NULL;
+         *scratch = calloc(1, operations->scratch_size + 1);
     dr_module_call call = {.backend = of->backend,
                            .module = of->module,
                            .list = of->list.at,
@@ -120,14 +137,7 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
     if (of->state_block) call.state = of->state;
     if (call.longest < 1) call.longest = 1;
     if (operations->plan) MADE_OK(operations->plan(of->module, of->backend, layout, plan));
-    dr_arena arena = {0};
-    for (int pass = 0; pass < 2; pass++) {
-        operations->place(&call, d_y != NULL, &arena, memory);
-        operations->place_scratch(&call, d_y != NULL, &arena, scratch);
-        if (pass == 0) MADE_OK(dr_allocate(arena.peak + 64, "test", &block));
-        if (pass == 0) memset(block, 0xff, arena.peak); /* NaN: whoever reads what nobody wrote is found out */
-        arena = (dr_arena){.block = block};
-    }
+    void *block = made_place(&call, d_y != NULL, memory, scratch);
     bool writes = false;
     const int64_t passed = operations->passed ? operations->passed(of->module, &writes) : 0;
     double *told = numbers_filled(layout->rows * passed, 0);
