@@ -278,6 +278,19 @@ static void test_cpu_routing(void **state) {
     }
 }
 
+/* Where sigmoid(x) rounds to 1 its slope is still exp(-x). */
+static void test_saturated(void **state) {
+    (void)state;
+    const dr_router r = {.of = {.rows = 1, .experts = 2, .chosen = 1}, .groups = 1, .kept = 1, .sigmoid = true, .scale = 1};
+    const float logits[2] = {30, -2}, d_weights[1] = {1};
+    const int32_t index[1] = {0};
+    float d_logits[2] = {NAN, NAN};
+    dr_backend *const backend = cpu[0][0];
+    assert_int_equal(backend->ops->route_backward(backend, &r, logits, index, d_weights, d_logits), DR_OK);
+    assert_true(fabs((double)d_logits[0] / exp(-30) - 1) < 1e-6);
+    assert_true(d_logits[1] == 0);
+}
+
 static dr_status cpu_way(const call *c, dr_backend *b, void *const at[]) {
     return go(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[5], *(const bool *)c->extra);
 }
@@ -287,7 +300,7 @@ static dr_status cpu_way_backward(const call *c, dr_backend *b, void *const at[]
     const bool accumulate = *(const bool *)c->extra;
     const dr_operations *ops = b->ops;
     DR_TRY(ops->experts_combine_backward(b, &w->of, w->out, w->place, at[2], at[4], at[5], at[6], at[7]));
-    DR_TRY(ops->experts_linear_backward(b, &w->of, w->in, w->out, w->begins, at[3], at[1], at[7], at[8], false, at[9]));
+    DR_TRY(ops->experts_linear_backward(b, &w->of, w->in, w->out, w->begins, at[3], at[1], at[7], at[8], accumulate, at[9]));
     return ops->experts_gather_backward(b, &w->of, w->in, w->place, at[8], at[10], accumulate);
 }
 
@@ -309,7 +322,7 @@ static void check_way(way w) {
                   tolerance_backward,
                   {input("x", xs), input("weight", weights), input("weights", slots), input("slots of x", slots * w.in),
                    input("slots of y", slots * w.out), input("d_y", ys), maybe(overwritten("d_weights", slots)),
-                   overwritten("d_slots of y", slots * w.out), overwritten("d_slots of x", slots * w.in),
+                   overwritten("d_slots of y", slots * w.out), accumulated("d_slots of x", slots * w.in, accumulate),
                    maybe(added("d_weight", weights)), accumulated("d_x", xs, accumulate)},
                   cpu_way_backward});
     numbers_release();
@@ -401,16 +414,10 @@ static void test_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_route_values),
-        cmocka_unit_test(test_balance_values),
-        cmocka_unit_test(test_route_gradients),
-        cmocka_unit_test(test_way_gradients),
-        cmocka_unit_test(test_sort),
-        cmocka_unit_test(test_cpu_routing),
-        cmocka_unit_test(test_cpu_way),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_route_values),  cmocka_unit_test(test_balance_values), cmocka_unit_test(test_route_gradients),
+        cmocka_unit_test(test_way_gradients), cmocka_unit_test(test_sort),           cmocka_unit_test(test_cpu_routing),
+        cmocka_unit_test(test_saturated),     cmocka_unit_test(test_cpu_way),        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

@@ -120,6 +120,7 @@ static void test_cpu(void **state) {
         double frequencies[64];
         for (int i = 0; i < 64; i++) frequencies[i] = exp2(-(double)number_between(0, 12)) * 1.1;
         dr_rotary r = rotary_drawn(60, 64, frequencies);
+        if (draw % 8 == 0) r.layout = (dr_layout){.sequences = 1, .rows = 1 + 20000 / (r.heads * r.dim)}; /* for all threads */
         int64_t *offset = numbers_block(r.layout.sequences, sizeof *offset);
         for (int64_t i = 0; i < r.layout.sequences; i++) offset[i] = number_between(0, draw % 2 ? 100 : 1000000);
         if (number_flip()) r.offset = offset;
