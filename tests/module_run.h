@@ -1,4 +1,4 @@
-/* A module on any backend whose memory is the host's and whose vectors are numbers: its parameters, a run over a packed call
+/* A module on any backend whose memory is the host's: its parameters, a run over a packed call
  * with its gradients, and calls that carry a state from one to the next. */
 #ifndef TESTS_MODULE_RUN_H
 #define TESTS_MODULE_RUN_H
@@ -11,7 +11,8 @@ typedef struct {
     dr_backend *backend;
     dr_module *module;
     dr_layer_parameters list;
-    void *parameters, *gradients; /* the layer's part of the block, in the backend's type */
+    void *parameters, *gradients; /* the layer's part of the block */
+    void *copies;                 /* the same as vectors, or NULL: these are of the numbers' type */
     void *state;                  /* the module's struct, or NULL: calls begin from nothing */
     int64_t sequences;            /* of the state */
     int64_t seen[8];              /* by each of them */
@@ -28,6 +29,22 @@ static inline void *backend_numbers(dr_backend *backend, int64_t count, const do
     backend->ops->zero(backend, memory, dr_kind_bytes(backend, DR_NUMBER, count + 1));
     if (from) ASSERT_OK(backend->ops->upload(backend, memory, from, DR_F64, count));
     return memory;
+}
+
+static inline void *backend_vectors(dr_backend *backend, int64_t count, const double *from) {
+    void *memory = NULL;
+    const size_t bytes = dr_kind_bytes(backend, DR_VECTOR, count + 1);
+    if (!dr_has_copies(backend)) return backend_numbers(backend, count, from);
+    ASSERT_OK(backend->ops->allocate(backend, bytes, &memory));
+    backend->ops->zero(backend, memory, bytes);
+    if (from) ASSERT_OK(backend->ops->upload_as(backend, memory, dr_kind_dtype(backend, DR_VECTOR), from, DR_F64, count));
+    return memory;
+}
+
+static inline double *host_vectors(dr_backend *backend, const void *from, int64_t count) {
+    double *values = numbers_filled(count, NAN);
+    ASSERT_OK(dr_kind_download(backend, DR_VECTOR, values, DR_F64, from, count));
+    return values;
 }
 
 static inline double *host_numbers(dr_backend *backend, const void *from, int64_t count) {
@@ -52,6 +69,7 @@ static inline void run_begin(module_run *of) {
     }
     of->parameters = backend_numbers(of->backend, of->list.elements, values);
     of->gradients = backend_numbers(of->backend, of->list.elements, NULL);
+    of->copies = dr_has_copies(of->backend) ? backend_vectors(of->backend, of->list.elements, values) : NULL;
 }
 
 static inline void run_state(module_run *of, int64_t sequences) {
@@ -74,6 +92,7 @@ static inline void run_end(module_run *of) {
     dr_layer_parameters_release(&of->list);
     of->backend->ops->free(of->backend, of->parameters);
     of->backend->ops->free(of->backend, of->gradients);
+    if (of->copies) of->backend->ops->free(of->backend, of->copies);
 }
 
 static inline void run_reserve(module_run *of, const dr_layout *layout) {
@@ -101,7 +120,7 @@ static inline module_made run_call(module_run *of, const dr_layout *layout, cons
                            .module = of->module,
                            .list = of->list.at,
                            .parameters = of->parameters,
-                           .weights = of->parameters,
+                           .weights = of->copies ? of->copies : of->parameters,
                            .gradients = of->gradients,
                            .layout = *layout,
                            .longest = dr_layout_longest(layout),
@@ -115,15 +134,15 @@ static inline module_made run_call(module_run *of, const dr_layout *layout, cons
     ASSERT_OK(b->ops->allocate(b, arena.peak, &block));
     arena = (dr_arena){.block = block};
     run_place(of, &call, d_y != NULL, &arena, memory, scratch);
-    void *in = backend_numbers(b, count, x), *out = backend_numbers(b, count, NULL);
+    void *in = backend_vectors(b, count, x), *out = backend_vectors(b, count, NULL);
     module_made made = {0};
     ASSERT_OK(operations->forward(&call, in, out));
-    made.y = host_numbers(b, out, count);
+    made.y = host_vectors(b, out, count);
     if (d_y) {
-        void *from = backend_numbers(b, count, d_y);
+        void *from = backend_vectors(b, count, d_y);
         b->ops->zero(b, of->gradients, dr_kind_bytes(b, DR_NUMBER, of->list.elements));
         ASSERT_OK(operations->backward(&call, in, from, out));
-        made.d_x = host_numbers(b, out, count);
+        made.d_x = host_vectors(b, out, count);
         made.gradients = host_numbers(b, of->gradients, of->list.elements);
         b->ops->free(b, from);
     }
