@@ -107,6 +107,7 @@ static void test_refusals(void **state) {
 static const char *const hybrids[] = {
     "gdn kda+none eda",
     "gdn*2 attention",
+    "eda*3 attention+experts",
     "[{\"mixer\": \"attention\", \"heads\": 4, \"key_heads\": 2, \"key_size\": 6, \"window\": 3, \"gate\": \"head\", "
     "\"query_key_norm\": true, \"bias\": true, \"rotary_size\": 4}, {\"mixer\": \"kda\"}]",
     "[{\"mixer\": \"gdn\", \"value_heads\": 4, \"intermediate\": 5}, {\"mixer\": \"delta_net\", \"key_size\": 3}, {\"mixer\": "

@@ -120,6 +120,8 @@ static void test_calls(void **unused) {
     REFUSED(dr_session_result, "session", NULL, &loss, &hits);
     ALLOWED(dr_session_result, "loss", session, NULL, &hits);
     ALLOWED(dr_session_result, "hits", session, &loss, NULL);
+    REFUSED(dr_session_extra_loss, "session", NULL, &loss);
+    REFUSED(dr_session_extra_loss, "loss", session, NULL);
     REFUSED(dr_session_logits, "session", NULL, &batch, state, DR_F32, logits);
     REFUSED(dr_session_logits, "batch", session, NULL, state, DR_F32, logits);
     ALLOWED(dr_session_logits, "state", session, &batch, NULL, DR_F32, logits);

@@ -122,6 +122,11 @@ DR_API dr_status dr_session_gradient(dr_session *session, const dr_batch *batch,
 /* Loss and hits of the last call of the two above; NULL: not wanted. */
 DR_API dr_status dr_session_result(const dr_session *session, double *loss, int64_t *hits);
 
+/* Losses of the layers' own in the last gradient, summed over the layers, which are no part of its loss: mixtures of experts
+ * have one for being used evenly, times its factor. 0 without any, and after another call. A gradient with factor f is that of
+ * f (loss + targets times this). */
+DR_API dr_status dr_session_extra_loss(const dr_session *session, double *loss);
+
 /* Logits [targets, vocabulary] (labels unused) into host memory as float or double by dtype. */
 DR_API dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model_state *state, dr_dtype dtype,
                                    void *logits);

@@ -220,8 +220,8 @@ static dr_feed_forward_description gated(int64_t width) {
 }
 
 static dr_status read_experts(const json_t *object, int64_t width, dr_experts_description *experts) {
-    static const char *const keys[] = {"count",  "chosen",     "width", "shared", "shared_gate",
-                                       "scores", "normalised", "scale", NULL};
+    static const char *const keys[] = {"count",      "chosen", "width",     "shared",  "shared_gate", "scores",
+                                       "normalised", "scale",  "corrected", "balance", NULL};
     static const char *const scores[] = {"softmax", "sigmoid", NULL};
     const char *score = scores[0];
     int64_t count = 4, chosen = 2;
@@ -239,6 +239,8 @@ static dr_status read_experts(const json_t *object, int64_t width, dr_experts_de
         DR_TRY(dr_json_boolean(object, "shared_gate", &experts->shared_gate));
         DR_TRY(dr_json_boolean(object, "normalised", &normalised));
         DR_TRY(dr_json_real(object, "scale", 1e-6, 1e6, &scale));
+        DR_TRY(dr_json_boolean(object, "corrected", &experts->corrected));
+        DR_TRY(dr_json_real(object, "balance", 0, 1e6, &experts->balance));
         DR_TRY(dr_json_text(object, "scores", &score));
     }
     const bool sigmoid = strcmp(score, scores[1]) == 0;

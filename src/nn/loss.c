@@ -86,6 +86,14 @@ dr_status dr_session_result(const dr_session *session, double *loss, int64_t *hi
     return DR_OK;
 }
 
+dr_status dr_session_extra_loss(const dr_session *session, double *loss) {
+    DR_NEED(session);
+    DR_NEED(loss);
+    *loss = 0;
+    if (!session->measured || session->phase != DR_PHASE_GRADIENT) return DR_OK;
+    return dr_kind_download(session->backend, DR_NUMBER, loss, DR_F64, session->extra, 1);
+}
+
 dr_status dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_state *state, double *loss, int64_t *hits,
                           double *per_target, uint8_t *per_hit) {
     DR_NEED(session);
