@@ -1,6 +1,6 @@
-/* The load stage: read key, write key, query, value and gains of a row from the inputs, and back from their gradients to those
- * of the inputs. One warp takes one row; a lane holds E neighbouring channels (32 E >= K or V). The maps are those of src/maps
- * over lanes of one float, and every switch in them is the same for a whole launch, so a new combination of options is no new
+/* The load stage: read key, write key, query, value and gains of a row from the tensors that its traits name, and back from
+ * their gradients to those of the tensors. One warp takes one row; a lane holds E neighbouring channels (32 E >= K or V). Gains
+ * are those of src/maps/gain.h. Every switch here is the same for a whole launch, so a new combination of traits is no new
  * kernel. */
 #ifndef DR_CUDA_ROWS_CUH
 #define DR_CUDA_ROWS_CUH
