@@ -26,7 +26,7 @@ typedef struct {
     dr_backend *backend;
     dr_module *module;
     dr_layer_parameters list;
-    char *parameters, *gradients;
+    char *parameters, *weights, *gradients;
     void *state, *state_block; /* host struct, and its memory */
     int64_t *seen;
     double extra;   /* the module's own loss in the last gradient */
@@ -47,6 +47,21 @@ static inline double *made_download(dr_backend *b, void *from, int64_t count) {
     return values;
 }
 
+/* Likewise vectors, in the backend's storage type. */
+static inline void *made_upload_vectors(dr_backend *b, const double *values, int64_t count) {
+    if (!dr_has_copies(b)) return made_upload(b, values, count);
+    void *memory = made_upload(b, NULL, count);
+    if (values) MADE_OK(b->ops->upload_as(b, memory, b->storage, values, DR_F64, count));
+    return memory;
+}
+
+static inline double *made_download_vectors(dr_backend *b, void *from, int64_t count) {
+    double *values = numbers_block(count, sizeof(double));
+    MADE_OK(dr_kind_download(b, DR_VECTOR, values, DR_F64, from, count));
+    dr_release(from);
+    return values;
+}
+
 /* Parameters as they are first drawn, moved by a normal draw; single precision holds them. */
 static inline void made_begin(const module_maker *maker, dr_backend *backend, made_module *of) {
     *of = (made_module){.maker = maker, .backend = backend};
@@ -63,6 +78,7 @@ static inline void made_begin(const module_maker *maker, dr_backend *backend, ma
             at[i] = (double)(float)(at[i] + (parameter->rank > 1 ? 0 : 0.2 * dr_random_normal(&random)));
     }
     of->parameters = made_upload(backend, values, of->list.elements);
+    of->weights = made_upload_vectors(backend, values, of->list.elements);
     of->gradients = made_upload(backend, NULL, of->list.elements);
 }
 
@@ -78,6 +94,7 @@ static inline void made_end(made_module *of) {
     of->module->operations->destroy(of->backend, of->module);
     dr_layer_parameters_release(&of->list);
     dr_release(of->parameters);
+    dr_release(of->weights);
     dr_release(of->gradients);
 }
 
@@ -124,7 +141,7 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
                            .module = of->module,
                            .list = of->list.at,
                            .parameters = of->parameters,
-                           .weights = of->parameters,
+                           .weights = of->weights,
                            .gradients = d_y ? of->gradients : NULL,
                            .layout = *layout,
                            .longest = dr_layout_longest(layout),
@@ -143,10 +160,10 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
     double *told = numbers_filled(layout->rows * passed, 0);
     for (int64_t i = 0; i < layout->rows * passed; i++) /* follows from x, so that a row's does not depend on the others */
         told[i] = x[i / passed * of->module->hidden + i % passed % of->module->hidden];
-    void *value = made_upload(of->backend, told, layout->rows * passed),
-         *d_value = made_upload(of->backend, told, layout->rows * passed);
+    void *value = made_upload_vectors(of->backend, told, layout->rows * passed),
+         *d_value = made_upload_vectors(of->backend, told, layout->rows * passed);
     if (passed > 0) call.passed = value, call.d_passed = d_y ? d_value : NULL;
-    void *from = made_upload(of->backend, x, count), *to = made_upload(of->backend, NULL, count),
+    void *from = made_upload_vectors(of->backend, x, count), *to = made_upload_vectors(of->backend, NULL, count),
          *extra = made_upload(of->backend, NULL, 1);
     if (d_y) {
         call.extra_loss = extra;
@@ -154,20 +171,20 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
     }
     MADE_OK(operations->forward(&call, from, to));
     if (d_y) {
-        void *d_to = made_upload(of->backend, d_y, count), *d_from = made_upload(of->backend, NULL, count);
+        void *d_to = made_upload_vectors(of->backend, d_y, count), *d_from = made_upload_vectors(of->backend, NULL, count);
         MADE_OK(operations->backward(&call, from, d_to, d_from));
-        *d_x = made_download(of->backend, d_from, count);
+        *d_x = made_download_vectors(of->backend, d_from, count);
         dr_release(d_to);
     }
     of->extra = made_download(of->backend, extra, 1)[0];
-    of->passed = made_download(of->backend, writes ? value : d_value, layout->rows * passed);
+    of->passed = made_download_vectors(of->backend, writes ? value : d_value, layout->rows * passed);
     dr_release(writes ? d_value : value);
     dr_release(from);
     dr_release(block);
     free(plan);
     free(memory);
     free(scratch);
-    return made_download(of->backend, to, count);
+    return made_download_vectors(of->backend, to, count);
 }
 
 static inline void made_near(const char *name, const char *what, const double *got, const double *wanted, int64_t count,
@@ -233,6 +250,20 @@ static inline void module_on_cpu(const module_maker *maker, const dr_layout *lay
     dr_layer_parameters_release(&list);
 }
 
+/* The reference with vectors of 16 bits stays near the one in double: what is a vector and what is a number is never mistaken.
+ */
+static inline void module_stored(const module_maker *maker, const dr_layout *layout) {
+    const int64_t count = layout->rows * maker->hidden;
+    double *x = floats(count, 1), *d_y = floats(count, 1);
+    dr_backend *stored;
+    MADE_OK(dr_reference_open(&(dr_backend_options){.dtype = DR_BF16}, &stored));
+    const made_outcome wanted = made_gradient(maker, reference, layout, x, d_y, NULL),
+                       got = made_gradient(maker, stored, layout, x, d_y, NULL);
+    made_near(maker->name, "y of stored vectors", got.y, wanted.y, count, 0.1);
+    made_near(maker->name, "d_x of stored vectors", got.d_x, wanted.d_x, count, 0.2);
+    stored->ops->close(stored);
+}
+
 /* Packed sequences give the bits that each gives alone, but for a loss over the whole batch. */
 static inline void module_packed(const module_maker *given, dr_backend *b, const dr_layout *layout) {
     module_maker without = *given;
@@ -289,6 +320,7 @@ static inline void module_on_backends(const module_maker *maker, int64_t most_ro
     const dr_layout packed = {4, 24, boundaries}, many = {1, most_rows, NULL};
     module_on_cpu(maker, &packed);
     module_on_cpu(maker, &many);
+    module_stored(maker, &packed);
     numbers_release();
     for (int isa = 0; isa < isas; isa++) module_packed(maker, cpu[isa][0], &packed);
     module_packed(maker, reference, &packed);

@@ -163,8 +163,9 @@ static void test_backends(void **state) {
     for (int draw = 0; draw < 6; draw++) {
         dr_rwkv7_description d = basic(draw % 2);
         const bool real = draw >= 4;
-        d.norm_eps = 64e-5;
-        d.unit_eps = 1e-6;
+        /* the norms of few channels are steep where all of these are near zero, but for a large eps */
+        d.norm_eps = real ? 64e-5 : 0.1;
+        d.unit_eps = real ? 1e-6 : 1e-2;
         d.heads = number_between(1, 4);
         d.key_size = real ? 64 : number_between(2, 24);
         d.value_size = real ? 64 : number_between(2, 24);
