@@ -1,6 +1,6 @@
 #include "work.h"
-#include "../learner.h"
 
+#include <deltarule/model.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -118,19 +118,25 @@ static uint64_t model(dr_backend *backend, uint64_t digest) {
     int32_t ids[ROWS], labels[ROWS];
     for (int i = 0; i < ROWS; i++) ids[i] = i * 7 % VOCABULARY, labels[i] = (i + 1) * 7 % VOCABULARY;
     const dr_batch batch = {.layout = {.sequences = 2, .rows = ROWS}, .ids = ids, .targets = ROWS, .labels = labels};
+    dr_session *session = NULL;
+    void *gradients = NULL;
     double loss = 0;
     float logits[2 * VOCABULARY];
     bool right = went(dr_model_create(backend, &config, 1, &made), "a model") &&
                  went(dr_model_state_create(made, 2, &state), "a model's state") &&
-                 went(learner_gradient(made, &batch, 1, &loss, NULL), "a gradient") &&
-                 went(learner_loss(made, &batch, state, &loss, NULL, NULL, NULL), "a loss");
-    if (right) digest = mix(digest, learner_gradients(made), (size_t)dr_model_block_count(made) * sizeof(float));
+                 went(dr_session_create(made, &session), "a session") &&
+                 went(dr_model_gradients_create(made, &gradients), "gradients") &&
+                 went(dr_session_gradient(session, &batch, 1, gradients, &loss, NULL), "a gradient") &&
+                 went(dr_session_loss(session, &batch, state, &loss, NULL, NULL, NULL), "a loss");
+    if (right) digest = mix(digest, gradients, (size_t)dr_model_block_count(made) * sizeof(float));
     for (int i = 0; right && i < 4; i++) {
         right = went(dr_model_step(made, ids + i, state, logits), "a step");
         digest = mix(digest, logits, sizeof logits);
     }
+    if (gradients) dr_backend_free(backend, gradients);
+    dr_session_destroy(session);
     dr_model_state_destroy(state);
-    learner_destroy(made);
+    dr_model_destroy(made);
     return right ? digest : 0;
 }
 
