@@ -1,5 +1,8 @@
-/* Reads a config.json, fills in what it leaves open, and writes it again: what resolves must read back. */
+/* Reads a config.json as a published one; and as one of our own, fills in what it leaves open, and writes it again: what
+ * resolves must read back. */
 #include "formats/json.h"
+#include "formats/names/names.h"
+#include "formats/names/published.h"
 #include "fuzz.h"
 #include "nn/config.h"
 #include "nn/describe.h"
@@ -23,9 +26,20 @@ static void check(const json_t *object) {
     free(layer_list);
 }
 
+/* A published configuration: what is read has layers, and a table of names. */
+static void check_published(const json_t *object) {
+    dr_description description;
+    if (dr_published_read(object, &description) != DR_OK) return;
+    if (description.count < 1 || !dr_names_of(description.model_type)) abort();
+    dr_description_release(&description);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *object = NULL;
-    if (dr_json_parse_lenient((const char *)data, size, "config.json", &object) == DR_OK) check(object);
+    if (dr_json_parse_lenient((const char *)data, size, "config.json", &object) == DR_OK) {
+        check(object);
+        check_published(object);
+    }
     json_decref(object);
     return 0;
 }
