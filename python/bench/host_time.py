@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Host time of a call, beside an empty autograd function's in the same run: what Python, the dispatcher and the plan cost.
 
-One token of one small head, one thread, the least of many blocks of process time, in microseconds. `share` is beside the empty
-function of the same kind. With --most LEAN FULL the exit status is 1 where forward and backward together of the lean path (no
-states) or of the full operator (initial and final state) are more than that many times the empty function's.
+One token of one small head, one thread, the least of many blocks of process time, in microseconds; the kinds take turns, so that a
+busy machine slows all of them. `share` is forward and backward beside the empty function's. The lean and the full call are what
+deltarule.recurrence and deltarule.fla make once their arguments are in order, without states and with initial and final ones; the
+operators are the same through PyTorch's dispatcher, as compiled graphs and whoever looks on see them. With --most LEAN FULL the
+exit status is 1 where the lean or the full call takes more than that many times the empty function's time.
 
     python python/bench/host_time.py [--blocks 60] [--calls 200] [--most 2.1 3.0]
 """
@@ -16,6 +18,7 @@ import torch
 import deltarule
 import deltarule.fla
 import deltarule.torch
+from deltarule.torch.operators import call
 
 
 class Empty(torch.autograd.Function):
@@ -30,16 +33,17 @@ class Empty(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
 
 
-def least(run, blocks, calls):
-    for _ in range(calls):
-        run()
-    best = float("inf")
-    for _ in range(blocks):
-        begin = time.process_time()
-        for _ in range(calls):
-            run()
-        best = min(best, time.process_time() - begin)
-    return best / calls * 1e6
+def least(runs, blocks, calls):
+    """The least time of each run, in turns."""
+    best = [float("inf")] * len(runs)
+    for block in range(blocks + 1):  # the first warms up
+        for i, run in enumerate(runs):
+            begin = time.process_time()
+            for _ in range(calls):
+                run()
+            spent = time.process_time() - begin
+            best[i] = best[i] if block == 0 else min(best[i], spent)
+    return [one / calls * 1e6 for one in best]
 
 
 def main():
@@ -61,29 +65,33 @@ def main():
         for one in (*leaves, S_leaf):
             one.grad = None
 
-    def full():
-        o, last, _, _ = states(leaves, S_leaf, None, None, "gdn", 0.0, "best", 0, True, False)
-        backward(o, last)
+    lean = lambda inputs: call(inputs, None, None, None, "gdn", 0.0, "best", 0, False)
+    full = lambda inputs, S: call(inputs, S, None, None, "gdn", 0.0, "best", 0, True)
+    with_states = lambda inputs, S: states(inputs, S, None, None, "gdn", 0.0, "best", 0, True, False)
     named = dict(zip(("query", "key", "value", "log_decay", "beta"), leaves))
+    raw = dict(use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, A_log=torch.zeros(1), dt_bias=torch.zeros(1), use_beta_sigmoid_in_kernel=True)
+    fla = deltarule.fla.chunk_gated_delta_rule
     rows = [
         ("empty function", lambda: Empty.apply(*plain), lambda: Empty.apply(*leaves), lambda: backward(Empty.apply(*leaves))),
-        ("lean operator", lambda: forward(plain, None, "gdn", 0.0, "best", 0, False), lambda: forward(leaves, None, "gdn", 0.0, "best", 0, False),
+        ("lean call", lambda: lean(plain), lambda: lean(leaves), lambda: backward(lean(leaves)[0])),
+        ("full call", lambda: full(plain, S), lambda: full(leaves, S_leaf), lambda: backward(*full(leaves, S_leaf)[:2])),
+        ("operator", lambda: forward(plain, None, "gdn", 0.0, "best", 0, False), lambda: forward(leaves, None, "gdn", 0.0, "best", 0, False),
          lambda: backward(forward(leaves, None, "gdn", 0.0, "best", 0, False)[0])),
-        ("operator with states", lambda: states(plain, S, None, None, "gdn", 0.0, "best", 0, True, False),
-         lambda: states(leaves, S_leaf, None, None, "gdn", 0.0, "best", 0, True, False), full),
+        ("operator with states", lambda: with_states(plain, S), lambda: with_states(leaves, S_leaf),
+         lambda: backward(*with_states(leaves, S_leaf)[:2])),
         ("recurrence", lambda: deltarule.recurrence("gdn", *plain[:3], log_decay=plain[3], beta=plain[4]),
          lambda: deltarule.recurrence("gdn", **named), lambda: backward(deltarule.recurrence("gdn", **named))),
-        ("fla.chunk_gated_delta_rule", lambda: deltarule.fla.chunk_gated_delta_rule(*plain), lambda: deltarule.fla.chunk_gated_delta_rule(*leaves),
-         lambda: backward(deltarule.fla.chunk_gated_delta_rule(*leaves)[0])),
+        ("fla.chunk_gated_delta_rule", lambda: fla(*plain), lambda: fla(*leaves), lambda: backward(fla(*leaves)[0])),
+        ("the same, raw inputs", lambda: fla(*plain, **raw), lambda: fla(*leaves, **raw), lambda: backward(fla(*leaves, **raw)[0])),
     ]
     print(f"{'us a call':28} {'no gradient':>12} {'forward':>9} {'both':>9} {'share':>7}")
+    found = least([run for row in rows for run in row[1:]], wanted.blocks, wanted.calls)
     shares = {}
-    for name, quiet, ahead, both in rows:
-        times = [least(run, wanted.blocks, wanted.calls) for run in (quiet, ahead, both)]
-        shares.setdefault("", times[2])
-        shares[name] = times[2] / shares[""]
-        print(f"{name:28} {times[0]:12.1f} {times[1]:9.1f} {times[2]:9.1f} {shares[name]:7.2f}", flush=True)
-    if wanted.most and (shares["lean operator"] > wanted.most[0] or shares["operator with states"] > wanted.most[1]):
+    for i, row in enumerate(rows):
+        times = found[3 * i:3 * i + 3]
+        shares[row[0]] = times[2] / found[2]
+        print(f"{row[0]:28} {times[0]:12.1f} {times[1]:9.1f} {times[2]:9.1f} {shares[row[0]]:7.2f}", flush=True)
+    if wanted.most and (shares["lean call"] > wanted.most[0] or shares["full call"] > wanted.most[1]):
         sys.exit(f"more than {wanted.most[0]} or {wanted.most[1]} times an empty function")
 
 

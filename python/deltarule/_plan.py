@@ -71,9 +71,10 @@ def sizes_of(rule: Rule, shapes: Sequence[Tuple[Any, ...]], packed: Optional[Any
     return Sizes(B, T, H, HV, K, V, packed, T)
 
 
-def state_shapes(rule: Rule, sizes: Sizes) -> Tuple[Tuple[Any, ...], ...]:
+def state_shapes(rule: Rule, sizes: Sizes, value_first: bool = False) -> Tuple[Tuple[Any, ...], ...]:
     named = {"H": sizes.H, "HV": sizes.HV, "K": sizes.K, "V": sizes.V, "sequences": sizes.sequences}
-    return tuple(tuple(named[axis] for axis in axes) for axes in rule.state_axes)
+    shapes = tuple(tuple(named[axis] for axis in axes) for axes in rule.state_axes)
+    return ((*shapes[0][:2], sizes.V, sizes.K), *shapes[1:]) if value_first else shapes
 
 
 def check_options(scale: float, path: str, chunk: int) -> None:
@@ -113,10 +114,11 @@ class Frame:
 class Plan:
     """A dr_plan with what Python needs of it: sizes, shapes, bytes, and where inputs and states go."""
 
-    def __init__(self, rule: Rule, sizes: Sizes, scale: float, path: str, chunk: int, on: Backend):
+    def __init__(self, rule: Rule, sizes: Sizes, scale: float, path: str, chunk: int, on: Backend, forms=None, value_first: bool = False):
         handle, memory, saved = c_void_p(), Memory(), SavedSize()
         recurrence = recurrence_of(rule, sizes, scale, path, chunk)
-        check(lib.dr_plan_create(on.handle, byref(recurrence), byref(handle)))
+        made = None if forms is None else forms(on)
+        check(lib.dr_plan_create_with_forms(on.handle, byref(recurrence), None if made is None else byref(made), byref(handle)))
         self.handle, self.destroy, self.backend = handle, lib.dr_plan_destroy, on
         check(lib.dr_plan_memory(handle, byref(memory)))
         check(lib.dr_plan_saved(handle, byref(saved)))
@@ -124,7 +126,7 @@ class Plan:
         self.forward_bytes, self.backward_bytes, self.decode_bytes = memory.forward, memory.backward, memory.decode
         self.saved_bytes = saved_bytes(saved, sizes.rows, sizes.sequences)
         self.o_shape = (sizes.B, sizes.T, sizes.HV, sizes.V)
-        self.state_shapes = state_shapes(rule, sizes)
+        self.state_shapes = state_shapes(rule, sizes, value_first)
         self.indices = rule.indices
         self.state_indices = tuple(("S", "A", "K", "P").index(name) for name in rule.states)
         self._frames = threading.local()
@@ -152,8 +154,9 @@ MOST_PLANS = 1024
 
 
 def plan_of(key: Tuple, rule: Rule, shapes: Sequence[Tuple[int, ...]], packed: Optional[int], scale: float, path: str,
-            chunk: int, device: str, threads: int, dtype: str, index: int) -> Plan:
-    """The plan under that key, which its caller makes of everything that follows; made where there is none yet."""
+            chunk: int, device: str, threads: int, dtype: str, index: int, forms=None, value_first: bool = False) -> Plan:
+    """The plan under that key, which its caller makes of everything that follows; made where there is none yet. forms: gives the
+    Forms of its calls for a backend; value_first: what they say of S."""
     name, options = device, (threads, 0, 0)
     if device == "cuda":
         if path == "reference":
@@ -161,7 +164,7 @@ def plan_of(key: Tuple, rule: Rule, shapes: Sequence[Tuple[int, ...]], packed: O
         options = (0, DTYPES[dtype], index)
     elif path == "reference":
         name, options = "reference", (0, 0, 0)
-    plan = Plan(rule, sizes_of(rule, shapes, packed), scale, path, chunk, backend(name, *options))
+    plan = Plan(rule, sizes_of(rule, shapes, packed), scale, path, chunk, backend(name, *options), forms, value_first)
     while len(_plans) >= MOST_PLANS:  # whoever still uses the oldest plan holds it
         try:
             _plans.pop(next(iter(_plans)), None)

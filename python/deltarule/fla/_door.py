@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._forms import Made, text_of_made
 from ..torch.functions import autocast_dtype, boundaries
 from ..torch.operators import call
 
@@ -76,52 +77,72 @@ def l2norm(x: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + L2_EPS)).to(x.dtype)
 
 
-def beta_of(beta: Tensor, sigmoid: bool, double: bool) -> Tensor:
-    """beta, or from its logits; twice as large for negative eigenvalues."""
-    if double and not sigmoid:
-        raise ValueError("`allow_neg_eigval=True` requires `use_beta_sigmoid_in_kernel=True`.")
-    if not sigmoid:
-        return beta
-    beta = beta.float().sigmoid()
-    return beta * 2 if double else beta
+class Raw:
+    """What is still to be made of a call's inputs: by the library where it can, on the CPU, else by PyTorch."""
 
+    __slots__ = ("norm", "beta", "decay", "bound", "A_log", "dt_bias")
 
-def scalar_gate(g: Tensor, A_log: Optional[Tensor], dt_bias: Optional[Tensor]) -> Tensor:
-    """The log decay [B, T, HV] of a raw gate: -exp(A_log) softplus(g + dt_bias)."""
-    if A_log is None:
-        raise ValueError("`A_log` must be provided when `use_gate_in_kernel=True`.")
-    g = g.float()
-    if dt_bias is not None:
-        g = g + dt_bias.float()
-    return -A_log.float().exp() * F.softplus(g)
+    def __init__(self, norm: bool = False) -> None:
+        self.norm, self.beta, self.decay, self.bound, self.A_log, self.dt_bias = norm, 0.0, "", 0.0, None, None
 
+    def logits(self, sigmoid: bool, double: bool) -> None:
+        """beta is sigmoid of what is given; twice as large for negative eigenvalues."""
+        if double and not sigmoid:
+            raise ValueError("`allow_neg_eigval=True` requires `use_beta_sigmoid_in_kernel=True`.")
+        self.beta = (2.0 if double else 1.0) if sigmoid else 0.0
 
-def channel_gate(g: Tensor, A_log: Optional[Tensor], dt_bias: Optional[Tensor], lower_bound: Optional[float], safe: bool = False) -> Tensor:
-    """The log decay [B, T, HV, K] of a raw gate: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log)
-    (g + dt_bias)), where a missing A_log is 0."""
-    if safe and lower_bound is None:
-        raise ValueError("`lower_bound` must be specified when `safe_gate=True` and `use_gate_in_kernel=True`.")
-    if safe and not -5 <= lower_bound < 0:
-        raise ValueError(f"`lower_bound` must be in the safe range [-5, 0), got {lower_bound}.")
-    if A_log is None and lower_bound is None:
-        raise ValueError("`A_log` must be provided when `use_gate_in_kernel=True` and `lower_bound` is not set.")
-    g = g.float()
-    if dt_bias is not None:
-        g = g + dt_bias.float().view(g.shape[-2:])
-    slope = None if A_log is None else A_log.float().view(-1, 1).exp()
-    if lower_bound is None:
-        return -slope * F.softplus(g)
-    return lower_bound * torch.sigmoid(g if slope is None else slope * g)
+    def gate(self, A_log: Optional[Tensor], dt_bias: Optional[Tensor], lower_bound: Optional[float] = None, safe: bool = False,
+             channel: bool = False) -> None:
+        """The log decay is made of a raw gate: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log)
+        (g + dt_bias)), where a missing A_log is 0."""
+        if safe and lower_bound is None:
+            raise ValueError("`lower_bound` must be specified when `safe_gate=True` and `use_gate_in_kernel=True`.")
+        if safe and not -5 <= lower_bound < 0:
+            raise ValueError(f"`lower_bound` must be in the safe range [-5, 0), got {lower_bound}.")
+        if A_log is None and lower_bound is None:
+            raise ValueError("`A_log` must be provided when `use_gate_in_kernel=True`"
+                             + (" and `lower_bound` is not set." if channel else "."))
+        self.decay, self.bound = ("softplus", 0.0) if lower_bound is None else ("bounded", float(lower_bound))
+        self.A_log = None if A_log is None else A_log.reshape(-1)
+        self.dt_bias = dt_bias
+
+    def made(self, g: Tensor) -> Tensor:
+        """The log decay by PyTorch."""
+        if not self.decay:
+            return g
+        g = g.float()
+        if self.dt_bias is not None:
+            g = g + self.dt_bias.float().view(g.shape[2:])
+        slope = None if self.A_log is None else self.A_log.float().exp().view(-1, *(1,) * (g.dim() - 3))
+        if self.decay == "softplus":
+            return -slope * F.softplus(g)
+        return self.bound * torch.sigmoid(g if slope is None else slope * g)
 
 
 def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Tensor], order: Optional[str] = None, *, scale: Optional[float],
         initial: Optional[Tensor] = None, scan: Optional[Tensor] = None, final: bool = False, cu_seqlens: Optional[Tensor] = None,
-        cu_seqlens_cpu: Optional[Tensor] = None, v_first: bool = False) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        cu_seqlens_cpu: Optional[Tensor] = None, v_first: bool = False, raw: Optional[Raw] = None, decay: int = 0,
+        beta: int = 1) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """o, and the final S and scan or None. vectors: query, key, value and others, which get the query's dtype; gates: in any
-    dtype. order: which of both comes next in the rule's inputs, "v" or "g"; all vectors first if it is not told."""
+    dtype. order: which of both comes next in the rule's inputs, "v" or "g"; all vectors first if it is not told. raw: what is made
+    of query, key and the gates at those places."""
     query = vectors[0]
     device = query.device.type
     dtype = autocast_dtype(device) or query.dtype
+    ours = device == "cpu"  # whose library makes inputs and takes states with values first
+    extras: Sequence[Tensor] = ()
+    made = Made(value_first=v_first and ours)
+    if raw is not None and ours:
+        extras = [x for x in (raw.A_log, raw.dt_bias) if x is not None]
+        made = Made(L2_EPS if raw.norm else None, raw.beta, raw.decay, raw.bound, raw.A_log is not None, raw.dt_bias is not None, v_first)
+    elif raw is not None:
+        gates = list(gates)
+        if raw.norm:
+            vectors = [l2norm(vectors[0]), l2norm(vectors[1]), *vectors[2:]]
+        if raw.decay:
+            gates[decay] = raw.made(gates[decay])
+        if raw.beta:
+            gates[beta] = gates[beta].float().sigmoid() * raw.beta
     vectors = [x if x.dtype == dtype else x.to(dtype) for x in vectors]
     if order is None:
         inputs = [*vectors, *gates]
@@ -132,13 +153,13 @@ def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Ten
         raise ValueError(f"{function}: scale must be positive, not {scale}")
     check_packed(query, initial, cu_seqlens)
     cu = boundaries(cu_seqlens_cpu if cu_seqlens_cpu is not None and device == "cpu" else cu_seqlens, query.device)
-    if initial is not None and v_first:
+    if initial is not None and v_first and not ours:
         initial = initial.transpose(-1, -2)
     count(function, query)
-    o, S, A = call(inputs, initial, scan, cu, rule, scale or 0.0, "best", 0, final)
+    o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale or 0.0, "best", 0, final, text_of_made(made))
     if not final:
         return o, None, None
-    return o, (S.transpose(-1, -2).contiguous() if v_first else S), A
+    return o, (S.transpose(-1, -2).contiguous() if v_first and not ours else S), A
 
 
 def count(function: str, query: Tensor) -> None:

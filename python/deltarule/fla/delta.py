@@ -12,8 +12,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ._door import (CONTEXT_PARALLEL, MIDDLE, beta_of, channel_gate, check_chunk, check_heads, check_old, l2norm, refuse, run,
-                    scalar_gate, values_first)
+from ._door import CONTEXT_PARALLEL, MIDDLE, Raw, check_chunk, check_heads, check_old, l2norm, refuse, run, values_first
 
 Result = Tuple[Tensor, Optional[Tensor]]
 
@@ -46,13 +45,15 @@ def fused_recurrent_gated_delta_rule(
     name = "fused_recurrent_gated_delta_rule"
     refuse(name, gv=(gv is not None, "decays by value channel are no axis of a rule"))
     v_first = values_first(state_v_first, transpose_state_layout)
-    if use_gate_in_kernel:
-        if g is None:
-            raise ValueError("`g` (raw pre-activation) must be provided when `use_gate_in_kernel=True`.")
-        g = scalar_gate(g, A_log, dt_bias)
+    if use_gate_in_kernel and g is None:
+        raise ValueError("`g` (raw pre-activation) must be provided when `use_gate_in_kernel=True`.")
     if gk is not None:
+        if use_gate_in_kernel:  # both decays are added: the gate's is made first
+            raw = Raw()
+            raw.gate(A_log, dt_bias)
+            g, use_gate_in_kernel = raw.made(g), False
         g = gk.float() if g is None else gk.float() + g.float().unsqueeze(-1)
-    return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, False, None, None,
+    return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log, dt_bias,
                 use_beta_sigmoid_in_kernel, allow_neg_eigval, v_first, cu_seqlens, None)
 
 
@@ -61,14 +62,13 @@ def _gdn(name, q, k, v, g, beta, scale, initial, final, norm, gate, A_log, dt_bi
     if beta is None:
         beta = torch.ones(v.shape[:-1], dtype=torch.float32, device=v.device)
     refuse(name, beta=(beta.dim() == 4, "a beta by value channel is no axis of a rule; one number a head is"))
-    beta = beta_of(beta, sigmoid, double)
+    raw = Raw(norm)
+    raw.logits(sigmoid, double)
     if gate:
-        g = scalar_gate(g, A_log, dt_bias)
-    if norm:
-        q, k = l2norm(q), l2norm(k)
+        raw.gate(A_log, dt_bias)
     rule = "delta_net" if g is None else "kda" if g.dim() == 4 else "gdn"
     o, S, _ = run(name, rule, (q, k, v), (beta,) if g is None else (g, beta), scale=scale, initial=initial, final=final,
-                  cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first)
+                  cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw, beta=0 if g is None else 1)
     return o, S
 
 
@@ -90,10 +90,11 @@ def chunk_kda(
     refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
            return_intermediate_states=(return_intermediate_states, MIDDLE))
     v_first = values_first(state_v_first, transpose_state_layout)
+    raw = Raw(use_qk_l2norm_in_kernel)
     if use_gate_in_kernel:
-        g = channel_gate(g, A_log, dt_bias, lower_bound, safe_gate)
-    return _kda(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel,
-                allow_neg_eigval, v_first, cu_seqlens, cu_seqlens_cpu)
+        raw.gate(A_log, dt_bias, lower_bound, safe_gate, True)
+    return _kda(name, q, k, v, g, beta, scale, initial_state, output_final_state, raw, use_beta_sigmoid_in_kernel, allow_neg_eigval,
+                v_first, cu_seqlens, cu_seqlens_cpu)
 
 
 def fused_recurrent_kda(
@@ -105,20 +106,19 @@ def fused_recurrent_kda(
     """Kimi Delta Attention token by token."""
     name = "fused_recurrent_kda"
     v_first = values_first(state_v_first, transpose_state_layout)
+    raw = Raw(use_qk_l2norm_in_kernel)
     if use_gate_in_kernel:
-        g = channel_gate(g, A_log, dt_bias, lower_bound)
-    return _kda(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel,
-                allow_neg_eigval, v_first, cu_seqlens, None)
+        raw.gate(A_log, dt_bias, lower_bound, channel=True)
+    return _kda(name, q, k, v, g, beta, scale, initial_state, output_final_state, raw, use_beta_sigmoid_in_kernel, allow_neg_eigval,
+                v_first, cu_seqlens, None)
 
 
-def _kda(name, q, k, v, g, beta, scale, initial, final, norm, sigmoid, double, v_first, cu_seqlens, cu_seqlens_cpu):
+def _kda(name, q, k, v, g, beta, scale, initial, final, raw, sigmoid, double, v_first, cu_seqlens, cu_seqlens_cpu):
     check_heads(name, q, k, v)
     refuse(name, beta=(beta.dim() == 4, "a beta by value channel is no axis of a rule; one number a head is"))
-    beta = beta_of(beta, sigmoid, double)
-    if norm:
-        q, k = l2norm(q), l2norm(k)
+    raw.logits(sigmoid, double)
     o, S, _ = run(name, "kda", (q, k, v), (g, beta), scale=scale, initial=initial, final=final, cu_seqlens=cu_seqlens,
-                  cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first)
+                  cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw)
     return o, S
 
 
@@ -173,12 +173,11 @@ def fused_recurrent_gdn2(
 
 def _gdn2(name, q, k, v, g, b, w, A_log, dt_bias, scale, initial, final, norm, gate, lower_bound, safe, v_first, cu_seqlens, cu_seqlens_cpu):
     check_heads(name, q, k, v)
+    raw = Raw(norm)
     if gate:
-        g = channel_gate(g, A_log, dt_bias, lower_bound, safe)
-    if norm:
-        q, k = l2norm(q), l2norm(k)
+        raw.gate(A_log, dt_bias, lower_bound, safe, True)
     o, S, _ = run(name, "gdn2", (q, k, v, b, w), (g,), "vvvgvv", scale=scale, initial=initial, final=final, cu_seqlens=cu_seqlens,
-                  cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first)
+                  cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw)
     return o, S
 
 
@@ -196,12 +195,11 @@ def chunk_gated_delta_product(
     for told, one in (("k", k), ("v", v), ("beta", beta)):
         if one.shape[1] != T * n:
             raise ValueError(f"{name}: {told} has {one.shape[1]} steps, it must have T num_householder = {T * n}")
-    if use_qk_l2norm_in_kernel:
-        q, k = l2norm(q), l2norm(k)
     k, v, beta = (x.unflatten(1, (T, n)) for x in (k, v, beta))
     decay = '' if g is not None else ', "decay": "none"'
     o, S, _ = run(name, f'{{"base": "delta_product", "repeat": {n}{decay}}}', (q, k, v), (beta,) if g is None else (g, beta), scale=scale,
-                  initial=initial_state, final=output_final_state, cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu)
+                  initial=initial_state, final=output_final_state, cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu,
+                  raw=Raw(use_qk_l2norm_in_kernel))
     return o, S
 
 

@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ._door import CONTEXT_PARALLEL, MIDDLE, channel_gate, check_heads, l2norm, refuse, run
+from ._door import CONTEXT_PARALLEL, MIDDLE, Raw, check_heads, l2norm, refuse, run
 
 Result = Tuple[Tensor, Optional[Tensor], Optional[Tensor]]
 
@@ -88,10 +88,11 @@ def chunk_precond_kda(
     name = "chunk_precond_kda"
     refuse(name, cp_context=(cp_context is not None, CONTEXT_PARALLEL),
            return_intermediate_states=(return_intermediate_states, MIDDLE))
+    raw = Raw()
     if use_gate_in_kernel:
-        g = channel_gate(g, A_log, dt_bias, lower_bound, safe_gate)
+        raw.gate(A_log, dt_bias, lower_bound, safe_gate, True)
     return _precond(name, "pkda", q, k, v, g, g_atk, beta_atk, beta, scale, initial_state, initial_A_state, output_final_state, True,
-                    cu_seqlens, cu_seqlens_cpu, transpose_state_layout, x, eps, log_atk_scale)
+                    cu_seqlens, cu_seqlens_cpu, transpose_state_layout, x, eps, log_atk_scale, raw)
 
 
 def fused_recurrent_precond_kda(
@@ -102,19 +103,20 @@ def fused_recurrent_precond_kda(
         transpose_state_layout: bool = False, x: float = 1.5, eps: float = 1e-6,
         log_atk_scale: Union[None, float, Tensor] = None) -> Result:
     """The same token by token."""
+    raw = Raw()
     if use_gate_in_kernel:
-        g = channel_gate(g, A_log, dt_bias, lower_bound)
+        raw.gate(A_log, dt_bias, lower_bound, channel=True)
     return _precond("fused_recurrent_precond_kda", "pkda", q, k, v, g, g_atk, beta_atk, beta, scale, initial_state, initial_A_state,
-                    output_final_state, use_qk_l2norm_in_kernel, cu_seqlens, None, transpose_state_layout, x, eps, log_atk_scale)
+                    output_final_state, use_qk_l2norm_in_kernel, cu_seqlens, None, transpose_state_layout, x, eps, log_atk_scale, raw)
 
 
 def _precond(name, base, q, k, v, g, g_atk, beta_atk, beta, scale, initial, initial_A, final, norm, cu_seqlens, cu_seqlens_cpu, v_first, x,
-             eps, centre):
+             eps, centre, raw=None):
     check_heads(name, q, k, v)
-    if norm:
-        q, k = l2norm(q), l2norm(k)
+    raw = raw or Raw()
+    raw.norm = norm
     if centre is None or isinstance(centre, (int, float)):
         centre = torch.full((k.shape[2],), -0.2 if centre is None else float(centre), dtype=torch.float32, device=k.device)
     rule = base if (x, eps) == (1.5, 1e-6) else f'{{"base": "{base}", "squash": {{"x": {float(x)!r}, "eps": {float(eps)!r}}}}}'
     return run(name, rule, (q, k, v), (g, beta, g_atk, beta_atk, centre), scale=scale, initial=initial, scan=initial_A, final=final,
-               cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first)
+               cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from ..recurrence import recurrence, step
-from .operators import computed_in  # noqa: F401  (defines torch.ops.deltarule)
+from . import operators  # noqa: F401  (defines torch.ops.deltarule)
 
 __all__ = ["checkpoint_policy", "ops", "recurrence", "step"]
 

@@ -7,11 +7,13 @@ from typing import Any, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from .._forms import Made, text_of_made
 from .operators import call
 from ..rule import Rule
 from ..state import State
 
 _ops = torch.ops.deltarule
+_VALUE_FIRST = text_of_made(Made(value_first=True))
 
 
 def autocast_dtype(device: str) -> Optional[torch.dtype]:
@@ -23,7 +25,7 @@ def _cast(rule: Rule, inputs: Sequence[Tensor]) -> List[Tensor]:
     """Under autocast the vectors in its dtype; gates stay as they are, since the library computes with them in float32."""
     dtype = autocast_dtype(inputs[0].device.type)
     if dtype is None:
-        return list(inputs)
+        return inputs
     return [x.to(dtype) if is_vector and x.dtype != dtype and x.dtype != torch.float64 else x for x, is_vector in zip(inputs, rule.vectors)]
 
 
@@ -47,18 +49,19 @@ def recurrence(rule: Rule, inputs: Sequence[Any], initial: Optional[State], fina
     _tensors(rule, inputs)
     inputs = _cast(rule, inputs)
     cu = boundaries(cu_seqlens, inputs[0].device)
-    S = scan = None
-    if initial is not None:
-        if initial.rule != rule:
-            raise ValueError(f"the state is of rule {initial.rule.text}, not of {rule.text}")
-        S = initial.S if initial.layout == "kv" else initial.S.transpose(-1, -2)
-        scan = initial.scan
-    o, S, scan = call(inputs, S, scan, cu, rule.text, scale, path, chunk, final)
+    if initial is None:
+        o, S, scan = call(inputs, None, None, cu, rule.text, scale, path, chunk, final)
+        return o, State(rule, S, scan if len(rule.states) > 1 else None) if final else None
+    if initial.rule != rule:
+        raise ValueError(f"the state is of rule {initial.rule.text}, not of {rule.text}")
+    turned = initial.layout == "vk"
+    forms = _VALUE_FIRST if turned and inputs[0].device.type == "cpu" else ""  # which other devices' libraries do not take
+    S = initial.S.transpose(-1, -2) if turned and not forms else initial.S
+    o, S, scan = call(inputs, S, initial.scan, cu, rule.text, scale, path, chunk, final, forms)
     if not final:
         return o, None
-    if initial is not None and initial.layout == "vk":
-        return o, State(rule, S.transpose(-1, -2).contiguous(), scan if len(rule.states) > 1 else None, "vk")
-    return o, State(rule, S, scan if len(rule.states) > 1 else None)
+    S = S.transpose(-1, -2).contiguous() if turned and not forms else S
+    return o, State(rule, S, scan if len(rule.states) > 1 else None, initial.layout)
 
 
 def step(rule: Rule, state: State, inputs: Sequence[Any], scale: float) -> Tensor:
@@ -66,5 +69,7 @@ def step(rule: Rule, state: State, inputs: Sequence[Any], scale: float) -> Tenso
     if state.rule != rule:
         raise ValueError(f"the state is of rule {state.rule.text}, not of {rule.text}")
     inputs = [x.unsqueeze(1) if axes[0] == "rows" else x for x, axes in zip(_cast(rule, inputs), rule.input_axes)]
-    S = state.S if state.layout == "kv" else state.S.transpose(-1, -2)
-    return _ops.decode(inputs, S, state.scan, rule.text, scale).squeeze(1)
+    turned = state.layout == "vk"
+    forms = _VALUE_FIRST if turned and inputs[0].device.type == "cpu" else ""
+    S = state.S.transpose(-1, -2) if turned and not forms else state.S
+    return _ops.decode(inputs, S, state.scan, rule.text, scale, forms).squeeze(1)
