@@ -172,6 +172,7 @@ static inline double *made_run(made_module *of, const dr_layout *layout, bool de
     MADE_OK(operations->forward(&call, from, to));
     if (d_y) {
         void *d_to = made_upload_vectors(of->backend, d_y, count), *d_from = made_upload_vectors(of->backend, NULL, count);
+        memset(d_from, 0xff, dr_kind_bytes(of->backend, DR_VECTOR, count)); /* it is overwritten */
         MADE_OK(operations->backward(&call, from, d_to, d_from));
         *d_x = made_download_vectors(of->backend, d_from, count);
         dr_release(d_to);

@@ -162,6 +162,17 @@ static void test_gradients(void **state) {
         const dr_parameter *p = &model->parameters[i];
         assert_gradient(p->name, objective, model, values + p->offset, p->count, gradients + p->offset, 1e-6);
     }
+    /* a session's second gradient is as its first: nothing of one call is left in the next */
+    dr_session *session;
+    void *block;
+    ASSERT_OK(dr_session_create(model, &session));
+    ASSERT_OK(dr_model_gradients_create(model, &block));
+    for (int call = 0; call < 2; call++) ASSERT_OK(dr_session_gradient(session, &batch, FACTOR, block, NULL, NULL));
+    const double *twice = block;
+    for (int64_t i = 0; i < dr_model_block_count(model); i++)
+        assert_true(fabs(twice[i] - 2 * gradients[i]) <= 1e-12 * fabs(gradients[i]));
+    dr_session_destroy(session);
+    model->backend->ops->free(model->backend, block);
     learner_destroy(model);
 }
 

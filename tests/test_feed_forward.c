@@ -61,34 +61,33 @@ static void test_gradients(void **state) {
 /* y of one token by the formula, with every option at once. */
 static void test_values(void **state) {
     (void)state;
-    const feed of = {.of = {.width = 3,
-                            .function = DR_FUNCTION_SQUARED_RELU,
-                            .bias = true,
-                            .limit = 1.5,
-                            .gate_factor = 2,
-                            .down_factor = 0.5},
-                     .gated = true};
+    enum { WIDTH = 8 };
+    const feed of = {
+        .of = {.width = WIDTH, .function = DR_FUNCTION_TANH, .bias = true, .limit = 1.5, .gate_factor = 2, .down_factor = 0.5},
+        .gated = true};
     const module_maker maker = {"values", create, &of, 2, 0};
     const dr_layout one = {1, 1, NULL};
     const double x[2] = {3, -2};
-    double wanted[2] = {0, 0}, bounded = 0;
+    double wanted[2] = {0, 0};
+    int above = 0, below = 0; /* of gates: these are bounded from above only */
     made_module made;
     made_begin(&maker, reference, &made);
     const double *p[6];
     assert_int_equal(made.list.count, 6);
     for (int i = 0; i < 6; i++) p[i] = (const double *)(const void *)made.parameters + made.list.at[i].offset;
-    for (int j = 0; j < 3; j++) {
+    for (int j = 0; j < WIDTH; j++) {
         double gate = 2 * (p[0][2 * j] * x[0] + p[0][2 * j + 1] * x[1] + p[1][j]);
         double up = p[2][2 * j] * x[0] + p[2][2 * j + 1] * x[1] + p[3][j];
-        bounded += (gate > 1.5) + (fabs(up) > 1.5);
+        above += gate > 1.5;
+        below += gate < -1.5;
         gate = gate > 1.5 ? 1.5 : gate;
         up = up > 1.5 ? 1.5 : up < -1.5 ? -1.5 : up;
-        for (int i = 0; i < 2; i++) wanted[i] += 0.5 * p[4][3 * i + j] * (gate > 0 ? gate * gate : 0) * up;
+        for (int i = 0; i < 2; i++) wanted[i] += 0.5 * p[4][WIDTH * i + j] * tanh(gate) * up;
     }
     for (int i = 0; i < 2; i++) wanted[i] += 0.5 * p[5][i];
     const double *y = made_run(&made, &one, false, x, NULL, NULL);
     for (int i = 0; i < 2; i++) assert_true(fabs(y[i] - wanted[i]) < 1e-14);
-    assert_true(bounded > 0);
+    assert_true(above > 0 && below > 0);
     made_end(&made);
     numbers_release();
 }
