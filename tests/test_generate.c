@@ -491,7 +491,7 @@ static void test_recall_is_scored(void **state) {
         int32_t ids[24], labels[3];
         int64_t positions[3], hit;
         double loss;
-        dr_random random = dr_stream(5, DR_STREAM_MQAR_HELD_OUT, i);
+        dr_random random = dr_stream(5, DR_STREAM_HELD_OUT_EXAMPLES, i);
         dr_mqar_draw(mqar, &random, 3, ids, positions, labels);
         dr_batch batch = {
             .layout = {.sequences = 1, .rows = 24}, .ids = ids, .targets = 3, .positions = positions, .labels = labels};

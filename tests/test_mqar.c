@@ -14,7 +14,7 @@ typedef struct {
 
 static example draw_example(dr_mqar *mqar, int64_t pairs, uint64_t seed, int64_t index) {
     example made;
-    dr_random random = dr_stream(seed, DR_STREAM_MQAR_TRAINING, index);
+    dr_random random = dr_stream(seed, DR_STREAM_TRAINING_EXAMPLES, index);
     dr_mqar_draw(mqar, &random, pairs, made.ids, made.positions, made.labels);
     return made;
 }

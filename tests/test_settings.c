@@ -92,7 +92,7 @@ static void assert_recall(uint64_t seed, const dr_mqar_shape *shape, int64_t bat
     must(dr_mqar_create(shape, &mqar));
     for (int64_t i = 0; i < 2 * batch; i++) {
         const spy_batch *step = &spy.trained[i / batch];
-        dr_random random = dr_stream(seed, DR_STREAM_MQAR_TRAINING, i);
+        dr_random random = dr_stream(seed, DR_STREAM_TRAINING_EXAMPLES, i);
         dr_mqar_draw(mqar, &random, shape->pairs, ids, positions, labels);
         assert_int_equal(step->targets, batch * shape->pairs);
         assert_memory_equal(step->ids + i % batch * shape->length, ids, (size_t)shape->length * sizeof *ids);
@@ -485,7 +485,7 @@ static void check_held_out_seed(void) {
     int64_t positions[2];
     must(dr_mqar_create(&(dr_mqar_shape){.vocabulary = 64, .length = 16, .pairs = 2, .power = 0.01, .random_fillers = true},
                         &mqar));
-    dr_random random = dr_stream(4, DR_STREAM_MQAR_HELD_OUT, 0);
+    dr_random random = dr_stream(4, DR_STREAM_HELD_OUT_EXAMPLES, 0);
     dr_mqar_draw(mqar, &random, 2, ids, positions, labels);
     assert_memory_equal(spy.evaluated[0].ids, ids, sizeof ids);
     dr_mqar_destroy(mqar);

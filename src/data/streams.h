@@ -9,8 +9,8 @@
 typedef enum {
     DR_STREAM_SPLIT = 1,     /* choice of held-out files */
     DR_STREAM_WINDOWS,       /* order of training windows, by epoch */
-    DR_STREAM_MQAR_TRAINING, /* by example */
-    DR_STREAM_MQAR_HELD_OUT, /* by example */
+    DR_STREAM_TRAINING_EXAMPLES, /* synthetic ones, by number */
+    DR_STREAM_HELD_OUT_EXAMPLES, /* likewise */
     DR_STREAM_SAMPLING,      /* of generated tokens */
     DR_STREAM_MIXTURE,       /* order of the members of a mixture, by block of windows */
     DR_STREAM_VALIDATION,    /* choice of the documents of a validation set, by document */

@@ -12,12 +12,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_LINE = 8192, LONGEST_COLUMN = 120, OF_A_SET = 2 };
+enum { LONGEST_LINE = 8192, LONGEST_COLUMN = 120 };
 
 static const char FILE_NAME[] = "metrics.csv";
 
@@ -25,17 +26,40 @@ static const char *const names[DR_METRICS_COLUMNS] = {
     "step",    "loss",    "bits_per_byte", "learning_rate",          "gradient_norm", "tokens_per_second",
     "seconds", "skipped", "held_out_loss", "held_out_bits_per_byte", "accuracy"};
 
+/* What is told of a held-out set. */
+typedef struct {
+    const char *name, *format;
+    size_t offset; /* in dr_set_evaluation */
+} measure;
+
+static const measure of_text[] = {{"held_out_loss", "%.17g", offsetof(dr_set_evaluation, loss)},
+                                  {"held_out_bits_per_byte", "%.6g", offsetof(dr_set_evaluation, bits_per_byte)}};
+static const measure of_examples[] = {{"held_out_loss", "%.17g", offsetof(dr_set_evaluation, loss)},
+                                      {"accuracy", "%.6g", offsetof(dr_set_evaluation, accuracy)},
+                                      {"sequence_accuracy", "%.6g", offsetof(dr_set_evaluation, sequence_accuracy)}};
+
+static int measures_of(const dr_set_names *sets) {
+    return sets->of_text ? sizeof of_text / sizeof *of_text : sizeof of_examples / sizeof *of_examples;
+}
+
+/* That of a column behind those of all sets. */
+static const measure *measure_of(const dr_set_names *sets, int column) {
+    return (sets->of_text ? of_text : of_examples) + (column - DR_METRICS_COLUMNS) % measures_of(sets);
+}
+
+static int set_of(const dr_set_names *sets, int column) {
+    return (column - DR_METRICS_COLUMNS) / measures_of(sets);
+}
+
 /* How many columns a run of these sets writes: those of sets that fit. */
 static int columns_of(const dr_set_names *sets) {
-    const int room = (DR_MOST_METRICS_COLUMNS - DR_METRICS_COLUMNS) / OF_A_SET;
-    return DR_METRICS_COLUMNS + OF_A_SET * (sets->count < room ? sets->count : room);
+    const int room = (DR_MOST_METRICS_COLUMNS - DR_METRICS_COLUMNS) / measures_of(sets);
+    return DR_METRICS_COLUMNS + measures_of(sets) * (sets->count < room ? sets->count : room);
 }
 
 static const char *column_name(const dr_set_names *sets, int index, char text[LONGEST_COLUMN]) {
     if (index < DR_METRICS_COLUMNS) return names[index];
-    const int of_set = index - DR_METRICS_COLUMNS;
-    snprintf(text, LONGEST_COLUMN, "%s:%s", of_set % OF_A_SET == 0 ? "held_out_loss" : "held_out_bits_per_byte",
-             sets->names[of_set / OF_A_SET]);
+    snprintf(text, LONGEST_COLUMN, "%s:%s", measure_of(sets, index)->name, sets->names[set_of(sets, index)]);
     return text;
 }
 
@@ -275,10 +299,11 @@ dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, co
     print_cell(cells[9], evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
     print_cell(cells[10], evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);
     for (int i = DR_METRICS_COLUMNS; i < columns_of(&metrics->sets); i++) {
-        const dr_set_evaluation *set = evaluation ? &evaluation->sets[(i - DR_METRICS_COLUMNS) / OF_A_SET] : NULL;
-        bool of_loss = (i - DR_METRICS_COLUMNS) % OF_A_SET == 0;
-        double number = !set ? (double)NAN : of_loss ? set->loss : set->bits_per_byte;
-        print_cell(cells[i], !isnan(number), of_loss ? "%.17g" : "%.6g", number);
+        const measure *told = measure_of(&metrics->sets, i);
+        double number = (double)NAN;
+        if (evaluation)
+            memcpy(&number, (const char *)&evaluation->sets[set_of(&metrics->sets, i)] + told->offset, sizeof number);
+        print_cell(cells[i], !isnan(number), told->format, number);
     }
     for (int i = 0; i < metrics->columns; i++)
         fprintf(metrics->file, "%s%s", i > 0 ? "," : "", metrics->column[i] < 0 ? "" : cells[metrics->column[i]]);

@@ -1,5 +1,6 @@
-/* metrics.csv of a run folder: a line a step, in order, none twice. Where a run has several held-out sets, each has two columns
- * of its own, held_out_loss:NAME and held_out_bits_per_byte:NAME, as far as there is room. */
+/* metrics.csv of a run folder: a line a step, in order, none twice. Where a run has several held-out sets, each has columns
+ * of its own, as far as there is room: held_out_loss:NAME and held_out_bits_per_byte:NAME of text, held_out_loss:NAME,
+ * accuracy:NAME and sequence_accuracy:NAME of examples. */
 #ifndef DR_TRAIN_METRICS_H
 #define DR_TRAIN_METRICS_H
 

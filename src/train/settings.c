@@ -26,18 +26,24 @@ struct dr_train_options {
     char task_fallback[DR_SETTINGS][LONGEST_FALLBACK]; /* the default where it depends on the task, else "" */
 };
 
-/* From "lm 1, mqar 2" the word after the task's; "" if the default is the same for all tasks. */
+/* From "lm 1, mqar 2, else 3" what stands after a word; NULL if that word is not there. */
+static const char *behind_word(const char *fallback, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *word = fallback; word; word = strchr(word, ' ')) {
+        word += strspn(word, " ");
+        if (strncmp(word, name, length) == 0 && word[length] == ' ') return word + length + 1;
+    }
+    return NULL;
+}
+
+/* The defaults that depend on the task; "" if the default is the same for all. */
 static void fill_task_fallbacks(dr_train_options *options) {
     const char *task = dr_setting_text(options, DR_SET_TASK);
-    size_t length = strlen(task);
     for (int id = 0; id < DR_SETTINGS; id++) {
-        options->task_fallback[id][0] = '\0';
-        for (const char *word = dr_setting_table[id].fallback; word; word = strchr(word, ' ')) {
-            word += strspn(word, " ");
-            if (id == DR_SET_TASK || strncmp(word, task, length) != 0 || word[length] != ' ') continue;
-            word += length + 1;
-            snprintf(options->task_fallback[id], LONGEST_FALLBACK, "%.*s", (int)strcspn(word, ","), word);
-        }
+        const char *value = id == DR_SET_TASK ? NULL : behind_word(dr_setting_table[id].fallback, task);
+        if (!value && id != DR_SET_TASK) value = behind_word(dr_setting_table[id].fallback, "else");
+        snprintf(options->task_fallback[id], LONGEST_FALLBACK, "%.*s", value ? (int)strcspn(value, ",") : 0,
+                 value ? value : "");
     }
 }
 
@@ -274,6 +280,11 @@ bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id) {
     return options->value[id] != NULL;
 }
 
+bool dr_setting_is_default(const dr_train_options *options, dr_setting_id id) {
+    const char *fallback = options->task_fallback[id][0] ? options->task_fallback[id] : dr_setting_table[id].fallback;
+    return !options->value[id] || strcmp(options->value[id], fallback) == 0;
+}
+
 const char *dr_held_out_path(const dr_train_options *options) {
     double number;
     const char *text = dr_setting_text(options, DR_SET_HELD_OUT);
@@ -298,8 +309,8 @@ dr_status dr_held_out_examples(const dr_train_options *options, int64_t *example
     bool fits = dr_setting_is_auto(options, DR_SET_HELD_OUT) || dr_number_parse(text, DR_NUMBER_FINITE, &number);
     *examples = fits && number >= 1 && number <= 1e6 ? (int64_t)number : 0;
     if (*examples > 0 && (double)*examples == number) return DR_OK;
-    return dr_fail(DR_ERROR_ARGUMENT,
-                   "held_out is \"%s\": in task mqar it must be a whole number from 1 to 1000000 of examples", text);
+    return dr_fail(DR_ERROR_ARGUMENT, "held_out is \"%s\": in task %s it must be a whole number from 1 to 1000000 of examples",
+                   text, dr_setting_text(options, DR_SET_TASK));
 }
 
 static json_t *value_to_json(const dr_train_options *options, dr_setting_id id) {

@@ -57,6 +57,13 @@ typedef enum {
     DR_SET_LEAST_PAIRS,
     DR_SET_POWER_A,
     DR_SET_RANDOM_FILLERS,
+    DR_SET_UPDATES,
+    DR_SET_GROUP,
+    DR_SET_MOVES,
+    DR_SET_ELEMENT_TOKENS,
+    DR_SET_REPEAT_ELEMENTS,
+    DR_SET_LENGTHS,
+    DR_SET_HELD_OUT_LENGTHS,
     DR_SET_STOP_ACCURACY,
     DR_SETTINGS
 } dr_setting_id;
@@ -70,6 +77,8 @@ bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id);
 const char *dr_setting_text(const dr_train_options *options, dr_setting_id id);
 /* Whether it is left to the rule's family. */
 bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id);
+/* Whether it has the value that it has where nobody sets it. */
+bool dr_setting_is_default(const dr_train_options *options, dr_setting_id id);
 /* Whether it was set, to whatever value. */
 bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id);
 

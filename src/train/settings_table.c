@@ -1,11 +1,12 @@
-/* Every setting of a run: name, type, default, range, help. A default that depends on the task reads "lm 1, mqar 2"; "auto"
- * leaves the choice to the rule's family.
+/* Every setting of a run: name, type, default, range, help. A default that depends on the task reads "lm 1, mqar 2, else 3";
+ * "auto" leaves the choice to the rule's family, or to the task.
  *
  * The defaults train what the README shows without any flag: for lm a small byte-level model in a few minutes on two cores, for
- * mqar the recall task by which the rules are told apart. */
+ * mqar the recall task by which the rules are told apart. For the other tasks they are those of the papers (docs/tasks.md). */
 #include "train/settings.h"
 
-static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", RECALL[] = "Task mqar";
+static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", RECALL[] = "Task mqar", GROUP[] = "Task group",
+                  DRAWN[] = "All tasks but lm";
 
 #define INTEGER(key, value, low, high, heading, line)                                                                          \
     { .name = key, .type = DR_SETTING_INTEGER, .fallback = value, .least = low, .most = high, .group = heading, .help = line }
@@ -18,7 +19,9 @@ static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", REC
 
 const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_TASK] =
-        TEXT("task", "lm", "lm mqar", RUN, "lm: predict the next token of a corpus; mqar: multi-query associative recall"),
+        TEXT("task", "lm", "lm mqar parity arithmetic arithmetic_brackets group", RUN,
+             "lm: predict the next token of a corpus; mqar: multi-query associative recall; parity of bits; arithmetic modulo "
+             "5, without and with brackets; group: products of a group's elements"),
     [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN,
                          "the recurrence: a name that `deltarule rules` lists with a layer, or a JSON file that composes one"),
     [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN,
@@ -29,51 +32,54 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                               "without one; none: bytes, or what the shards have"),
     [DR_SET_SKIP_UNREADABLE] = BOOLEAN("skip_unreadable", "false", RUN,
                                        "of task lm: go on without the files of a folder that cannot be read or are no text"),
-    [DR_SET_HELD_OUT] = TEXT("held_out", "lm auto, mqar 1000", NULL, RUN,
+    [DR_SET_HELD_OUT] = TEXT("held_out", "lm auto, else 1000", NULL, RUN,
                              "of task lm: which text is never trained on, a share of the corpus (0.1) or the path of other "
-                             "text or shards; auto: the validation sets of shards, else 5%, at least 100 KB; of task mqar: "
-                             "how many examples an evaluation asks"),
+                             "text or shards; auto: the validation sets of shards, else 5%, at least 100 KB; of other "
+                             "tasks: how many examples an evaluation asks of each size"),
     [DR_SET_HELD_OUT_SEED] = INTEGER("held_out_seed", "1", 0, 9007199254740992, RUN,
                                      "of the held-out choice, the same for every seed so that their losses compare"),
-    [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200", 1, 1e9, RUN, "optimizer steps"),
+    [DR_SET_STEPS] = INTEGER("steps", "lm 1500, mqar 1200, else 20000", 1, 1e9, RUN, "optimizer steps"),
     [DR_SET_SEED] = INTEGER("seed", "1", 0, 9007199254740992, RUN, "of the parameters and the data order"),
     [DR_SET_THREADS] =
         INTEGER("threads", "0", 0, 1024, RUN, "0: as OMP_NUM_THREADS says, else one a core; results do not depend on it"),
     [DR_SET_SAVE_EVERY] = INTEGER("save_every", "250", 0, 1e9, RUN, "steps from checkpoint to checkpoint; 0: only at the end"),
-    [DR_SET_EVALUATE_EVERY] = INTEGER("evaluate_every", "lm 250, mqar 50", 0, 1e9, RUN,
+    [DR_SET_EVALUATE_EVERY] = INTEGER("evaluate_every", "lm 250, mqar 50, else 500", 0, 1e9, RUN,
                                       "steps between evaluations on held-out data; 0: only at the end"),
     [DR_SET_EVALUATE_TOKENS] =
         INTEGER("evaluate_tokens", "32768", 0, 1e12, RUN,
                 "of task lm: held-out tokens an evaluation scores of each set: of text from the beginning of each file, of "
                 "token ids from documents all over it; 0: all of them"),
 
-    [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64", 1, 1e6, TRAINING, "sequences a step"),
-    [DR_SET_SEQ_LEN] = INTEGER("seq_len", "lm 256, mqar 64", 1, 1e7, TRAINING, "tokens a sequence"),
+    [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64, else 256", 1, 1e6, TRAINING, "sequences a step"),
+    [DR_SET_SEQ_LEN] =
+        INTEGER("seq_len", "lm 256, mqar 64, else 256", 1, 1e7, TRAINING, "tokens a sequence, of tasks lm and mqar"),
     [DR_SET_RESET_AT_DOCUMENTS] =
         BOOLEAN("reset_at_documents", "true", TRAINING,
                 "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),
-    [DR_SET_LEARNING_RATE] = REAL("learning_rate", "lm 0.004, mqar 0.004", 0, 10, TRAINING, "at its peak, after the warm-up"),
-    [DR_SET_MIN_LEARNING_RATE_RATIO] =
-        REAL("min_learning_rate_ratio", "0.1", 0, 1, TRAINING, "the last step's learning rate, as a share of the peak"),
-    [DR_SET_WARMUP] = REAL("warmup", "0.05", 0, 1, TRAINING, "share of the steps in which the learning rate rises to its peak"),
+    [DR_SET_LEARNING_RATE] =
+        REAL("learning_rate", "lm 0.004, mqar 0.004, else 0.001", 0, 10, TRAINING, "at its peak, after the warm-up"),
+    [DR_SET_MIN_LEARNING_RATE_RATIO] = REAL("min_learning_rate_ratio", "lm 0.1, mqar 0.1, else 0.001", 0, 1, TRAINING,
+                                            "the last step's learning rate, as a share of the peak"),
+    [DR_SET_WARMUP] = REAL("warmup", "lm 0.05, mqar 0.05, else 0.1", 0, 1, TRAINING,
+                           "share of the steps in which the learning rate rises to its peak"),
     [DR_SET_WEIGHT_DECAY] = REAL("weight_decay", "0.1", 0, 10, TRAINING, "of matrices, times the learning rate (AdamW)"),
     [DR_SET_BETA1] = REAL("beta1", "0.9", 0, 0.999999, TRAINING, "decay of the mean of gradients"),
     [DR_SET_BETA2] = REAL("beta2", "0.95", 0, 0.999999, TRAINING, "decay of the mean of squared gradients"),
     [DR_SET_EPS] = REAL("eps", "1e-8", 0, 1, TRAINING, "added to the root of the mean of squared gradients"),
     [DR_SET_CLIP] = REAL("clip", "1", 0, 1e9, TRAINING, "largest norm of the whole gradient; 0: any"),
 
-    [DR_SET_HIDDEN] = INTEGER("hidden", "lm 128, mqar 64", 1, 1e6, MODEL, "width"),
-    [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2", 1, 1e4, MODEL, "how many, all alike"),
+    [DR_SET_HIDDEN] = INTEGER("hidden", "lm 128, mqar 64, else 128", 1, 1e6, MODEL, "width"),
+    [DR_SET_LAYERS] = INTEGER("layers", "lm 3, mqar 2, else 2", 1, 1e4, MODEL, "how many, all alike"),
     [DR_SET_LAYER_LIST] =
         TEXT("layer_list", "", NULL, MODEL, "instead of layers: each of them, such as \"(eda*3 attention)*6\", or a JSON list"),
-    [DR_SET_HEADS] = INTEGER("heads", "lm 2, mqar 4", 1, 1e5, MODEL, "query and key heads"),
+    [DR_SET_HEADS] = INTEGER("heads", "lm 2, mqar 4, else 4", 1, 1e5, MODEL, "query and key heads"),
     [DR_SET_VALUE_HEADS] = INTEGER("value_heads", "0", 0, 1e5, MODEL, "a multiple of heads; 0: as many"),
     [DR_SET_KEY_SIZE] = INTEGER("key_size", "0", 0, 1e5, MODEL, "of a head; 0: hidden / heads"),
     [DR_SET_VALUE_SIZE] =
         INTEGER("value_size", "0", 0, 1e5, MODEL, "of a head; 0: key_size times the expansion of the rule's family"),
-    [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 256, mqar 128", -1, 1e7, MODEL,
+    [DR_SET_INTERMEDIATE] = INTEGER("intermediate", "lm 256, mqar 128, else 256", -1, 1e7, MODEL,
                                     "width of the MLP; -1: 8/3 of hidden, rounded up to a multiple of 256; 0: no MLP"),
-    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4", 0, 16, MODEL,
+    [DR_SET_CONV_SIZE] = INTEGER("conv_size", "lm auto, mqar 4, else 4", 0, 16, MODEL,
                                  "width of the short convolution; 0: none; auto: as the rule's family has it"),
     [DR_SET_TIED] = BOOLEAN("tied", "true", MODEL, "the head is the embedding"),
     [DR_SET_OUTPUT_GATE] = BOOLEAN("output_gate", "auto", MODEL, "of the mixer; auto: as the rule's family has it"),
@@ -96,8 +102,28 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                 "training examples have this many pairs, twice as many and so on up to pairs, drawn alike; 0: all have pairs"),
     [DR_SET_POWER_A] = REAL("power_a", "0.01", 1e-6, 100, RECALL, "slot g of the queries has weight (g + 1)^(power_a - 1)"),
     [DR_SET_RANDOM_FILLERS] = BOOLEAN("random_fillers", "true", RECALL, "other tokens are random, not 0"),
-    [DR_SET_STOP_ACCURACY] =
-        REAL("stop_accuracy", "0.99", 0, 1, RECALL, "the run ends when an evaluation reaches it; 0: never"),
+    [DR_SET_UPDATES] = INTEGER("updates", "0", 0, 1e6, RECALL,
+                               "forgetting recall: so many keys get a second value, which then counts; at most pairs"),
+
+    [DR_SET_GROUP] = TEXT("group", "S3", NULL, GROUP,
+                          "S1 to S6, A1 to A6, Z1 to Z1024, or a product such as A4xZ5, of 1024 elements or fewer"),
+    [DR_SET_MOVES] =
+        INTEGER("moves", "0", 0, 1e6, GROUP, "only elements that move at most so many points are shown; 2: swaps; 0: all"),
+    [DR_SET_ELEMENT_TOKENS] =
+        INTEGER("element_tokens", "1", 1, 64, GROUP, "tokens of an element; the product so far is asked for at the last"),
+    [DR_SET_REPEAT_ELEMENTS] = BOOLEAN("repeat_elements", "false", GROUP,
+                                       "the further tokens of an element repeat it; false: all have one id of their own"),
+
+    [DR_SET_LENGTHS] =
+        TEXT("lengths", "auto", NULL, DRAWN,
+             "of training: a list of lengths and ranges, such as \"3-40\"; *N: that one comes N times as often; of "
+             "task mqar length/pairs, such as \"64/4*5 128/8 256/16\", instead of seq_len, pairs and "
+             "least_pairs; auto: as the task was published"),
+    [DR_SET_HELD_OUT_LENGTHS] = TEXT("held_out_lengths", "auto", NULL, DRAWN,
+                                     "the same of held-out sets, one for each item, told apart; auto: as the task was "
+                                     "published, of task mqar those of lengths"),
+    [DR_SET_STOP_ACCURACY] = REAL("stop_accuracy", "0.99", 0, 1, DRAWN,
+                                  "the run ends when an evaluation reaches it, as the mean of all held-out sets; 0: never"),
 };
 
 int dr_train_settings(const dr_setting **settings) {

@@ -1,14 +1,16 @@
 /* What a run learns: batches to train on, and an evaluation on data that it never trains on. A task is one file that fills this
- * table, and a word in the choices of the setting `task`. */
+ * table, and a word in the choices of the setting `task`; those of synthetic examples share one, with a generator each
+ * (data/examples.h). */
 #ifndef DR_TRAIN_TASK_H
 #define DR_TRAIN_TASK_H
 
 #include "formats/folder.h"
 #include "train/settings.h"
 
-/* One of several held-out sets. */
+/* One of several held-out sets. NaN: not measured. */
 typedef struct {
     double loss, bits_per_byte;
+    double accuracy, sequence_accuracy; /* of targets; of sequences of which all targets are right */
 } dr_set_evaluation;
 
 typedef struct {
@@ -22,6 +24,7 @@ typedef struct {
 typedef struct {
     const char *const *names; /* [count] */
     int count;                /* 0: there is one, which needs no name */
+    bool of_text;             /* what is told of a set: loss and bits per byte, or loss and the two accuracies */
 } dr_set_names;
 
 typedef struct dr_task dr_task;
@@ -51,6 +54,6 @@ struct dr_task {
 /* The task that the settings name. */
 dr_status dr_task_create(const dr_train_options *options, dr_task **task);
 dr_status dr_task_language_model_create(const dr_train_options *options, dr_task **task);
-dr_status dr_task_mqar_create(const dr_train_options *options, dr_task **task);
+dr_status dr_task_examples_create(const dr_train_options *options, dr_task **task);
 
 #endif

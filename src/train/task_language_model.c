@@ -113,7 +113,7 @@ static dr_status evaluate(dr_task *task, dr_session *session, dr_evaluation *eva
     for (int64_t i = 0; i < data->held_out_count; i++) {
         dr_score score;
         DR_TRY(score_set(self, &data->held_out[i], session, &score));
-        self->sets[i] = (dr_set_evaluation){score.loss, score.bits_per_byte};
+        self->sets[i] = (dr_set_evaluation){score.loss, score.bits_per_byte, (double)NAN, (double)NAN};
         if (score.tokens == 0) continue;
         loss += score.loss * (double)score.tokens;
         bits += score.bits_per_byte * (double)score.bytes;
@@ -237,7 +237,7 @@ static dr_status name_sets(language *self) {
     DR_TRY(dr_allocate((size_t)data->held_out_count * sizeof(char *), "the names of held-out sets", &memory));
     self->names = memory;
     for (int64_t i = 0; i < data->held_out_count; i++) self->names[i] = data->held_out[i].name;
-    if (data->held_out_count > 1) self->task.sets = (dr_set_names){self->names, (int)data->held_out_count};
+    if (data->held_out_count > 1) self->task.sets = (dr_set_names){self->names, (int)data->held_out_count, true};
     return DR_OK;
 }
 
@@ -247,7 +247,7 @@ dr_status dr_task_language_model_create(const dr_train_options *options, dr_task
     void *memory;
     if (!*dr_setting_text(options, DR_SET_CORPUS))
         return dr_fail(DR_ERROR_ARGUMENT,
-                       "corpus is missing: task lm learns from text; give a file or a folder, or choose task mqar");
+                       "corpus is missing: task lm learns from text; give a file or a folder, or choose another task");
     DR_TRY(dr_allocate_zero(sizeof(language), "the language modelling task", &memory));
     language *self = memory;
     self->task = (dr_task){.ops = &operations};
