@@ -463,7 +463,7 @@ static dr_status use_everything(void *context) {
     DR_GO(dr_split_create_from(corpus, other, &from));
     DR_GO(dr_tokens_of_bytes(&split.training, &tokens));
     DR_GO(dr_windows_create(tokens, 4, 1, &windows));
-    DR_GO(dr_mqar_create(&(dr_mqar_shape){8192, 64, 4, 0.01, true}, &mqar));
+    DR_GO(dr_mqar_create(&(dr_mqar_shape){8192, 64, 4, 0.01, true, 0}, &mqar));
 done:
     dr_mqar_destroy(mqar);
     dr_windows_destroy(windows);

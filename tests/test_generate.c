@@ -486,13 +486,13 @@ static void test_recall_is_scored(void **state) {
     dr_mqar *mqar;
     double sum = 0;
     int64_t hits = 0;
-    assert_int_equal(dr_mqar_create(&(dr_mqar_shape){128, 24, 3, 0.01, true}, &mqar), DR_OK);
+    assert_int_equal(dr_mqar_create(&(dr_mqar_shape){128, 24, 3, 0.01, true, 0}, &mqar), DR_OK);
     for (int64_t i = 0; i < 7; i++) {
         int32_t ids[24], labels[3];
         int64_t positions[3], hit;
         double loss;
         dr_random random = dr_stream(5, DR_STREAM_HELD_OUT_EXAMPLES, i);
-        dr_mqar_draw(mqar, &random, 3, ids, positions, labels);
+        dr_mqar_draw(mqar, &random, 24, 3, ids, positions, labels);
         dr_batch batch = {
             .layout = {.sequences = 1, .rows = 24}, .ids = ids, .targets = 3, .positions = positions, .labels = labels};
         assert_int_equal(learner_loss(words, &batch, NULL, &loss, &hit, NULL, NULL), DR_OK);

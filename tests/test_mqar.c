@@ -12,10 +12,10 @@ typedef struct {
     int64_t positions[MOST_PAIRS];
 } example;
 
-static example draw_example(dr_mqar *mqar, int64_t pairs, uint64_t seed, int64_t index) {
+static example draw_example(dr_mqar *mqar, int64_t length, int64_t pairs, uint64_t seed, int64_t index) {
     example made;
     dr_random random = dr_stream(seed, DR_STREAM_TRAINING_EXAMPLES, index);
-    dr_mqar_draw(mqar, &random, pairs, made.ids, made.positions, made.labels);
+    dr_mqar_draw(mqar, &random, length, pairs, made.ids, made.positions, made.labels);
     return made;
 }
 
@@ -51,19 +51,21 @@ static void assert_example_holds(const example *one, const dr_mqar_shape *shape,
 
 static void test_recall_examples(void **state) {
     (void)state;
-    static const dr_mqar_shape shapes[] = {{8192, 64, 4, 0.01, true}, {8192, 64, 16, 0.01, true}, {100, 64, 16, 1, false},
-                                           {65, 64, 16, 0.5, true},   {5, 4, 1, 0.01, true},      {8192, 256, 16, 0.01, false}};
+    static const dr_mqar_shape shapes[] = {{8192, 64, 4, 0.01, true, 0}, {8192, 64, 16, 0.01, true, 0},
+                                           {100, 64, 16, 1, false, 0},   {65, 64, 16, 0.5, true, 0},
+                                           {5, 4, 1, 0.01, true, 0},     {8192, 256, 16, 0.01, false, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         dr_mqar *mqar;
         assert_int_equal(dr_mqar_create(&shapes[i], &mqar), DR_OK);
         for (int64_t n = 0; n < 200; n++) {
             const int64_t pairs = n % 2 ? 1 + n / 2 % shapes[i].pairs : shapes[i].pairs;
-            example one = draw_example(mqar, pairs, 9, n);
+            example one = draw_example(mqar, shapes[i].length, pairs, 9, n);
             assert_example_holds(&one, &shapes[i], pairs);
         }
         const int64_t pairs = shapes[i].pairs;
-        example one = draw_example(mqar, pairs, 9, 0), again = draw_example(mqar, pairs, 9, 0);
-        example other = draw_example(mqar, pairs, 10, 0);
+        example one = draw_example(mqar, shapes[i].length, pairs, 9, 0),
+                again = draw_example(mqar, shapes[i].length, pairs, 9, 0);
+        example other = draw_example(mqar, shapes[i].length, pairs, 10, 0);
         assert_memory_equal(one.ids, again.ids, (size_t)shapes[i].length * sizeof(int32_t));
         if (shapes[i].length > 4) assert_memory_not_equal(one.ids, other.ids, (size_t)shapes[i].length * sizeof(int32_t));
         dr_mqar_destroy(mqar);
@@ -81,12 +83,12 @@ static void assert_frequency(int64_t count, int64_t of, double probability) {
 static void test_recall_slots_follow_the_power_law(void **state) {
     (void)state;
     enum { PAIRS = 16, LENGTH = 256, SLOTS = 112, EXAMPLES = 20000 };
-    const dr_mqar_shape shape = {8192, LENGTH, PAIRS, 0.01, false};
+    const dr_mqar_shape shape = {8192, LENGTH, PAIRS, 0.01, false, 0};
     dr_mqar *mqar;
     assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
     int64_t first[SLOTS] = {0}, second[SLOTS] = {0};
     for (int64_t n = 0; n < EXAMPLES; n++) {
-        example one = draw_example(mqar, PAIRS, 11, n);
+        example one = draw_example(mqar, LENGTH, PAIRS, 11, n);
         for (int64_t q = 0; q < PAIRS; q++) {
             int64_t slot = (one.positions[q] - 2 * PAIRS) / 2;
             first[slot] += one.ids[one.positions[q]] == one.ids[0];
@@ -112,12 +114,12 @@ static void test_recall_slots_follow_the_power_law(void **state) {
 static void test_recall_tokens_are_uniform(void **state) {
     (void)state;
     enum { EXAMPLES = 4000, PARTS = 8, VOCABULARY = 1024 };
-    const dr_mqar_shape shape = {VOCABULARY, 32, 4, 0.01, true};
+    const dr_mqar_shape shape = {VOCABULARY, 32, 4, 0.01, true, 0};
     dr_mqar *mqar;
     assert_int_equal(dr_mqar_create(&shape, &mqar), DR_OK);
     int64_t key[PARTS] = {0}, value[PARTS] = {0}, filler[PARTS] = {0}, fillers = 0;
     for (int64_t n = 0; n < EXAMPLES; n++) {
-        example one = draw_example(mqar, shape.pairs, 13, n);
+        example one = draw_example(mqar, shape.length, shape.pairs, 13, n);
         key[one.ids[0] * PARTS / (VOCABULARY / 2)]++;
         value[(one.ids[7] - VOCABULARY / 2) * PARTS / (VOCABULARY / 2)]++;
         for (int64_t t = 9; t < 32; t += 2, fillers++) filler[one.ids[t] * PARTS / VOCABULARY]++; /* never a query */
@@ -135,11 +137,11 @@ static void test_impossible_recall_is_refused(void **state) {
     static const struct {
         dr_mqar_shape shape;
         const char *part;
-    } cases[] = {{{8192, 64, 0, 0.01, true}, "pairs is 0"},
-                 {{8192, 63, 4, 0.01, true}, "seq_len is 63"},
-                 {{8192, 64, 17, 0.01, true}, "17 pairs do not fit into seq_len 64"},
-                 {{64, 64, 4, 0.01, true}, "vocabulary is 64"},
-                 {{8192, 64, 4, 0, true}, "power_a is 0"}};
+    } cases[] = {{{8192, 64, 0, 0.01, true, 0}, "pairs is 0"},
+                 {{8192, 63, 4, 0.01, true, 0}, "seq_len is 63"},
+                 {{8192, 64, 17, 0.01, true, 0}, "17 pairs do not fit into seq_len 64"},
+                 {{64, 64, 4, 0.01, true, 0}, "vocabulary is 64"},
+                 {{8192, 64, 4, 0, true, 0}, "power_a is 0"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dr_mqar *mqar = (dr_mqar *)1;
         assert_int_equal(dr_mqar_create(&cases[i].shape, &mqar), DR_ERROR_ARGUMENT);

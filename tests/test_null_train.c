@@ -76,6 +76,9 @@ static void test_run(void **unused) {
 
     assert_int_equal(dr_run_create(backend, options, run_folder, &run), DR_OK);
     REFUSED(dr_run_train, "run", NULL, NULL, NULL);
+    REFUSED(dr_score_task, "model", NULL, options, NULL);
+    REFUSED(dr_score_task, "options", dr_run_model(run), NULL, NULL);
+    ALLOWED(dr_score_task, "calls", dr_run_model(run), options, NULL);
     ALLOWED(dr_run_train, "callback", run, NULL, NULL);
     HARMLESS(dr_run_model, "run", == NULL, NULL);
     NOTHING(dr_run_describe, "run", NULL, null_line, NULL);

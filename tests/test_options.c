@@ -21,7 +21,7 @@ static struct {
     dr_generate_options generate;
     char stops[2][16];
     dr_score_options score;
-    dr_recall_options recall;
+    char task[4096]; /* the settings of a task that is scored, "name=value" a line */
     int generated, scored, verified;
     dr_verify_options verify;
     char verify_texts[3][32], path[PATH_MAX]; /* backend, path, isa */
@@ -105,17 +105,24 @@ dr_status __wrap_dr_score_files(dr_model *model, const char *path, const dr_scor
     return DR_OK;
 }
 
-dr_status __real_dr_score_recall(dr_model *, const dr_recall_options *, bool (*)(void *, int64_t, int64_t), void *,
-                                 dr_recall_score *);
-dr_status __wrap_dr_score_recall(dr_model *, const dr_recall_options *, bool (*)(void *, int64_t, int64_t), void *,
-                                 dr_recall_score *);
-dr_status __wrap_dr_score_recall(dr_model *model, const dr_recall_options *options,
-                                 bool (*progress)(void *context, int64_t done, int64_t total), void *context,
-                                 dr_recall_score *score) {
-    if (model != true_model) return __real_dr_score_recall(model, options, progress, context, score); /* of train */
-    seen.recall = *options;
+dr_status __wrap_dr_score_task(const dr_model *, const dr_train_options *, const dr_task_score_calls *);
+dr_status __wrap_dr_score_task(const dr_model *model, const dr_train_options *options, const dr_task_score_calls *calls) {
+    const dr_task_score score = {.set = "64/4",
+                                 .sets = 1,
+                                 .length = 64,
+                                 .pairs = 4,
+                                 .examples = 5,
+                                 .queries = 15,
+                                 .loss = INFINITY,
+                                 .accuracy = 0.25,
+                                 .sequence_accuracy = 0.125};
+    const dr_setting *settings;
+    assert_ptr_equal(model, true_model);
+    for (int i = dr_train_settings(&settings) - 1, at = snprintf(seen.task, sizeof seen.task, "\n"); i >= 0; i--)
+        at += snprintf(seen.task + at, sizeof seen.task - (size_t)at, "%s=%s\n", settings[i].name,
+                       dr_train_options_get(options, settings[i].name));
     seen.scored++;
-    *score = (dr_recall_score){.examples = 5, .queries = 15, .loss = INFINITY, .accuracy = 0.25};
+    calls->set(calls->context, &score);
     return DR_OK;
 }
 
@@ -161,6 +168,8 @@ static int call(const cli_command *command, char **words) {
 #define GENERATE(...) assert_int_equal(call(&cli_generate, (char *[]){"generate", "--model", "m", __VA_ARGS__, NULL}), 0)
 #define RECALL(...)                                                                                                            \
     assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--task", "mqar", __VA_ARGS__, NULL}), 0)
+#define GROUP(...)                                                                                                             \
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--task", "group", __VA_ARGS__, NULL}), 0)
 #define SCORE(...)                                                                                                             \
     assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--corpus", "c", __VA_ARGS__, NULL}), 0)
 
@@ -298,11 +307,18 @@ static void score_verbose(void) {
     assert_ignored_are_named(&cli_score, true);
 }
 
+/* Whether this line is among the settings of the task that was scored. */
+static void assert_asked(const char *line) {
+    char whole[64];
+    snprintf(whole, sizeof whole, "\n%s\n", line);
+    if (!strstr(seen.task, whole)) fail_msg("%s is not among the settings\n%s", line, seen.task);
+}
+
 static void score_task(void) {
     SCORE("--task", "lm");
     assert_string_equal(seen.corpus, "c");
     RECALL("--pairs", "3");
-    assert_int_equal(seen.recall.pairs, 3);
+    assert_asked("pairs=3");
 }
 
 static void score_skip_unreadable(void) {
@@ -327,45 +343,72 @@ static void score_json(void) {
                         "{\"files\": 11, \"bytes\": 22, \"tokens\": 33, \"loss\": 0.4375, "
                         "\"perplexity\": 1.5488, \"bits_per_byte\": 0.63119999999999998, \"seconds\": 0}\n");
     RECALL("--json");
-    assert_string_equal(output, "{\"task\": \"mqar\", \"seq_len\": 64, \"pairs\": 4, \"examples\": 5, \"queries\": 15, "
-                                "\"loss\": null, \"accuracy\": 0.25, \"seconds\": 0}\n");
+    assert_string_equal(
+        output, "{\"task\": \"mqar\", \"set\": \"64/4\", \"seq_len\": 64, \"pairs\": 4, \"examples\": 5, \"queries\": 15, "
+                "\"loss\": null, \"accuracy\": 0.25, \"sequence_accuracy\": 0.125, \"seconds\": 0}\n");
 }
 
 static void score_seq_len(void) {
     RECALL("--seq-len", "128");
-    assert_int_equal(seen.recall.seq_len, 128);
-    assert_int_equal(seen.recall.pairs, 4);
+    assert_asked("seq_len=128");
+    assert_asked("pairs=4");
 }
 
 static void score_pairs(void) {
     RECALL("--pairs", "2");
-    assert_int_equal(seen.recall.pairs, 2);
-    assert_int_equal(seen.recall.seq_len, 64);
+    assert_asked("pairs=2");
+    assert_asked("seq_len=64");
 }
 
 static void score_examples(void) {
     RECALL("--examples", "77");
-    assert_int_equal(seen.recall.examples, 77);
+    assert_asked("held_out=77");
 }
 
 static void score_seed(void) {
     RECALL("--seed", "9007199254740991");
-    assert_true(seen.recall.seed == 9007199254740991U);
+    assert_asked("held_out_seed=9007199254740991");
 }
 
 static void score_batch(void) {
     RECALL("--batch", "5");
-    assert_int_equal(seen.recall.batch, 5);
+    assert_asked("batch=5");
 }
 
 static void score_power_a(void) {
     RECALL("--power-a", "0.625");
-    assert_true(seen.recall.power_a == 0.625);
+    assert_asked("power_a=0.625");
 }
 
 static void score_random_fillers(void) {
     RECALL("--random-fillers", "false");
-    assert_false(seen.recall.random_fillers);
+    assert_asked("random_fillers=false");
+}
+
+static void score_lengths(void) {
+    RECALL("--lengths", "64/4 96-128/8");
+    assert_asked("held_out_lengths=64/4 96-128/8");
+}
+
+static void score_updates(void) {
+    RECALL("--updates", "3");
+    assert_asked("updates=3");
+}
+
+static void score_group(void) {
+    GROUP("--group", "A5");
+    assert_asked("group=A5");
+}
+
+static void score_moves(void) {
+    GROUP("--moves", "2");
+    assert_asked("moves=2");
+}
+
+static void score_element_tokens(void) {
+    GROUP("--element-tokens", "3", "--repeat-elements", "true");
+    assert_asked("element_tokens=3");
+    assert_asked("repeat_elements=true");
 }
 
 static void score_model(void) {
@@ -460,6 +503,12 @@ static const struct {
     {&cli_generate, "samples", generate_samples},
     {&cli_generate, "verbose", generate_verbose},
     {&cli_score, "verbose", score_verbose},
+    {&cli_score, "lengths", score_lengths},
+    {&cli_score, "updates", score_updates},
+    {&cli_score, "group", score_group},
+    {&cli_score, "moves", score_moves},
+    {&cli_score, "element-tokens", score_element_tokens},
+    {&cli_score, "repeat-elements", score_element_tokens},
     {&cli_score, "task", score_task},
     {&cli_score, "skip-unreadable", score_skip_unreadable},
     {&cli_score, "per-file", score_per_file},

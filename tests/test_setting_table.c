@@ -67,6 +67,13 @@ static const struct {
     {"least_pairs", "0", "0", "1", "2", false},
     {"power_a", "0.01", "0.01", "0.5", "0.25", false},
     {"random_fillers", "true", "true", "false", "true", false},
+    {"updates", "0", "0", "1", "2", false},
+    {"group", "S3", "S3", "A5", "S4", false},
+    {"moves", "0", "0", "3", "2", false},
+    {"element_tokens", "1", "1", "2", "3", false},
+    {"repeat_elements", "false", "false", "true", "false", false},
+    {"lengths", "auto", "auto", "12/2 16/2*2", "12/2", false},
+    {"held_out_lengths", "auto", "auto", "16/2 20/3", "20/3", false},
     {"stop_accuracy", "0.99", "0.99", "0.5", "0.75", false},
 };
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -93,7 +93,7 @@ static void assert_recall(uint64_t seed, const dr_mqar_shape *shape, int64_t bat
     for (int64_t i = 0; i < 2 * batch; i++) {
         const spy_batch *step = &spy.trained[i / batch];
         dr_random random = dr_stream(seed, DR_STREAM_TRAINING_EXAMPLES, i);
-        dr_mqar_draw(mqar, &random, shape->pairs, ids, positions, labels);
+        dr_mqar_draw(mqar, &random, shape->length, shape->pairs, ids, positions, labels);
         assert_int_equal(step->targets, batch * shape->pairs);
         assert_memory_equal(step->ids + i % batch * shape->length, ids, (size_t)shape->length * sizeof *ids);
         assert_memory_equal(step->labels + i % batch * shape->pairs, labels, (size_t)shape->pairs * sizeof *labels);
@@ -486,7 +486,7 @@ static void check_held_out_seed(void) {
     must(dr_mqar_create(&(dr_mqar_shape){.vocabulary = 64, .length = 16, .pairs = 2, .power = 0.01, .random_fillers = true},
                         &mqar));
     dr_random random = dr_stream(4, DR_STREAM_HELD_OUT_EXAMPLES, 0);
-    dr_mqar_draw(mqar, &random, 2, ids, positions, labels);
+    dr_mqar_draw(mqar, &random, 16, 2, ids, positions, labels);
     assert_memory_equal(spy.evaluated[0].ids, ids, sizeof ids);
     dr_mqar_destroy(mqar);
 }
@@ -503,6 +503,41 @@ static void check_held_out(void) {
     assert_int_not_equal(spy.trained[0].labels[0], 'z');
     SPY_RUN("task", "mqar", "held_out", "5", "steps", "1");
     assert_int_equal(targets_evaluated(), 5 * 2);
+}
+
+/* Keys of the block stand before the first query again. */
+static void check_updates(void) {
+    SPY_RUN("task", "mqar", "updates", "2", "seq_len", "20", "vocabulary", "32");
+    for (int64_t i = 0; i < 2; i++) {
+        const int32_t *ids = spy.trained[0].ids + 20 * i;
+        assert_true((ids[4] == ids[0] && ids[6] == ids[2]) || (ids[4] == ids[2] && ids[6] == ids[0]));
+    }
+}
+
+/* Elements of A5 are ids below 60, and those that move 3 points at most are 21 of them; the second token of each repeats it. */
+static void check_group(void) {
+    bool seen[64] = {false};
+    int different = 0;
+    SPY_RUN("task", "group", "group", "A5", "moves", "3", "element_tokens", "2", "repeat_elements", "true", "seq_len", "256",
+            "lengths", "60", "held_out_lengths", "4", "batch", "8", "held_out", "3");
+    spy_assert_shape("embeddings.weight", 61, 8);
+    assert_true(spy.trained[0].rows == 8 * 121 && spy.trained[0].targets == 8 * 60);
+    for (int64_t i = 0; i < spy.trained[0].rows; i++) {
+        const int64_t t = i % 121;
+        if (t % 2 == 1) assert_int_equal(spy.trained[0].ids[i], spy.trained[0].ids[i + 1]);
+        if (t > 0) different += !seen[spy.trained[0].ids[i]], seen[spy.trained[0].ids[i]] = true;
+    }
+    assert_int_equal(different, 21);
+}
+
+/* Training takes its lengths from one list, evaluation from the other. */
+static void check_lengths(void) {
+    SPY_RUN("task", "parity", "seq_len", "256", "lengths", "5", "held_out_lengths", "7 9", "held_out", "3");
+    assert_true(spy.trained[0].rows == 2 * 4);
+    assert_int_equal(spy.evaluations, 6); /* no call has more tokens than a step */
+    int64_t rows = 0;
+    for (int i = 0; i < spy.evaluations; i++) rows += spy.evaluated[i].rows;
+    assert_int_equal(rows, 3 * 6 + 3 * 8);
 }
 
 static void check_stop_accuracy(void) {
@@ -565,6 +600,13 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_LEAST_PAIRS] = check_least_pairs,
     [DR_SET_POWER_A] = check_power_a,
     [DR_SET_RANDOM_FILLERS] = check_random_fillers,
+    [DR_SET_UPDATES] = check_updates,
+    [DR_SET_GROUP] = check_group,
+    [DR_SET_MOVES] = check_group,
+    [DR_SET_ELEMENT_TOKENS] = check_group,
+    [DR_SET_REPEAT_ELEMENTS] = check_group,
+    [DR_SET_LENGTHS] = check_lengths,
+    [DR_SET_HELD_OUT_LENGTHS] = check_lengths,
     [DR_SET_STOP_ACCURACY] = check_stop_accuracy,
 };
 

@@ -203,7 +203,7 @@ static void test_recall_is_evaluated_on_its_own_stream(void **state) {
         const spy_batch *batch = &spy.evaluated[i];
         for (int64_t k = 0; k < batch->sequences; k++, example++) {
             dr_random random = dr_stream(5, DR_STREAM_HELD_OUT_EXAMPLES, example);
-            dr_mqar_draw(mqar, &random, 2, ids, positions, labels);
+            dr_mqar_draw(mqar, &random, 16, 2, ids, positions, labels);
             assert_memory_equal(batch->ids + 16 * k, ids, sizeof ids);
             assert_memory_equal(batch->labels + 2 * k, labels, sizeof labels);
             assert_int_equal(batch->positions[2 * k], positions[0] + 16 * k);

@@ -21,7 +21,7 @@ typedef struct {
     dr_setting_type type;
     const char *fallback;     /* the default, as text */
     double least, most;       /* of numbers */
-    const char *choices;      /* of texts: "lm mqar", or NULL */
+    const char *choices;      /* of texts: "auto log", or NULL */
     const char *group, *help; /* one line */
 } dr_setting;
 
@@ -87,6 +87,30 @@ DR_API dr_model *dr_run_model(dr_run *run); /* NULL of NULL */
 /* One line a fact about the run: model, parameters, data, held-out data. Nothing without a run or a line. */
 DR_API void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *text), void *context);
 DR_API void dr_run_destroy(dr_run *run); /* NULL is allowed */
+
+/* How a model does on one set of a task's held-out examples. */
+typedef struct {
+    const char *set;           /* its lengths, "40-256", or "64/4" with pairs; valid during the call that tells of it */
+    int sets;                  /* how many there are */
+    int64_t length, pairs;     /* of the set, the most; pairs 0: the task has none */
+    int64_t examples, queries; /* queries: tokens at which something is asked */
+    double loss;               /* nats a query, mean */
+    double accuracy;           /* share of the queries whose likeliest token is right */
+    double sequence_accuracy;  /* share of the examples of which all queries are */
+    double seconds;
+} dr_task_score;
+
+/* Who is told; each may be NULL, and gets `context`. */
+typedef struct {
+    bool (*progress)(void *context, int64_t done, int64_t total); /* examples of all sets; false to stop */
+    void (*set)(void *context, const dr_task_score *score);
+    void *context;
+} dr_task_score_calls;
+
+/* Scores a model on the examples that a training run of these options evaluates on: those of `held_out_lengths`, `held_out` of
+ * each, drawn from `held_out_seed`, `batch` a call. The task is any but lm. DR_ERROR_ARGUMENT if the options cannot be or the
+ * model has other ids than the task; DR_ERROR_NUMERIC if a loss is not finite. calls NULL: nobody is told. */
+DR_API dr_status dr_score_task(const dr_model *model, const dr_train_options *options, const dr_task_score_calls *calls);
 
 #ifdef __cplusplus
 }

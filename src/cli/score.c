@@ -1,5 +1,5 @@
 /* deltarule score: loss, perplexity and bits per byte of a model on text, over windows with carried state; or its accuracy in
- * associative recall, at sizes of the user's choice. */
+ * another task, at sizes of the user's choice. */
 #include "base/number.h"
 #include "cli/commands.h"
 #include "cli/input.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Those of text from CORPUS on, those of recall from SEQ_LEN on. */
+/* Those of text from CORPUS on, those of other tasks from EXAMPLES on. */
 enum {
     MODEL,
     TASK,
@@ -28,19 +28,29 @@ enum {
     BACKEND,
     THREADS,
     ISA,
-    SEQ_LEN,
-    PAIRS,
     EXAMPLES,
     SEED,
     BATCH,
+    LENGTHS,
+    SEQ_LEN,
+    PAIRS,
+    UPDATES,
     POWER_A,
     RANDOM_FILLERS,
+    GROUP,
+    MOVES,
+    ELEMENT_TOKENS,
+    REPEAT_ELEMENTS,
     FLAGS
 };
+
+static const char ALL_TASKS[] = "All tasks but lm", MQAR[] = "Task mqar", OF_GROUPS[] = "Task group";
 
 typedef struct {
     cli_progress progress;
     const char *unit; /* "bytes" */
+    const char *task;
+    int rows; /* of the table of sets that are printed */
     bool json, per_file;
 } output;
 
@@ -104,26 +114,48 @@ static void print_score(const output *self, const dr_score *score) {
     dr_print(stdout, "seconds        %.1f\n", score->seconds);
 }
 
-static void print_recall(const output *self, const dr_recall_options *options, const dr_recall_score *score) {
+static void print_json_set(const output *self, const dr_task_score *score) {
+    printf("{\"task\": \"%s\", \"set\": \"%s\", \"seq_len\": %" PRId64 ", ", self->task, score->set, score->length);
+    if (score->pairs > 0) printf("\"pairs\": %" PRId64 ", ", score->pairs);
+    printf("\"examples\": %" PRId64 ", \"queries\": %" PRId64 ", ", score->examples, score->queries);
+    cli_print_json_number("loss", score->loss);
+    printf(", ");
+    cli_print_json_number("accuracy", score->accuracy);
+    printf(", ");
+    cli_print_json_number("sequence_accuracy", score->sequence_accuracy);
+    printf(", ");
+    cli_print_json_number("seconds", score->seconds);
+    printf("}\n");
+}
+
+/* One set line by line. */
+static void print_set(const dr_task_score *score) {
+    printf("%-18s %s\n", score->pairs > 0 ? "length/pairs" : "length", score->set);
+    printf("examples           %" PRId64 "\n", score->examples);
+    printf("queries            %" PRId64 "\n", score->queries);
+    dr_print(stdout, "loss               %.4f\n", score->loss);
+    dr_print(stdout, "accuracy           %.4f\n", score->accuracy);
+    dr_print(stdout, "sequence_accuracy  %.4f\n", score->sequence_accuracy);
+    dr_print(stdout, "seconds            %.1f\n", score->seconds);
+}
+
+/* Several sets are rows of a table. */
+static void report_set(void *context, const dr_task_score *score) {
+    output *self = context;
+    cli_progress_end(&self->progress);
     if (self->json) {
-        printf("{\"task\": \"mqar\", \"seq_len\": %" PRId64 ", \"pairs\": %" PRId64 ", \"examples\": %" PRId64
-               ", \"queries\": %" PRId64 ", ",
-               options->seq_len, options->pairs, score->examples, score->queries);
-        cli_print_json_number("loss", score->loss);
-        printf(", ");
-        cli_print_json_number("accuracy", score->accuracy);
-        printf(", ");
-        cli_print_json_number("seconds", score->seconds);
-        printf("}\n");
+        print_json_set(self, score);
         return;
     }
-    printf("seq_len        %" PRId64 "\n", options->seq_len);
-    printf("pairs          %" PRId64 "\n", options->pairs);
-    printf("examples       %" PRId64 "\n", score->examples);
-    printf("queries        %" PRId64 "\n", score->queries);
-    dr_print(stdout, "loss           %.4f\n", score->loss);
-    dr_print(stdout, "accuracy       %.4f\n", score->accuracy);
-    dr_print(stdout, "seconds        %.1f\n", score->seconds);
+    if (score->sets == 1) {
+        print_set(score);
+        return;
+    }
+    if (self->rows++ == 0)
+        printf("%-16s %9s %10s %9s %9s %18s\n", score->pairs > 0 ? "length/pairs" : "length", "examples", "queries", "loss",
+               "accuracy", "sequence_accuracy");
+    dr_print(stdout, "%-16s %9" PRId64 " %10" PRId64 " %9.4f %9.4f %18.4f\n", score->set, score->examples, score->queries,
+             score->loss, score->accuracy, score->sequence_accuracy);
 }
 
 /* ---- what is scored ---- */
@@ -149,68 +181,80 @@ static dr_status score_text(dr_model *model, const dr_tokenizer *tokenizer, cons
     return status;
 }
 
-static dr_status score_recall(dr_model *model, const dr_recall_options *options, output *self) {
-    dr_recall_score score;
+static dr_status score_task(dr_model *model, const dr_train_options *options, output *self) {
+    const dr_task_score_calls calls = {.progress = report, .set = report_set, .context = self};
     self->unit = "examples";
-    dr_status status = dr_score_recall(model, options, report, self, &score);
+    self->task = dr_train_options_get(options, "task");
+    dr_status status = dr_score_task(model, options, &calls);
     cli_progress_end(&self->progress);
-    if (status == DR_OK) print_recall(self, options, &score);
     return status;
 }
 
 /* ---- flags ---- */
 
-static double run_number(const dr_train_options *run, const char *name) {
-    double number = 0;
-    dr_number_parse(dr_train_options_get(run, name), DR_NUMBER_FINITE, &number);
-    return number;
-}
+/* The settings that flags of tasks stand for. */
+static const char *const names_in_run[FLAGS] = {[EXAMPLES] = "held_out",
+                                                [SEED] = "held_out_seed",
+                                                [BATCH] = "batch",
+                                                [LENGTHS] = "held_out_lengths",
+                                                [SEQ_LEN] = "seq_len",
+                                                [PAIRS] = "pairs",
+                                                [UPDATES] = "updates",
+                                                [POWER_A] = "power_a",
+                                                [RANDOM_FILLERS] = "random_fillers",
+                                                [GROUP] = "group",
+                                                [MOVES] = "moves",
+                                                [ELEMENT_TOKENS] = "element_tokens",
+                                                [REPEAT_ELEMENTS] = "repeat_elements"};
 
-/* The sizes of the flags; where none is given those of the run that the folder holds, so that a run's last evaluation is
- * repeated, or else the defaults. */
-static dr_recall_options read_recall(const cli_flag *flags, const dr_train_options *run) {
-    dr_recall_options options = dr_recall_defaults();
-    if (run) {
-        options.seq_len = (int64_t)run_number(run, "seq_len");
-        options.pairs = (int64_t)run_number(run, "pairs");
-        options.examples = (int64_t)run_number(run, "held_out");
-        options.batch = (int64_t)run_number(run, "batch");
-        options.power_a = run_number(run, "power_a");
-        options.random_fillers = strcmp(dr_train_options_get(run, "random_fillers"), "true") == 0;
-        options.seed = (uint64_t)run_number(run, "held_out_seed");
-    }
-    if (flags[SEQ_LEN].given) options.seq_len = cli_flag_integer(&flags[SEQ_LEN]);
-    if (flags[PAIRS].given) options.pairs = cli_flag_integer(&flags[PAIRS]);
-    if (flags[EXAMPLES].given) options.examples = cli_flag_integer(&flags[EXAMPLES]);
-    if (flags[BATCH].given) options.batch = cli_flag_integer(&flags[BATCH]);
-    if (flags[POWER_A].given) options.power_a = cli_flag_real(&flags[POWER_A]);
-    if (flags[RANDOM_FILLERS].given) options.random_fillers = cli_flag_boolean(&flags[RANDOM_FILLERS]);
-    if (flags[SEED].given) options.seed = (uint64_t)cli_flag_integer(&flags[SEED]);
-    return options;
-}
-
-/* The settings of the run of task mqar that a model's folder holds, or NULL. */
-static dr_train_options *read_run(const char *folder) {
-    dr_train_options *run = NULL;
+/* The task of the run that a model's folder holds, in `options` with its other settings; NULL: it holds none. */
+static const char *read_run(const char *folder, dr_train_options *options) {
     char path[4096];
     snprintf(path, sizeof path, "%s/settings.json", folder);
-    if (access(path, F_OK) != 0 || dr_train_options_create(&run) != DR_OK) return NULL;
-    if (dr_train_options_read(run, folder) == DR_OK && strcmp(dr_train_options_get(run, "task"), "mqar") == 0) return run;
-    dr_train_options_destroy(run);
-    return NULL;
+    if (access(path, F_OK) != 0 || dr_train_options_read(options, folder) != DR_OK) return NULL;
+    return dr_train_options_get(options, "task");
 }
 
-/* Flags of the other task would be passed over in silence. */
-static bool check_flags(const cli_flag *flags, bool recall, int *status) {
-    int first = recall ? CORPUS : SEQ_LEN, end = recall ? JSON : FLAGS;
-    for (int i = first; i < end; i++) {
+/* The settings of the run, so that its last evaluation is repeated, and over them the flags. */
+static dr_status read_flags(const cli_flag *flags, dr_train_options *options) {
+    if ((flags[SEQ_LEN].given || flags[PAIRS].given) && !flags[LENGTHS].given) { /* instead of the lists of the run */
+        dr_status status = dr_train_options_set(options, "lengths", "auto");
+        if (status == DR_OK) status = dr_train_options_set(options, "held_out_lengths", "auto");
+        if (status != DR_OK) return status;
+    }
+    for (int i = EXAMPLES; i < FLAGS; i++) {
         if (!flags[i].given) continue;
-        *status = cli_usage(&cli_score, "%s is a setting of task %s", flags[i].setting.name,
-                            recall ? "lm, and this is task mqar" : "mqar: add --task mqar");
+        dr_status status = dr_train_options_set(options, names_in_run[i], flags[i].value);
+        if (status != DR_OK) return status;
+    }
+    return DR_OK;
+}
+
+/* Whether a flag of this group is of the task. */
+static bool is_of_task(const char *group, const char *task) {
+    return strcmp(group, ALL_TASKS) == 0 || strcmp(group + strlen("Task "), task) == 0;
+}
+
+/* Flags of another task would be passed over in silence. */
+static bool check_flags(const cli_flag *flags, const char *task, int *status) {
+    const bool text = strcmp(task, "lm") == 0;
+    for (int i = CORPUS; i < JSON && !text; i++) {
+        if (!flags[i].given) continue;
+        *status = cli_usage(&cli_score, "%s is a setting of task lm, and this is task %s", flags[i].setting.name, task);
         return false;
     }
-    if (recall || flags[CORPUS].given) return true;
-    *status = cli_usage(&cli_score, "--corpus PATH is missing; a model of task mqar is scored with --task mqar");
+    for (int i = EXAMPLES; i < FLAGS; i++) {
+        const char *group = flags[i].setting.group;
+        if (!flags[i].given || (!text && is_of_task(group, task))) continue;
+        if (strcmp(group, ALL_TASKS) == 0)
+            *status = cli_usage(&cli_score, "%s is a setting of the tasks but lm: add --task NAME", flags[i].setting.name);
+        else
+            *status = cli_usage(&cli_score, "%s is a setting of task %s, and this is task %s", flags[i].setting.name,
+                                group + strlen("Task "), task);
+        return false;
+    }
+    if (!text || flags[CORPUS].given) return true;
+    *status = cli_usage(&cli_score, "--corpus PATH is missing; a model of another task is scored with --task NAME");
     return false;
 }
 
@@ -218,8 +262,10 @@ static bool check_flags(const cli_flag *flags, bool recall, int *status) {
     { .setting = {key, DR_SETTING_TEXT, value, 0, 0, words, NULL, line}, .placeholder = name }
 #define INTEGER_FLAG(key, value, least, most, line)                                                                            \
     { .setting = {key, DR_SETTING_INTEGER, value, least, most, NULL, NULL, line}, .placeholder = "N" }
-#define RECALL_FLAG(key, least, most, line)                                                                                    \
-    { .setting = {key, DR_SETTING_INTEGER, NULL, least, most, NULL, "Task mqar", line}, .placeholder = "N" }
+#define NUMBER_FLAG(key, least, most, heading, line)                                                                           \
+    { .setting = {key, DR_SETTING_INTEGER, NULL, least, most, NULL, heading, line}, .placeholder = "N" }
+#define BOOLEAN_FLAG(key, heading, line)                                                                                       \
+    { .setting = {key, DR_SETTING_BOOLEAN, NULL, 0, 0, NULL, heading, line}, .placeholder = "true|false" }
 #define SWITCH(key, line)                                                                                                      \
     {                                                                                                                          \
         .setting = { key, DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, line }                                                \
@@ -229,8 +275,8 @@ static const cli_flag table[FLAGS] = {
     [MODEL] = {.setting = {"model", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "folder with config.json and model.safetensors"},
                .placeholder = "DIR",
                .required = true},
-    [TASK] = TEXT_FLAG("task", NULL, "lm mqar", "NAME",
-                       "what is scored: text, or associative recall; lm, unless the folder holds a run of task mqar"),
+    [TASK] = TEXT_FLAG("task", NULL, NULL, "NAME",
+                       "what is scored: text, or another task; lm, unless the folder holds a run of another one"),
     [CORPUS] = TEXT_FLAG("corpus", NULL, NULL, "PATH", "a UTF-8 text file, a folder of them, or - for standard input"),
     [WINDOW] = INTEGER_FLAG("window", "1024", 1, 1 << 20, "tokens a call; the state is carried from window to window"),
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
@@ -242,23 +288,34 @@ static const cli_flag table[FLAGS] = {
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
     [ISA] = CLI_FLAG_ISA,
-    [SEQ_LEN] =
-        RECALL_FLAG("seq_len", 4, 1e7, "tokens an example; by default, like all of these, as the run that the folder holds"),
-    [PAIRS] = RECALL_FLAG("pairs", 1, 1e6, "keys with their values; 4 tokens of seq_len each"),
-    [EXAMPLES] = RECALL_FLAG("examples", 1, 1e9, "how many are asked"),
-    [SEED] = RECALL_FLAG("seed", 0, 9007199254740992.0, "of the examples; a run's held_out_seed gives those it evaluates on"),
-    [BATCH] = RECALL_FLAG("batch", 1, 1e6, "examples a call"),
-    [POWER_A] = {.setting = {"power_a", DR_SETTING_REAL, NULL, 1e-6, 100, NULL, "Task mqar",
+    [EXAMPLES] = NUMBER_FLAG("examples", 1, 1e6, ALL_TASKS,
+                             "how many are asked of each length; by default, like all of these, as the run that the folder "
+                             "holds"),
+    [SEED] = NUMBER_FLAG("seed", 0, 9007199254740992.0, ALL_TASKS,
+                         "of the examples; a run's held_out_seed gives those it evaluates on"),
+    [BATCH] = NUMBER_FLAG("batch", 1, 1e6, ALL_TASKS, "examples a call"),
+    [LENGTHS] = {.setting = {"lengths", DR_SETTING_TEXT, NULL, 0, 0, NULL, ALL_TASKS,
+                             "a score for each of these lengths or ranges, such as \"40 64 128-256\"; of task mqar with pairs, "
+                             "\"64/4 128/8\""},
+                 .placeholder = "LIST"},
+    [SEQ_LEN] = NUMBER_FLAG("seq_len", 4, 1e7, MQAR, "tokens an example"),
+    [PAIRS] = NUMBER_FLAG("pairs", 1, 1e6, MQAR, "keys with their values; 4 tokens of seq_len each"),
+    [UPDATES] = NUMBER_FLAG("updates", 0, 1e6, MQAR, "keys that get a second value"),
+    [POWER_A] = {.setting = {"power_a", DR_SETTING_REAL, NULL, 1e-6, 100, NULL, MQAR,
                              "slot g of the queries has weight (g + 1)^(power_a - 1)"},
                  .placeholder = "X"},
-    [RANDOM_FILLERS] = {.setting = {"random_fillers", DR_SETTING_BOOLEAN, NULL, 0, 0, NULL, "Task mqar",
-                                    "other tokens are random, not 0"},
-                        .placeholder = "true|false"},
+    [RANDOM_FILLERS] = BOOLEAN_FLAG("random_fillers", MQAR, "other tokens are random, not 0"),
+    [GROUP] = {.setting = {"group", DR_SETTING_TEXT, NULL, 0, 0, NULL, OF_GROUPS, "the group, such as S5 or A4xZ5"},
+               .placeholder = "NAME"},
+    [MOVES] = NUMBER_FLAG("moves", 0, 1e6, OF_GROUPS, "only elements that move at most so many points; 0: all"),
+    [ELEMENT_TOKENS] = NUMBER_FLAG("element_tokens", 1, 64, OF_GROUPS, "tokens of an element"),
+    [REPEAT_ELEMENTS] = BOOLEAN_FLAG("repeat_elements", OF_GROUPS, "the further tokens of an element repeat it"),
 };
 
 /* ---- the command ---- */
 
-static int score(const cli_flag *flags, const dr_recall_options *recall, const char *text, size_t bytes) {
+/* task: the settings of a task that is not lm, or NULL. */
+static int score(const cli_flag *flags, const dr_train_options *task, const char *text, size_t bytes) {
     dr_backend *backend;
     dr_model *model;
     int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA],
@@ -269,10 +326,10 @@ static int score(const cli_flag *flags, const dr_recall_options *recall, const c
                    .json = cli_flag_boolean(&flags[JSON]),
                    .per_file = cli_flag_boolean(&flags[PER_FILE])};
     dr_tokenizer *tokenizer = NULL;
-    if (!recall) exit_status = cli_tokenizer_open(&cli_score, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
+    if (!task) exit_status = cli_tokenizer_open(&cli_score, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
     dr_status status = DR_OK;
     if (exit_status == 0)
-        status = recall ? score_recall(model, recall, &self) : score_text(model, tokenizer, flags, text, bytes, &self);
+        status = task ? score_task(model, task, &self) : score_text(model, tokenizer, flags, text, bytes, &self);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (status != DR_OK && !ferror(stdout))
@@ -283,31 +340,56 @@ static int score(const cli_flag *flags, const dr_recall_options *recall, const c
     return exit_status;
 }
 
+/* The choices of the setting `task` of training runs. */
+static const char *tasks(void) {
+    const dr_setting *settings;
+    const int count = dr_train_settings(&settings);
+    for (int i = 0; i < count; i++)
+        if (strcmp(settings[i].name, "task") == 0) return settings[i].choices;
+    return NULL;
+}
+
+/* Which task is scored, and its settings in `options`, which the caller makes. */
+static dr_status choose_task(const cli_flag *flags, dr_train_options **options, const char **task) {
+    const char *of_run = NULL;
+    dr_status status = dr_train_options_create(options);
+    if (status != DR_OK) return status;
+    if (flags[TASK].given || !flags[CORPUS].given) of_run = read_run(flags[MODEL].value, *options);
+    *task = flags[TASK].given ? flags[TASK].value : of_run ? of_run : "lm";
+    if (of_run && strcmp(of_run, *task) == 0) return DR_OK;
+    dr_train_options_destroy(*options); /* what a run of another task, or a folder that holds none, left in them */
+    status = dr_train_options_create(options);
+    return status == DR_OK ? dr_train_options_set(*options, "task", *task) : status;
+}
+
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS];
     int operands, exit_status;
     memcpy(flags, table, sizeof flags);
+    flags[TASK].setting.choices = tasks();
     if (!cli_flags_parse(&cli_score, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    bool recall = flags[TASK].given ? strcmp(flags[TASK].value, "mqar") == 0 : !flags[CORPUS].given;
-    dr_train_options *of_run = recall ? read_run(flags[MODEL].value) : NULL;
-    if (!flags[TASK].given) recall = of_run != NULL;
+    dr_train_options *options = NULL;
+    const char *task;
     char *text = NULL;
     size_t bytes = 0;
     exit_status = 0;
-    if (check_flags(flags, recall, &exit_status) && !recall && strcmp(flags[CORPUS].value, "-") == 0)
+    dr_status status = choose_task(flags, &options, &task);
+    if (status == DR_OK && check_flags(flags, task, &exit_status)) status = read_flags(flags, options);
+    if (status != DR_OK) exit_status = cli_failure(&cli_score, status);
+    if (exit_status == 0 && flags[CORPUS].given && strcmp(flags[CORPUS].value, "-") == 0)
         exit_status = cli_read_input(&cli_score, "-", 0, &text, &bytes);
-    dr_recall_options sizes = read_recall(flags, of_run);
-    dr_train_options_destroy(of_run);
-    if (exit_status == 0) exit_status = score(flags, recall ? &sizes : NULL, text, bytes);
+    if (exit_status == 0) exit_status = score(flags, flags[CORPUS].given ? NULL : options, text, bytes);
+    dr_train_options_destroy(options);
     free(text);
     return exit_status;
 }
 
 const cli_command cli_score = {
     .name = "score",
-    .arguments = "--model DIR [--corpus PATH | --task mqar] [flags]",
-    .summary = "loss, perplexity and bits per byte of a model on text, or its accuracy in recall",
+    .arguments = "--model DIR [--corpus PATH | --task NAME] [flags]",
+    .summary = "loss, perplexity and bits per byte of a model on text, or its accuracy in another task",
     .details = "Each file is read from its beginning in windows, the state carried from one to the next. loss is in nats a\n"
-               "token, bits_per_byte counts the bytes of the text. A loss that is not finite is a failure.",
+               "token, bits_per_byte counts the bytes of the text. Of other tasks a query is a token at which something is\n"
+               "asked; sequence_accuracy counts examples of which all are right. A loss that is not finite is a failure.",
     .run = run,
 };

@@ -1,5 +1,6 @@
 /* Associative recall of one size, asked with sizes alone. */
 #include "base/error.h"
+#include "base/memory.h"
 #include "data/mqar.h"
 #include "evaluate/examples.h"
 
@@ -16,6 +17,8 @@ static dr_status open_generator(const dr_recall_options *o, int64_t vocabulary, 
     if (o->examples < 1) return dr_fail(DR_ERROR_ARGUMENT, "examples is %lld: it must be at least 1", (long long)o->examples);
     if (o->batch < 1) return dr_fail(DR_ERROR_ARGUMENT, "batch is %lld: it must be at least 1", (long long)o->batch);
     DR_TRY(dr_mqar_check(&shape));
+    if (!dr_product((int64_t[]){o->examples, o->pairs, sizeof(int64_t)}, 3, &(int64_t){0}))
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld examples are more than can be counted", (long long)o->examples);
     return dr_generator_mqar.create(&options, (dr_example_size){o->seq_len, o->pairs}, generator);
 }
 

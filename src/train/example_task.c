@@ -22,22 +22,29 @@ static const char *list_of(const dr_train_options *options, dr_setting_id id, co
     return dr_setting_is_auto(options, id) ? fallback : dr_setting_text(options, id);
 }
 
-static dr_status read_sizes(const dr_train_options *options, const dr_generator_kind *kind, dr_example_task *task) {
+static dr_status read_training(const dr_train_options *options, const char *list, int64_t pairs, dr_sizes *training) {
+    return *list ? dr_sizes_parse("lengths", list, pairs, true, training) : training_of_pairs(options, training);
+}
+
+/* Sets have names where a list says what they are. */
+static dr_status read_held_out(const dr_train_options *options, const char *list, const char *training, int64_t pairs,
+                               dr_sizes *held_out) {
+    if (*list) return dr_sizes_parse("held_out_lengths", list, pairs, false, held_out);
+    if (*training) return dr_sizes_parse("lengths", training, pairs, true, held_out);
+    held_out->count = 0;
+    return dr_sizes_add(held_out, dr_setting_integer(options, DR_SET_SEQ_LEN), pairs);
+}
+
+static dr_status read_sizes(const dr_train_options *options, const dr_generator_kind *kind, bool scores,
+                            dr_example_task *task) {
     const int64_t pairs = kind->has_pairs ? dr_setting_integer(options, DR_SET_PAIRS) : 0;
     const char *training = list_of(options, DR_SET_LENGTHS, kind->lengths);
     const char *held_out = list_of(options, DR_SET_HELD_OUT_LENGTHS, kind->held_out_lengths);
-    if (*training)
-        DR_TRY(dr_sizes_parse("lengths", training, pairs, true, &task->training));
-    else
-        DR_TRY(training_of_pairs(options, &task->training));
     task->named = *held_out || *training;
-    if (*held_out) return dr_sizes_parse("held_out_lengths", held_out, pairs, false, &task->held_out);
-    if (*training) {
-        task->held_out = task->training;
-        return DR_OK;
-    }
-    task->held_out.count = 0;
-    return dr_sizes_add(&task->held_out, dr_setting_integer(options, DR_SET_SEQ_LEN), pairs);
+    DR_TRY(read_held_out(options, held_out, training, pairs, &task->held_out));
+    if (!scores) return read_training(options, training, pairs, &task->training);
+    task->training = task->held_out;
+    return DR_OK;
 }
 
 /* seq_len would be passed over in silence. */
@@ -65,7 +72,7 @@ dr_status dr_example_task_open(const dr_train_options *options, int64_t vocabula
         return dr_fail(DR_ERROR_ARGUMENT, "task %s has no examples that are drawn", dr_setting_text(options, DR_SET_TASK));
     DR_TRY(check_seq_len(options, kind));
     DR_TRY(dr_held_out_examples(options, &task->examples));
-    DR_TRY(read_sizes(options, kind, task));
+    DR_TRY(read_sizes(options, kind, vocabulary > 0, task));
     DR_TRY(kind->create(&of_generator, dr_sizes_largest(&task->training, &task->held_out), &task->generator));
     DR_GO(dr_sizes_fit(task->generator, "lengths", &task->training));
     DR_GO(dr_sizes_fit(task->generator, "held_out_lengths", &task->held_out));

@@ -15,7 +15,8 @@ typedef struct {
     bool named;              /* held-out sets have names */
 } dr_example_task;
 
-/* vocabulary: of a task that can have any; 0: as the settings say. DR_ERROR_ARGUMENT names what cannot be. */
+/* vocabulary: 0, or of a model that is only scored, where the sizes of training do not matter: they are those of the held-out
+ * sets then. DR_ERROR_ARGUMENT names what cannot be. */
 dr_status dr_example_task_open(const dr_train_options *options, int64_t vocabulary, dr_example_task *task);
 void dr_example_task_close(dr_example_task *task); /* of one that is all zeros too */
 /* The most tokens of a call: those of a training step, if all its examples are of the largest size. */

@@ -49,9 +49,9 @@ expect 1 'the loss of corpus/a.txt is not a number' "$deltarule" score --model b
 expect 0 'model: recall' "$deltarule" train --task mqar --vocabulary 200 --seq-len 32 --pairs 2 --held-out 50 --held-out-seed 9 \
     --hidden 16 --layers 1 --heads 1 --intermediate 16 --batch 8 --steps 5 --out recall
 told=$(tail -1 recall/metrics.csv | cut -d, -f11)
-expect 0 'queries        100' "$deltarule" score --model recall
+expect 0 'queries            100' "$deltarule" score --model recall
 expect 0 "\"accuracy\": $told," "$deltarule" score --model recall --json
-expect 0 'queries        192' "$deltarule" score --model recall --task mqar --seq-len 96 --pairs 8 --examples 24
+expect 0 'queries            192' "$deltarule" score --model recall --task mqar --seq-len 96 --pairs 8 --examples 24
 expect 2 '8 pairs do not fit into seq_len 16' "$deltarule" score --model recall --seq-len 16 --pairs 8
 expect 2 'vocabulary is 200: recall needs more ids than seq_len' "$deltarule" score --model recall --seq-len 400
 expect 1 'and bytes have 257' "$deltarule" score --model recall --corpus corpus
