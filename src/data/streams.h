@@ -7,13 +7,13 @@
 #include "base/random.h"
 
 typedef enum {
-    DR_STREAM_SPLIT = 1,     /* choice of held-out files */
-    DR_STREAM_WINDOWS,       /* order of training windows, by epoch */
+    DR_STREAM_SPLIT = 1,         /* choice of held-out files */
+    DR_STREAM_WINDOWS,           /* order of training windows, by epoch */
     DR_STREAM_TRAINING_EXAMPLES, /* synthetic ones, by number */
     DR_STREAM_HELD_OUT_EXAMPLES, /* likewise */
-    DR_STREAM_SAMPLING,      /* of generated tokens */
-    DR_STREAM_MIXTURE,       /* order of the members of a mixture, by block of windows */
-    DR_STREAM_VALIDATION,    /* choice of the documents of a validation set, by document */
+    DR_STREAM_SAMPLING,          /* of generated tokens */
+    DR_STREAM_MIXTURE,           /* order of the members of a mixture, by block of windows */
+    DR_STREAM_VALIDATION,        /* choice of the documents of a validation set, by document */
 } dr_stream_purpose;
 
 static inline dr_random dr_stream(uint64_t seed, dr_stream_purpose purpose, int64_t index) {
