@@ -80,7 +80,7 @@ dr_status dr_score_examples(dr_session *session, const dr_examples_options *opti
     }
     *score = (dr_examples_score){.examples = o->examples,
                                  .targets = self.targets,
-                                 .loss = self.loss / (double)self.targets,
+                                 .loss = isnan(self.loss) ? (double)NAN : self.loss / (double)self.targets, /* no "-nan" */
                                  .accuracy = (double)self.hits / (double)self.targets,
                                  .sequence_accuracy = (double)self.whole / (double)o->examples,
                                  .seconds = dr_clock_now() - start};

@@ -56,7 +56,8 @@ static dr_status evaluate(dr_task *task, dr_session *session, dr_evaluation *eva
         loss += score.loss / count;
         accuracy += score.accuracy / count;
     }
-    *evaluation = (dr_evaluation){.loss = loss, .bits_per_byte = (double)NAN, .accuracy = accuracy, .sets = self->sets};
+    *evaluation = (dr_evaluation){
+        .loss = isnan(loss) ? (double)NAN : loss, .bits_per_byte = (double)NAN, .accuracy = accuracy, .sets = self->sets};
     return DR_OK;
 }
 
