@@ -2,7 +2,8 @@
  * "auto" leaves the choice to the rule's family, or to the task.
  *
  * The defaults train what the README shows without any flag: for lm a small byte-level model in a few minutes on two cores, for
- * mqar the recall task by which the rules are told apart. For the other tasks they are those of the papers (docs/tasks.md). */
+ * mqar the recall task by which the rules are told apart. Those of the other tasks follow the papers where docs/tasks.md says
+ * so. */
 #include "train/settings.h"
 
 static const char RUN[] = "Run", TRAINING[] = "Training", MODEL[] = "Model", RECALL[] = "Task mqar", GROUP[] = "Task group",
