@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-static const dr_generator_kind *const kinds[] = {&dr_generator_mqar, &dr_generator_parity, &dr_generator_arithmetic,
-                                                 &dr_generator_arithmetic_brackets, &dr_generator_group};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { KINDS = 5 };
+static const dr_generator_kind *const kinds[KINDS] = {&dr_generator_mqar, &dr_generator_parity, &dr_generator_arithmetic,
+                                                      &dr_generator_arithmetic_brackets, &dr_generator_group};
 
 const dr_generator_kind *dr_generator_at(int index) {
     return index >= 0 && index < KINDS ? kinds[index] : NULL;

@@ -12,12 +12,12 @@ void dr_host_free(dr_backend *backend, void *memory) {
 
 void dr_host_zero(dr_backend *backend, void *memory, size_t bytes) {
     (void)backend;
-    memset(memory, 0, bytes);
+    if (bytes > 0) memset(memory, 0, bytes); /* else memory may be NULL */
 }
 
 dr_status dr_host_copy(dr_backend *backend, void *to, const void *from, size_t bytes) {
     (void)backend;
-    memcpy(to, from, bytes);
+    if (bytes > 0) memcpy(to, from, bytes); /* else either may be NULL */
     return DR_OK;
 }
 
