@@ -73,7 +73,7 @@ static dr_status add_part(const dr_layer_description *layer, bool mixer, dr_back
     const dr_norm_description *before = mixer ? &layer->mixer_norm : &layer->feed_norm,
                               *after = mixer ? &layer->mixer_after : &layer->feed_after;
     const int64_t hidden = made->hidden;
-    dr_part part = {.scale = 1};
+    dr_part part = {0};
     DR_TRY(dr_norm_create(before, hidden, mixer ? "attn_norm." : "mlp_norm.", &made->list, &part.before));
     if (mixer)
         DR_TRY(make_mixers(backend, hidden, layer, &made->list, &part.module));

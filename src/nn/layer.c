@@ -55,7 +55,7 @@ static dr_module_call call_of(const dr_layer *layer, int index, const dr_module_
 /* Whether the module writes where the stream behind it will be, so that one sum is all there is to do: not where more is done
  * to what it gives, nor where the only part's y may be x. */
 static bool adds_at_once(const dr_layer *layer, int index) {
-    return layer->parts > 1 && layer->part[index].after.kind == DR_NORM_NONE && layer->part[index].scale == 1;
+    return layer->parts > 1 && layer->part[index].after.kind == DR_NORM_NONE;
 }
 
 void dr_layer_place(const dr_layer *layer, const dr_module_call *call, bool keep, dr_arena *arena, dr_layer_memory *memory,
@@ -73,7 +73,7 @@ void dr_layer_place_scratch(const dr_layer *layer, const dr_module_call *call, b
                             dr_layer_scratch *scratch) {
     const size_t stream = dr_module_bytes(call, DR_VECTOR, layer->hidden);
     bool behind = false;
-    for (int i = 0; i < layer->parts; i++) behind |= layer->part[i].after.kind != DR_NORM_NONE || layer->part[i].scale != 1;
+    for (int i = 0; i < layer->parts; i++) behind |= layer->part[i].after.kind != DR_NORM_NONE;
     scratch->normed = dr_arena_take(arena, stream);
     if (backward) scratch->d_normed = dr_arena_take(arena, stream);
     if (backward && behind) scratch->d_made = dr_arena_take(arena, stream);
@@ -133,7 +133,7 @@ static dr_status run(const dr_layer *layer, int index, const dr_module_call *cal
         out = scratch->normed;
     }
     if (y != x) DR_TRY(ops->copy(call->backend, y, x, dr_module_bytes(call, DR_VECTOR, layer->hidden)));
-    return ops->add(call->backend, DR_VECTOR, count, part->scale, out, y);
+    return ops->add(call->backend, DR_VECTOR, count, 1, out, y);
 }
 
 dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, void *y, const dr_layer_memory *memory,
@@ -149,31 +149,15 @@ dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, vo
 
 /* ---- backward ------------------------------------------------------------------------------------------------------- */
 
-/* The gradient of what the module gave, from that of the stream behind it. */
-static dr_status behind(const dr_layer *layer, int index, const dr_module_call *call, const void *d, const void *made,
-                        const dr_layer_scratch *scratch, const void **d_made) {
-    const dr_part *part = &layer->part[index];
-    const dr_operations *ops = call->backend->ops;
-    const int64_t rows = call->layout.rows;
-    *d_made = d;
-    if (part->scale != 1) {
-        ops->zero(call->backend, scratch->d_made, dr_module_bytes(call, DR_VECTOR, layer->hidden));
-        DR_TRY(ops->add(call->backend, DR_VECTOR, rows * layer->hidden, part->scale, d, scratch->d_made));
-        *d_made = scratch->d_made;
-    }
-    if (part->after.kind == DR_NORM_NONE) return DR_OK;
-    DR_TRY(dr_norm_backward(&part->after, call, rows, made, *d_made, scratch->d_normed, false));
-    DR_TRY(ops->copy(call->backend, scratch->d_made, scratch->d_normed, dr_module_bytes(call, DR_VECTOR, layer->hidden)));
-    *d_made = scratch->d_made;
-    return DR_OK;
-}
-
 static dr_status run_back(const dr_layer *layer, int index, const dr_module_call *call, void *d, const dr_layer_memory *memory,
                           const dr_layer_scratch *scratch) {
     const dr_part *part = &layer->part[index];
     const int64_t rows = call->layout.rows;
-    const void *x = memory->stream[index], *in = x, *d_made;
-    DR_TRY(behind(layer, index, call, d, memory->made[index], scratch, &d_made));
+    const void *x = memory->stream[index], *in = x, *d_made = d;
+    if (part->after.kind != DR_NORM_NONE) {
+        DR_TRY(dr_norm_backward(&part->after, call, rows, memory->made[index], d, scratch->d_made, false));
+        d_made = scratch->d_made;
+    }
     if (part->before.kind != DR_NORM_NONE) {
         DR_TRY(dr_norm_forward(&part->before, call, rows, x, scratch->normed));
         in = scratch->normed;

@@ -1,6 +1,6 @@
 /* One layer: modules one after another around the residual stream,
  *
- *     stream_(j+1) = stream_j + scale_j after_j(module_j(before_j(stream_j)))
+ *     stream_(j+1) = stream_j + after_j(module_j(before_j(stream_j)))
  *
  * from x = stream_0 to y, the stream behind the last. Most layers have two parts, a mixer and a feed-forward, and no norm
  * `after`. Layers of a model that are configured alike share one dr_layer; their parameters lie in different places. */
@@ -14,7 +14,6 @@ enum { DR_LAYER_PARTS = 2 };
 typedef struct {
     dr_norm before, after; /* of DR_NORM_NONE where there is none */
     dr_module *module;
-    double scale;
 } dr_part;
 
 typedef struct {

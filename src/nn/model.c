@@ -60,17 +60,10 @@ static dr_status check_passed(dr_model *model) {
 
 /* Whether the backend has what the model and its modules call. */
 static dr_status check_operations(const dr_model *model) {
-    static const dr_operation own[] = {DR_OPERATION_EMBEDDING,
-                                       DR_OPERATION_LINEAR,
-                                       DR_OPERATION_ADD,
-                                       DR_OPERATION_ROWS_GATHER,
-                                       DR_OPERATION_ROWS_SCATTER,
-                                       DR_OPERATION_CROSS_ENTROPY,
-                                       DR_OPERATION_SUM_LOSSES,
-                                       DR_OPERATION_SUM_SQUARES,
-                                       DR_OPERATION_CLIP,
-                                       DR_OPERATION_ADAMW,
-                                       DR_OPERATIONS};
+    static const dr_operation own[] = {DR_OPERATION_EMBEDDING,     DR_OPERATION_LINEAR,      DR_OPERATION_ADD,
+                                       DR_OPERATION_BOUND,         DR_OPERATION_ROWS_GATHER, DR_OPERATION_ROWS_SCATTER,
+                                       DR_OPERATION_CROSS_ENTROPY, DR_OPERATION_SUM_LOSSES,  DR_OPERATION_SUM_SQUARES,
+                                       DR_OPERATION_CLIP,          DR_OPERATION_ADAMW,       DR_OPERATIONS};
     DR_TRY(dr_operations_check_backend(own, model->backend));
     for (int64_t k = 0; k < model->kind_count; k++) DR_TRY(dr_layer_check_backend(&model->kinds[k], model->backend));
     DR_TRY(dr_norm_check_backend(&model->embedding_norm, model->backend));

@@ -21,6 +21,8 @@
 #include "nn/parameters.h"
 #include "ops/operations.h"
 
+#include <math.h>
+
 typedef struct dr_module dr_module;
 
 /* A module at work on a call's rows. */
@@ -100,6 +102,13 @@ static inline const void *dr_module_weight(const dr_module_call *call, int index
 static inline void *dr_module_gradient(const dr_module_call *call, int index) {
     if (index == DR_NO_PARAMETER || !call->gradients) return NULL;
     return call->gradients + dr_kind_bytes(call->backend, DR_NUMBER, call->list[index].offset);
+}
+
+/* y = factor x, count vectors; y may be x. Needs DR_OPERATION_BOUND. */
+static inline dr_status dr_module_scale(dr_backend *backend, double factor, int64_t count, const void *x, void *y) {
+    const dr_bound bound = {factor, (double)-INFINITY, (double)INFINITY};
+    if (factor == 1 && x == y) return DR_OK;
+    return backend->ops->bound_forward(backend, &bound, count, x, y);
 }
 
 /* Bytes of so many columns of the call's rows. */

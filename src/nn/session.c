@@ -189,12 +189,6 @@ dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-/* x *= factor, count vectors */
-static dr_status scale(const dr_session *session, double factor, int64_t count, void *x) {
-    if (factor == 1) return DR_OK;
-    return session->backend->ops->add(session->backend, DR_VECTOR, count, factor - 1, x, x);
-}
-
 static dr_status embed(dr_session *session) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, NULL);
@@ -202,7 +196,8 @@ static dr_status embed(dr_session *session) {
     const int64_t rows = tokens->layout.rows, hidden = model->description.hidden;
     DR_TRY(session->backend->ops->embedding_forward(session->backend, rows, hidden, tokens->ids,
                                                     dr_module_weight(&trunk, model->embedding), session->embedded));
-    DR_TRY(scale(session, model->description.embedding_scale, rows * hidden, session->embedded));
+    DR_TRY(dr_module_scale(session->backend, model->description.embedding_scale, rows * hidden, session->embedded,
+                           session->embedded));
     if (model->embedding_norm.kind == DR_NORM_NONE) return DR_OK;
     return dr_norm_forward(&model->embedding_norm, &trunk, rows, session->embedded, session->layers[0].stream[0]);
 }
@@ -218,7 +213,7 @@ static dr_status embed_back(dr_session *session, char *gradients) {
         d = session->x;
         DR_TRY(dr_norm_backward(&model->embedding_norm, &trunk, rows, session->embedded, session->d_x, d, false));
     }
-    DR_TRY(scale(session, model->description.embedding_scale, rows * hidden, d));
+    DR_TRY(dr_module_scale(session->backend, model->description.embedding_scale, rows * hidden, d, d));
     return session->backend->ops->embedding_backward(session->backend, rows, hidden, session->tokens.ids, d,
                                                      dr_module_gradient(&trunk, model->embedding));
 }
@@ -257,7 +252,8 @@ dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, 
                            session->normed));
     DR_TRY(session->backend->ops->linear_forward(session->backend, &linear, session->normed,
                                                  dr_module_weight(&trunk, model->head), NULL, session->logits));
-    return scale(session, model->description.logits_scale, count * model->description.vocabulary, session->logits);
+    return dr_module_scale(session->backend, model->description.logits_scale, count * model->description.vocabulary,
+                           session->logits, session->logits);
 }
 
 dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_rows, int64_t begin, int64_t count,
@@ -267,7 +263,8 @@ dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_ro
     const int64_t hidden = model->description.hidden;
     const size_t skipped = bytes_of(session, begin, hidden);
     const dr_linear linear = {count, hidden, model->description.vocabulary};
-    DR_TRY(scale(session, model->description.logits_scale, count * model->description.vocabulary, session->logits));
+    DR_TRY(dr_module_scale(session->backend, model->description.logits_scale, count * model->description.vocabulary,
+                           session->logits, session->logits));
     DR_TRY(session->backend->ops->linear_backward(session->backend, &linear, session->normed,
                                                   dr_module_weight(&trunk, model->head), session->logits, session->d_normed,
                                                   false, dr_module_gradient(&trunk, model->head), NULL));

@@ -299,7 +299,7 @@ typedef struct dr_operations {
     dr_status (*experts_combine_backward)(dr_backend *, const dr_experts *, int64_t dim, const int32_t *place,
                                           const void *weights, const void *x, const void *d_y, void *d_weights, void *d_x);
 
-    /* y += factor * x, count elements, both of this kind; y may be x */
+    /* y += factor * x, count elements, both of this kind */
     dr_status (*add)(dr_backend *, dr_kind kind, int64_t count, double factor, const void *x, void *y);
 
     /* y [count] vectors = x [count] numbers: the copies of parameters that products read. NULL where both kinds are of one

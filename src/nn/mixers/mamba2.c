@@ -148,10 +148,6 @@ static void *gradient_behind(const dr_module_call *call, int parameter, int64_t 
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 
-static dr_bound factor_of(const mamba2 *mixer, int p) {
-    return (dr_bound){mixer->of.factor[p], (double)-INFINITY, (double)INFINITY};
-}
-
 /* Of the step (SOFTPLUS) or the log decay, of which both clamp the step. */
 static dr_gate gate_of(const dr_module_call *call, dr_gate_kind kind) {
     const dr_mamba2_description *of_mixer = &of(call)->of;
@@ -175,10 +171,7 @@ static dr_status project(const dr_module_call *call, int p, const void *x, const
     const dr_linear linear = {call->layout.rows, mixer->module.hidden, mixer->size[p]};
     DR_TRY(ops->linear_forward(call->backend, &linear, x, weight_of(call, p), behind(call, mixer->in_bias, mixer->row[p]),
                                made->raw[p]));
-    if (mixer->of.factor[p] != 1) {
-        const dr_bound factor = factor_of(mixer, p);
-        DR_TRY(ops->bound_forward(call->backend, &factor, call->layout.rows * mixer->size[p], made->raw[p], made->raw[p]));
-    }
+    DR_TRY(dr_module_scale(call->backend, mixer->of.factor[p], call->layout.rows * mixer->size[p], made->raw[p], made->raw[p]));
     if (!is_convolved(p)) return DR_OK;
     const dr_conv conv = conv_of(call, p);
     void *carried = state ? state->conv[p] : NULL;
@@ -341,10 +334,7 @@ static dr_status project_backward(const dr_module_call *call, int p, const void 
                                   gradient_behind(call, mixer->conv, taps),
                                   gradient_behind(call, mixer->conv_bias, mixer->channel[p])));
     }
-    if (mixer->of.factor[p] != 1) {
-        const dr_bound factor = factor_of(mixer, p);
-        DR_TRY(ops->bound_forward(call->backend, &factor, call->layout.rows * mixer->size[p], d_raw, d_raw));
-    }
+    DR_TRY(dr_module_scale(call->backend, mixer->of.factor[p], call->layout.rows * mixer->size[p], d_raw, d_raw));
     return ops->linear_backward(call->backend, &linear, x, weight_of(call, p), d_raw, d_x, p > 0,
                                 gradient_behind(call, mixer->in, mixer->row[p] * mixer->module.hidden),
                                 gradient_behind(call, mixer->in_bias, mixer->row[p]));

@@ -196,7 +196,7 @@ static dr_status run_experts(const dr_module_call *call, const void *x, const ex
     DR_TRY(ops->experts_linear_forward(call->backend, &routed, width, inner, made->begins, use->act,
                                        dr_module_weight(call, mixture->down_proj), made->out));
     if (mixture->down_factor != 1)
-        DR_TRY(dr_feed_scale(call->backend, mixture->down_factor, slots * inner, made->out, made->out));
+        DR_TRY(dr_module_scale(call->backend, mixture->down_factor, slots * inner, made->out, made->out));
     DR_TRY(ops->experts_combine_forward(call->backend, &routed, inner, made->place, made->weights, made->out,
                                         latent ? made->combined : y, false));
     if (!latent) return DR_OK;
@@ -286,7 +286,7 @@ static dr_status experts_backward(const dr_module_call *call, const void *x, con
     DR_TRY(ops->experts_combine_backward(call->backend, &routed, inner, made->place, made->weights, made->out, d_y,
                                          use->d_weights, use->gathered));
     if (mixture->down_factor != 1)
-        DR_TRY(dr_feed_scale(call->backend, mixture->down_factor, slots * inner, use->gathered, use->gathered));
+        DR_TRY(dr_module_scale(call->backend, mixture->down_factor, slots * inner, use->gathered, use->gathered));
     DR_TRY(slots_backward(call, latent ? made->latent : x, made, use));
     if (!latent)
         return ops->experts_gather_backward(call->backend, &routed, hidden, made->place, use->d_gathered, d_x, accumulate);

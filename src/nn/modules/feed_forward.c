@@ -78,12 +78,6 @@ dr_status dr_feed_act_backward(dr_backend *backend, const dr_feed_act *act, int6
     return ups ? ops->bound_backward(backend, &act->up, count, up, d_up, d_up) : DR_OK;
 }
 
-dr_status dr_feed_scale(dr_backend *backend, double factor, int64_t count, const void *x, void *y) {
-    const dr_bound bound = {factor, (double)-INFINITY, (double)INFINITY};
-    if (factor == 1 && x == y) return DR_OK;
-    return backend->ops->bound_forward(backend, &bound, count, x, y);
-}
-
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *memory) {
@@ -124,7 +118,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, use->act));
     DR_TRY(ops->linear_forward(call->backend, &out, use->act, dr_module_weight(call, mlp->down.weight),
                                dr_module_parameter(call, mlp->down.bias), y));
-    return dr_feed_scale(call->backend, mlp->down_factor, rows * hidden, y, y);
+    return dr_module_scale(call->backend, mlp->down_factor, rows * hidden, y, y);
 }
 
 static dr_status backward(const dr_module_call *call, const void *x, const void *d_y, void *d_x) {
@@ -135,7 +129,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
     const dr_linear in = {rows, hidden, inner}, out = {rows, inner, hidden};
     if (mlp->down_factor != 1) {
-        DR_TRY(dr_feed_scale(call->backend, mlp->down_factor, rows * hidden, d_y, use->d_out));
+        DR_TRY(dr_module_scale(call->backend, mlp->down_factor, rows * hidden, d_y, use->d_out));
         d_y = use->d_out;
     }
     DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, use->act));

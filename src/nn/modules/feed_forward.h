@@ -42,7 +42,4 @@ dr_status dr_feed_act_forward(dr_backend *backend, const dr_feed_act *act, int64
 dr_status dr_feed_act_backward(dr_backend *backend, const dr_feed_act *act, int64_t count, const void *gate, const void *up,
                                const dr_feed_bounded *bounded, const void *d_y, void *d_gate, void *d_up);
 
-/* y = factor x, count vectors; y may be x. */
-dr_status dr_feed_scale(dr_backend *backend, double factor, int64_t count, const void *x, void *y);
-
 #endif

@@ -121,20 +121,13 @@ static void release_state(const dr_module *module, dr_backend *backend, void *st
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
-/* to = factor from, both [rows, hidden] */
-static dr_status scale(const dr_module_call *call, double factor, const void *from, void *to) {
-    const dr_operations *ops = call->backend->ops;
-    const int64_t hidden = call->module->hidden;
-    ops->zero(call->backend, to, dr_module_bytes(call, DR_VECTOR, hidden));
-    return ops->add(call->backend, DR_VECTOR, call->layout.rows * hidden, factor, from, to);
-}
-
 /* What a part reads. */
 static dr_status input_of(const dr_module_call *call, int i, const void *x, const void **in) {
     const sum_scratch *use = call->scratch;
     const double factor = of(call)->of[i].input_scale;
     *in = factor == 1 ? x : use->scaled;
-    return factor == 1 ? DR_OK : scale(call, factor, x, use->scaled);
+    if (factor == 1) return DR_OK;
+    return dr_module_scale(call->backend, factor, call->layout.rows * call->module->hidden, x, use->scaled);
 }
 
 static dr_status forward(const dr_module_call *call, const void *x, void *y) {
@@ -161,7 +154,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
         const dr_module_call part = part_call(call, i);
         const void *in;
         DR_TRY(input_of(call, i, x, &in));
-        DR_TRY(scale(call, s->of[i].output_scale, d_y, use->d_made));
+        DR_TRY(dr_module_scale(call->backend, s->of[i].output_scale, count, d_y, use->d_made));
         DR_TRY(part.module->operations->backward(&part, in, use->d_made, use->d_x));
         DR_TRY(call->backend->ops->add(call->backend, DR_VECTOR, count, s->of[i].input_scale, use->d_x, d_x));
     }
@@ -219,7 +212,7 @@ dr_status dr_sum_create(int count, const dr_summand *summands, dr_module **modul
                                            .backward = backward,
                                            .destroy = destroy};
     s->module = (dr_module){&s->operations, summands[0].module->hidden};
-    s->needs[needs++] = DR_OPERATION_ADD;
+    s->needs[needs++] = DR_OPERATION_ADD, s->needs[needs++] = DR_OPERATION_BOUND;
     for (s->count = 0; s->count < count; s->count++) {
         const dr_operation *of_part = summands[s->count].module->operations->needs;
         s->of[s->count] = summands[s->count];
