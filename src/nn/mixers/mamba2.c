@@ -1,8 +1,7 @@
 /* The mixer of Mamba-2. The backward makes the normed output again instead of keeping it. */
 #include "nn/mixers/mamba2.h"
 #include "base/error.h"
-#include "ops/plan_make.h"
-#include "ops/shapes.h"
+#include "nn/mixers/engine.h"
 #include <inttypes.h>
 #include <math.h>
 
@@ -64,12 +63,7 @@ static dr_recurrence recurrence_of(const mamba2 *mixer, const dr_layout *layout)
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static dr_status plan(const dr_module *module, dr_backend *backend, const dr_layout *layout, void *plan) {
-    dr_recurrence recurrence = recurrence_of((const mamba2 *)module, layout);
-    recurrence.layout = *layout;
-    DR_TRY(dr_recurrence_check(&recurrence));
-    recurrence.longest = dr_layout_longest(layout);
-    if (recurrence.longest < 1) recurrence.longest = 1;
-    return dr_plan_make(backend, &recurrence, NULL, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+    return dr_engine_plan(backend, recurrence_of((const mamba2 *)module, layout), layout, plan);
 }
 
 static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *memory) {
@@ -84,7 +78,7 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
     made->log_decay = dr_arena_take(arena, dr_module_bytes(call, DR_NUMBER, mixer->of.heads));
     made->stepped = dr_arena_take(arena, dr_module_bytes(call, DR_VECTOR, mixer->inner));
     made->o = dr_arena_take(arena, dr_module_bytes(call, DR_VECTOR, mixer->inner));
-    if (keep) made->saved = dr_arena_take(arena, ((const dr_plan *)call->plan)->memory.saved);
+    if (keep) made->saved = dr_engine_place_saved(call, arena);
 }
 
 static void place_backward(const dr_module_call *call, dr_arena *arena, mamba2_scratch *use) {
@@ -103,12 +97,9 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, mamba2_s
 }
 
 static void place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *scratch) {
-    const dr_recurrence_memory *engine = &((const dr_plan *)call->plan)->memory;
     mamba2_scratch *use = scratch;
-    size_t work = call->decode ? engine->decode : engine->forward;
-    if (backward && engine->backward > work) work = engine->backward;
     *use = (mamba2_scratch){.y = dr_arena_take(arena, dr_module_bytes(call, DR_VECTOR, of(call)->inner))};
-    use->workspace = dr_arena_take(arena, work);
+    use->workspace = dr_engine_place_work(call, backward, arena);
     if (backward) place_backward(call, arena, use);
 }
 
@@ -121,10 +112,7 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
         if (is_convolved(p))
             state->conv[p] =
                 dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, sequences * (mixer->of.conv_size - 1) * mixer->size[p]));
-    for (int kind = 0; kind < DR_STATES; kind++)
-        if (dr_rule_carries(&mixer->rule, (dr_state_kind)kind))
-            state->at[kind] = dr_arena_take(
-                arena, dr_kind_bytes(backend, DR_NUMBER, dr_recurrence_state_count(&recurrence, (dr_state_kind)kind)));
+    dr_engine_place_states(&recurrence, backend, arena, state->at);
 }
 
 /* ---- parameters of a piece ------------------------------------------------------------------------------------------ */
@@ -200,29 +188,10 @@ static dr_inputs inputs_of(const mamba2_memory *made) {
     return inputs;
 }
 
-static dr_call run_of(const dr_module_call *call, const dr_inputs *inputs, const mamba2_memory *made,
-                      const mamba2_scratch *use) {
-    return (dr_call){.size = sizeof(dr_call),
-                     .boundaries = {.at = call->decode ? NULL : call->layout.cu_seqlens, .dtype = DR_I64, .device = true},
-                     .inputs = inputs,
-                     .saved = made->saved,
-                     .workspace = use->workspace};
-}
-
 static dr_status recur(const dr_module_call *call, const mamba2_memory *made, const mamba2_scratch *use) {
     const mamba2_state *state = call->state;
     const dr_inputs inputs = inputs_of(made);
-    dr_states initial = {{NULL}};
-    dr_mutable_states final = {{NULL}};
-    dr_call run = run_of(call, &inputs, made, use);
-    run.o = made->o;
-    for (int kind = 0; state && kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = state->at[kind];
-    if (call->decode) {
-        run.states = &final;
-        return dr_plan_decode(call->plan, &run);
-    }
-    if (state) run.initial = &initial, run.final = &final;
-    return dr_plan_forward(call->plan, &run);
+    return dr_engine_forward(call, &inputs, made->saved, use->workspace, state ? state->at : NULL, made->o);
 }
 
 static dr_rms_norm norm_of(const dr_module_call *call) {
@@ -293,14 +262,11 @@ static dr_status recur_backward(const dr_module_call *call, const mamba2_memory 
     const mamba2 *mixer = of(call);
     const dr_inputs inputs = inputs_of(made);
     dr_input_gradients gradients = {{NULL}};
-    dr_call run = run_of(call, &inputs, made, use);
     gradients.at[DR_INPUT_QUERY] = use->d_mapped[PIECE_C];
     gradients.at[DR_INPUT_KEY] = use->d_mapped[PIECE_B];
     gradients.at[DR_INPUT_VALUE] = use->d_stepped;
     gradients.at[DR_INPUT_LOG_DECAY] = use->d_log_decay;
-    run.d_o = use->d_o;
-    run.d_inputs = &gradients;
-    DR_TRY(dr_plan_backward(call->plan, &run));
+    DR_TRY(dr_engine_backward(call, &inputs, made->saved, use->workspace, use->d_o, &gradients));
     return call->backend->ops->scale_heads_backward(call->backend, call->layout.rows, mixer->of.heads, mixer->of.head_size,
                                                     false, made->step, made->mapped[PIECE_X], use->d_stepped, use->d_step,
                                                     use->d_mapped[PIECE_X], true);

@@ -3,8 +3,7 @@
  * differs for keys about as short as eps = 1e-12 alone. */
 #include "nn/mixers/rwkv7.h"
 #include "base/error.h"
-#include "ops/plan_make.h"
-#include "ops/shapes.h"
+#include "nn/mixers/engine.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -76,12 +75,7 @@ static dr_recurrence recurrence_of(const rwkv7 *mixer, const dr_layout *layout) 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static dr_status plan(const dr_module *module, dr_backend *backend, const dr_layout *layout, void *plan) {
-    dr_recurrence recurrence = recurrence_of((const rwkv7 *)module, layout);
-    recurrence.layout = *layout;
-    DR_TRY(dr_recurrence_check(&recurrence));
-    recurrence.longest = dr_layout_longest(layout);
-    if (recurrence.longest < 1) recurrence.longest = 1;
-    return dr_plan_make(backend, &recurrence, NULL, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
+    return dr_engine_plan(backend, recurrence_of((const rwkv7 *)module, layout), layout, plan);
 }
 
 static void *vectors(const dr_module_call *call, dr_arena *arena, int64_t columns) {
@@ -117,7 +111,7 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
     made->key = vectors(call, arena, mixer->keys);
     made->o = vectors(call, arena, mixer->values);
     made->normed = vectors(call, arena, mixer->values);
-    if (keep) made->saved = dr_arena_take(arena, ((const dr_plan *)call->plan)->memory.saved);
+    if (keep) made->saved = dr_engine_place_saved(call, arena);
 }
 
 static void place_backward(const dr_module_call *call, dr_arena *arena, rwkv7_scratch *use) {
@@ -142,12 +136,9 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, rwkv7_sc
 }
 
 static void place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *scratch) {
-    const dr_recurrence_memory *engine = &((const dr_plan *)call->plan)->memory;
     rwkv7_scratch *use = scratch;
-    size_t work = call->decode ? engine->decode : engine->forward;
-    if (backward && engine->backward > work) work = engine->backward;
     *use = (rwkv7_scratch){.y = vectors(call, arena, of(call)->values)};
-    use->workspace = dr_arena_take(arena, work);
+    use->workspace = dr_engine_place_work(call, backward, arena);
     if (backward) place_backward(call, arena, use);
 }
 
@@ -157,10 +148,7 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
     const dr_recurrence recurrence = recurrence_of(mixer, &layout);
     rwkv7_state *state = memory;
     state->shift = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, sequences * module->hidden));
-    for (int kind = 0; kind < DR_STATES; kind++)
-        if (dr_rule_carries(&mixer->rule, (dr_state_kind)kind))
-            state->at[kind] = dr_arena_take(
-                arena, dr_kind_bytes(backend, DR_NUMBER, dr_recurrence_state_count(&recurrence, (dr_state_kind)kind)));
+    dr_engine_place_states(&recurrence, backend, arena, state->at);
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
@@ -253,28 +241,10 @@ static dr_inputs inputs_of(const rwkv7_memory *made) {
     return inputs;
 }
 
-static dr_call run_of(const dr_module_call *call, const dr_inputs *inputs, const rwkv7_memory *made, const rwkv7_scratch *use) {
-    return (dr_call){.size = sizeof(dr_call),
-                     .boundaries = {.at = call->decode ? NULL : call->layout.cu_seqlens, .dtype = DR_I64, .device = true},
-                     .inputs = inputs,
-                     .saved = made->saved,
-                     .workspace = use->workspace};
-}
-
 static dr_status recur(const dr_module_call *call, const rwkv7_memory *made, const rwkv7_scratch *use) {
     const rwkv7_state *state = call->state;
     const dr_inputs inputs = inputs_of(made);
-    dr_states initial = {{NULL}};
-    dr_mutable_states final = {{NULL}};
-    dr_call run = run_of(call, &inputs, made, use);
-    run.o = made->o;
-    for (int kind = 0; state && kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = state->at[kind];
-    if (call->decode) {
-        run.states = &final;
-        return dr_plan_decode(call->plan, &run);
-    }
-    if (state) run.initial = &initial, run.final = &final;
-    return dr_plan_forward(call->plan, &run);
+    return dr_engine_forward(call, &inputs, made->saved, use->workspace, state ? state->at : NULL, made->o);
 }
 
 static dr_layer_norm norm_of(const dr_module_call *call) {
@@ -332,7 +302,6 @@ static dr_status output_backward(const dr_module_call *call, const rwkv7_memory 
     const dr_bonus bonus = bonus_of(call);
     const dr_inputs inputs = inputs_of(made);
     dr_input_gradients gradients = {{NULL}};
-    dr_call run = run_of(call, &inputs, made, use);
     DR_TRY(gate_output(call, made, use));
     DR_TRY(ops->linear_backward(call->backend, &out, use->y, dr_module_weight(call, mixer->out), d_y, use->d_y, false,
                                 dr_module_gradient(call, mixer->out), NULL));
@@ -346,9 +315,7 @@ static dr_status output_backward(const dr_module_call *call, const rwkv7_memory 
     gradients.at[DR_INPUT_LOG_DECAY] = use->d_log_decay;
     gradients.at[DR_INPUT_FEEDBACK_KEY] = use->d_unit;
     gradients.at[DR_INPUT_RATE] = use->d_rate;
-    run.d_o = use->d_o;
-    run.d_inputs = &gradients;
-    DR_TRY(dr_plan_backward(call->plan, &run));
+    DR_TRY(dr_engine_backward(call, &inputs, made->saved, use->workspace, use->d_o, &gradients));
     return ops->bonus_backward(call->backend, &bonus, made->project[MIX_R], made->key, dr_module_parameter(call, mixer->r_k),
                                made->value, use->d_y, use->d_r, use->d_key, dr_module_gradient(call, mixer->r_k), use->d_value);
 }

@@ -3,6 +3,7 @@
  * that all streams share. What is
  * cheap is made again instead of kept: the normed output. */
 #include "base/error.h"
+#include "nn/mixers/engine.h"
 #include "nn/mixers/recurrent/recurrent.h"
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -50,13 +51,10 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, dr_recur
 void dr_recurrent_place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *place) {
     dr_recurrent_scratch *scratch = place;
     const dr_recurrent *mixer = dr_recurrent_of(call);
-    const dr_recurrence_memory *engine = &dr_recurrent_plan(call)->memory;
-    size_t work = call->decode ? engine->decode : engine->forward;
-    if (backward && engine->backward > work) work = engine->backward;
     *scratch = (dr_recurrent_scratch){0};
     scratch->y = dr_arena_take(
         arena, dr_kind_bytes(call->backend, DR_VECTOR, call->layout.rows * mixer->value_heads * mixer->value_size));
-    scratch->workspace = dr_arena_take(arena, work);
+    scratch->workspace = dr_engine_place_work(call, backward, arena);
     if (backward) place_backward(call, arena, scratch);
 }
 
@@ -94,10 +92,7 @@ static dr_status recur_backward(const dr_module_call *call, const dr_recurrent_m
     if (mixer->feedback) gradients.at[DR_INPUT_FEEDBACK_KEY] = scratch->d_erasing;
     gradients.at[DR_INPUT_SCAN_CENTRE] = scratch->d_centre;
     gradients.at[DR_INPUT_RIDGE] = scratch->d_ridge;
-    dr_call run = dr_recurrent_call(call, &inputs, memory, scratch);
-    run.d_o = scratch->d_o;
-    run.d_inputs = &gradients;
-    return dr_plan_backward(dr_recurrent_plan(call), &run);
+    return dr_engine_backward(call, &inputs, memory->saved, scratch->workspace, scratch->d_o, &gradients);
 }
 
 /* Parameters that the recurrence reads as they are, or through a map without tokens. */

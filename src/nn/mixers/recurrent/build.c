@@ -1,9 +1,8 @@
 /* From a rule to a mixer: which streams and parameters each option of an axis needs. The rule is asked what it reads
  * (dr_rule_uses), never for its name, so every composition gets its layer here too. */
 #include "base/error.h"
+#include "nn/mixers/engine.h"
 #include "nn/mixers/recurrent/recurrent.h"
-#include "ops/plan_make.h"
-#include "ops/shapes.h"
 #include <math.h>
 
 enum { LOW_RANK = 16 }; /* of gla's gate, and of each head of an erase key or an erase-then-delta decay */
@@ -308,13 +307,7 @@ static dr_status build(builder *b) {
 /* ---- the module ----------------------------------------------------------------------------------------------------- */
 
 static dr_status plan(const dr_module *module, dr_backend *backend, const dr_layout *layout, void *plan) {
-    dr_recurrence recurrence = dr_recurrent_recurrence((const dr_recurrent *)module, layout);
-    recurrence.layout = *layout;
-    DR_TRY(dr_recurrence_check(&recurrence));
-    recurrence.longest = dr_layout_longest(layout);
-    if (recurrence.longest < 1) recurrence.longest = 1;
-    const unsigned calls = layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN;
-    return dr_plan_make(backend, &recurrence, NULL, calls, plan);
+    return dr_engine_plan(backend, dr_recurrent_recurrence((const dr_recurrent *)module, layout), layout, plan);
 }
 
 /* Shapes as dr_recurrence_state_shape and the convolution's. */
@@ -329,11 +322,7 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
         const int64_t count = sequences * (mixer->is.conv_size - 1) * stream->heads * stream->dim;
         state->conv[i] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
     }
-    for (int kind = 0; kind < DR_STATES; kind++) {
-        if (!dr_rule_carries(&mixer->rule, (dr_state_kind)kind)) continue;
-        const int64_t count = dr_recurrence_state_count(&recurrence, (dr_state_kind)kind);
-        state->at[kind] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
-    }
+    dr_engine_place_states(&recurrence, backend, arena, state->at);
 }
 
 static void destroy(dr_backend *backend, dr_module *module) {
@@ -446,13 +435,4 @@ dr_recurrence dr_recurrent_recurrence(const dr_recurrent *mixer, const dr_layout
                            .key_size = mixer->key_size,
                            .value_size = mixer->value_size,
                            .scale = mixer->is.query_scale};
-}
-
-dr_call dr_recurrent_call(const dr_module_call *call, const dr_inputs *inputs, const dr_recurrent_memory *memory,
-                          const dr_recurrent_scratch *scratch) {
-    return (dr_call){.size = sizeof(dr_call),
-                     .boundaries = {.at = call->decode ? NULL : call->layout.cu_seqlens, .dtype = DR_I64, .device = true},
-                     .inputs = inputs,
-                     .saved = memory->saved,
-                     .workspace = scratch->workspace};
 }

@@ -6,8 +6,9 @@
  *     recurrence   o from the streams (and, where the rule has them, ridge, scan centre, constant decay)
  *     output       o += D value (stepped values);  y = norm and gate of o;  then the last projection
  *
- * Prefill, training and one-token decode differ in the engine only. */
+ * Prefill, training and one-token decode differ in the engine only (nn/mixers/engine.c). */
 #include "base/error.h"
+#include "nn/mixers/engine.h"
 #include "nn/mixers/recurrent/recurrent.h"
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
@@ -51,7 +52,7 @@ void dr_recurrent_place(const dr_module_call *call, bool keep, dr_arena *arena, 
     if (mixer->fixed_lambda >= 0)
         memory->fixed_lambda = dr_arena_take(arena, dr_kind_bytes(call->backend, DR_NUMBER, rows * mixer->value_heads));
     memory->o = dr_arena_take(arena, values);
-    if (keep) memory->saved = dr_arena_take(arena, dr_recurrent_plan(call)->memory.saved);
+    if (keep) memory->saved = dr_engine_place_saved(call, arena);
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------------- */
@@ -198,22 +199,6 @@ dr_inputs dr_recurrent_inputs(const dr_module_call *call, const dr_recurrent_mem
     return inputs;
 }
 
-static dr_status recur(const dr_module_call *call, const dr_recurrent_memory *memory, const dr_recurrent_scratch *scratch,
-                       const dr_recurrent_state *state) {
-    dr_inputs inputs = dr_recurrent_inputs(call, memory);
-    dr_states initial = {{NULL}};
-    dr_mutable_states final = {{NULL}};
-    dr_call run = dr_recurrent_call(call, &inputs, memory, scratch);
-    run.o = memory->o;
-    for (int kind = 0; state && kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = state->at[kind];
-    if (call->decode) {
-        run.states = &final;
-        return dr_plan_decode(dr_recurrent_plan(call), &run);
-    }
-    if (state) run.initial = &initial, run.final = &final;
-    return dr_plan_forward(dr_recurrent_plan(call), &run);
-}
-
 static dr_activation gate_of(const dr_recurrent *mixer) {
     if (mixer->of[DR_INPUTS] < 0) return DR_ACTIVATION_NONE;
     return mixer->is.gate == DR_FUNCTION_SIGMOID ? DR_ACTIVATION_SIGMOID : DR_ACTIVATION_SILU;
@@ -255,7 +240,8 @@ dr_status dr_recurrent_forward(const dr_module_call *call, const void *x, void *
     if (mixer->is.stepped) DR_TRY(step_values(call, memory));
     if (mixer->ridge_floor) DR_TRY(make_ridge(call, memory));
     if (mixer->fixed_lambda >= 0) DR_TRY(fix_lambda(call, memory));
-    DR_TRY(recur(call, memory, scratch, state));
+    const dr_inputs inputs = dr_recurrent_inputs(call, memory);
+    DR_TRY(dr_engine_forward(call, &inputs, memory->saved, scratch->workspace, state ? state->at : NULL, memory->o));
     if (mixer->is.stepped)
         DR_TRY(ops->scale_heads_forward(call->backend, rows, heads, dim, true, dr_module_parameter(call, mixer->own.skip),
                                         memory->out[mixer->of[DR_INPUT_VALUE]], memory->o, true));

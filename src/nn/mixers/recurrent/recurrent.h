@@ -62,13 +62,9 @@ typedef struct {
     void *at[DR_STATES];
 } dr_recurrent_state;
 
-/* The mixer of a call, and the plan of its recurrence. */
+/* The mixer of a call. */
 static inline const dr_recurrent *dr_recurrent_of(const dr_module_call *call) {
     return (const dr_recurrent *)call->module;
-}
-
-static inline const dr_plan *dr_recurrent_plan(const dr_module_call *call) {
-    return call->plan;
 }
 
 /* Of a mixer for such a layout, without boundaries. */
@@ -108,9 +104,6 @@ dr_status dr_recurrent_backward(const dr_module_call *call, const void *x, const
 dr_status dr_recurrent_norm_output(const dr_module_call *call, const dr_recurrent_memory *memory,
                                    const dr_recurrent_scratch *scratch);
 dr_rms_norm dr_recurrent_output_norm(const dr_module_call *call);
-/* A call of the plan: boundaries, saved and workspace are filled in. */
-dr_call dr_recurrent_call(const dr_module_call *call, const dr_inputs *inputs, const dr_recurrent_memory *memory,
-                          const dr_recurrent_scratch *scratch);
 /* The recurrence's inputs from the streams. */
 dr_inputs dr_recurrent_inputs(const dr_module_call *call, const dr_recurrent_memory *memory);
 
