@@ -10,6 +10,7 @@
 #include "ops/rotary.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 
 #include <math.h>
 
@@ -95,4 +96,13 @@ void dr_rotary_table(const dr_rotary_spectrum *s, double *frequencies, double *f
         *factor = magnitude(s->stretch, s->mscale) / magnitude(s->stretch, s->mscale_dims);
     else
         *factor = magnitude(s->stretch, 1);
+}
+
+dr_status dr_rotary_make(const dr_rotary_spectrum *spectrum, double **frequencies, double *factor) {
+    void *memory = NULL;
+    DR_TRY(dr_rotary_check(spectrum));
+    DR_TRY(dr_allocate((size_t)(spectrum->dim / 2) * sizeof(double), "the frequencies of a rotary embedding", &memory));
+    *frequencies = memory;
+    dr_rotary_table(spectrum, *frequencies, factor);
+    return DR_OK;
 }

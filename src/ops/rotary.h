@@ -48,4 +48,7 @@ dr_status dr_rotary_check(const dr_rotary_spectrum *spectrum);
 /* frequencies [dim/2] and the factor of cosine and sine, of a spectrum that was checked */
 void dr_rotary_table(const dr_rotary_spectrum *spectrum, double *frequencies, double *factor);
 
+/* The same of any spectrum, checked, in memory to be given to dr_release. */
+dr_status dr_rotary_make(const dr_rotary_spectrum *spectrum, double **frequencies, double *factor);
+
 #endif

@@ -54,17 +54,13 @@ dr_status dr_attend_check(const dr_attend_description *description) {
 
 static dr_status make_rotary(const dr_attend_description *description, dr_attend *attend) {
     const dr_rotary_spectrum *spectrum = description->spectrum;
-    void *memory = NULL;
     double factor = 1;
     if (!spectrum) return DR_OK;
-    DR_TRY(dr_rotary_check(spectrum));
     if (spectrum->dim > description->attention.key_size)
         return dr_fail(DR_ERROR_ARGUMENT,
                        "a rotary embedding of %" PRId64 " channels of heads that have %" PRId64 ": it must be at most as many",
                        spectrum->dim, description->attention.key_size);
-    DR_TRY(dr_allocate((size_t)(spectrum->dim / 2) * sizeof(double), "the frequencies of a rotary embedding", &memory));
-    attend->frequencies = memory;
-    dr_rotary_table(spectrum, attend->frequencies, &factor);
+    DR_TRY(dr_rotary_make(spectrum, &attend->frequencies, &factor));
     attend->rotary = (dr_rotary){.dim = spectrum->dim,
                                  .interleaved = description->interleaved,
                                  .factor = factor,

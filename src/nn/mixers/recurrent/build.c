@@ -376,16 +376,6 @@ static dr_status check(const dr_recurrent_description *is) {
                    is->least_decay);
 }
 
-static dr_status make_frequencies(dr_recurrent *mixer) {
-    void *memory = NULL;
-    if (!mixer->is.rotary) return DR_OK;
-    DR_TRY(dr_rotary_check(&mixer->is.spectrum));
-    DR_TRY(dr_allocate((size_t)(mixer->key_size / 2) * sizeof(double), "frequencies of a rotary embedding", &memory));
-    mixer->frequencies = memory;
-    dr_rotary_table(&mixer->is.spectrum, mixer->frequencies, &mixer->rotary_factor);
-    return DR_OK;
-}
-
 dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recurrent_description *description,
                               const char *prefix, dr_layer_parameters *list, dr_module **module) {
     void *memory = NULL;
@@ -393,7 +383,8 @@ dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recu
     DR_TRY(dr_allocate_zero(sizeof(dr_recurrent), "a mixer", &memory));
     builder b = {backend, description, memory, list, prefix};
     configure(b.mixer, hidden, description);
-    dr_status status = make_frequencies(b.mixer);
+    dr_status status = DR_OK;
+    if (description->rotary) status = dr_rotary_make(&description->spectrum, &b.mixer->frequencies, &b.mixer->rotary_factor);
     if (status == DR_OK) status = build(&b);
     if (status == DR_OK)
         *module = &b.mixer->module;
