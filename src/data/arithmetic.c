@@ -9,25 +9,9 @@
  * sequence has a pad after the answer, which n counts too: the expression has n - 3 tokens. */
 #include "data/examples.h"
 
-#include "base/error.h"
-#include "base/memory.h"
-
 #include <stdio.h>
 
 enum { MODULUS = 5 };
-
-static dr_status create_kind(const dr_generator_kind *kind, int64_t vocabulary, dr_generator **generator) {
-    void *memory;
-    DR_TRY(dr_allocate(sizeof(dr_generator), "the arithmetic task", &memory));
-    *generator = memory;
-    **generator = (dr_generator){.kind = kind, .vocabulary = vocabulary};
-    return DR_OK;
-}
-
-static int64_t targets(const dr_generator *generator, dr_example_size size) {
-    (void)generator, (void)size;
-    return 1;
-}
 
 /* ---- without brackets ---- */
 
@@ -35,7 +19,7 @@ enum { PLUS = 1, MINUS, TIMES, EQUALS, DIGIT };
 
 static dr_status create(const dr_generator_options *options, dr_example_size largest, dr_generator **generator) {
     (void)options, (void)largest;
-    return create_kind(&dr_generator_arithmetic, 10, generator);
+    return dr_generator_create_plain(&dr_generator_arithmetic, 10, generator);
 }
 
 static int64_t tokens(const dr_generator *generator, dr_example_size size) {
@@ -75,7 +59,7 @@ const dr_generator_kind dr_generator_arithmetic = {.name = "arithmetic",
                                                    .step = 2,
                                                    .create = create,
                                                    .tokens = tokens,
-                                                   .targets = targets,
+                                                   .targets = dr_generator_one_target,
                                                    .draw = draw,
                                                    .describe = describe,
                                                    .destroy = dr_generator_release};
@@ -86,7 +70,7 @@ enum { BRACKET_PLUS = 5, BRACKET_MINUS, OPEN = 8, CLOSE, BRACKET_EQUALS, LONGEST
 
 static dr_status create_brackets(const dr_generator_options *options, dr_example_size largest, dr_generator **generator) {
     (void)options, (void)largest;
-    return create_kind(&dr_generator_arithmetic_brackets, 12, generator);
+    return dr_generator_create_plain(&dr_generator_arithmetic_brackets, 12, generator);
 }
 
 static int64_t tokens_brackets(const dr_generator *generator, dr_example_size size) {
@@ -139,7 +123,7 @@ const dr_generator_kind dr_generator_arithmetic_brackets = {.name = "arithmetic_
                                                             .step = 1,
                                                             .create = create_brackets,
                                                             .tokens = tokens_brackets,
-                                                            .targets = targets,
+                                                            .targets = dr_generator_one_target,
                                                             .draw = draw_brackets,
                                                             .describe = describe_brackets,
                                                             .destroy = dr_generator_release};

@@ -71,6 +71,10 @@ const dr_generator_kind *dr_generator_find(const char *name);
 const dr_generator_kind *dr_generator_at(int index);
 void dr_generator_destroy(dr_generator *generator); /* NULL is allowed */
 
+/* For generators that keep nothing beside their vocabulary and label one token of an example: what create does for a kind, and
+ * its targets. */
+dr_status dr_generator_create_plain(const dr_generator_kind *kind, int64_t vocabulary, dr_generator **generator);
+int64_t dr_generator_one_target(const dr_generator *generator, dr_example_size size);
 /* The destroy of generators whose memory is one block. */
 void dr_generator_release(dr_generator *generator);
 

@@ -3,28 +3,16 @@
  * n-th place is that of the answer, which is not given; 0 pads and never comes up. */
 #include "data/examples.h"
 
-#include "base/error.h"
-#include "base/memory.h"
-
 #include <stdio.h>
 
 static dr_status create(const dr_generator_options *options, dr_example_size largest, dr_generator **generator) {
-    void *memory;
     (void)options, (void)largest;
-    DR_TRY(dr_allocate(sizeof(dr_generator), "the parity task", &memory));
-    *generator = memory;
-    **generator = (dr_generator){.kind = &dr_generator_parity, .vocabulary = 3};
-    return DR_OK;
+    return dr_generator_create_plain(&dr_generator_parity, 3, generator);
 }
 
 static int64_t tokens(const dr_generator *generator, dr_example_size size) {
     (void)generator;
     return size.length - 1;
-}
-
-static int64_t targets(const dr_generator *generator, dr_example_size size) {
-    (void)generator, (void)size;
-    return 1;
 }
 
 static void draw(dr_generator *generator, dr_random *random, dr_example_size size, dr_example *example) {
@@ -51,7 +39,7 @@ const dr_generator_kind dr_generator_parity = {.name = "parity",
                                                .step = 1,
                                                .create = create,
                                                .tokens = tokens,
-                                               .targets = targets,
+                                               .targets = dr_generator_one_target,
                                                .draw = draw,
                                                .describe = describe,
                                                .destroy = dr_generator_release};
