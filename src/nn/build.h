@@ -4,7 +4,8 @@
 
 #include "nn/layer.h"
 
-/* layer is zero; whatever happens, dr_layer_release has to follow. DR_ERROR_UNSUPPORTED names what is not built. */
+/* layer is zero and refers to the description from then on; whatever happens, dr_layer_release has to follow.
+ * DR_ERROR_UNSUPPORTED names what is not built. */
 dr_status dr_layer_build(dr_backend *backend, int64_t hidden, const dr_layer_description *description, dr_layer *layer);
 
 /* DR_ERROR_UNSUPPORTED unless the backend has what the layer's norms and modules call. */

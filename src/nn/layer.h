@@ -17,6 +17,7 @@ typedef struct {
 } dr_part;
 
 typedef struct {
+    const dr_layer_description *description; /* of the first layer that is configured so */
     int64_t hidden;
     dr_part part[DR_LAYER_PARTS];
     int parts; /* 1 at least */

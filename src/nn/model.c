@@ -12,11 +12,11 @@
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-/* The layer before this one that is configured alike, or -1. What was copied differently only makes one kind more. */
-static int64_t find_alike(const dr_description *description, int64_t index) {
-    for (int64_t i = 0; i < index; i++)
-        if (memcmp(&description->layers[i], &description->layers[index], sizeof *description->layers) == 0) return i;
-    return -1;
+/* The kind of layers that are configured like this one, or NULL. What was copied differently only makes one kind more. */
+static const dr_layer *find_kind(const dr_model *model, const dr_layer_description *layer) {
+    for (int64_t k = 0; k < model->kind_count; k++)
+        if (memcmp(model->kinds[k].description, layer, sizeof *layer) == 0) return &model->kinds[k];
+    return NULL;
 }
 
 static dr_status make_layers(dr_model *model) {
@@ -27,11 +27,12 @@ static dr_status make_layers(dr_model *model) {
     DR_TRY(dr_allocate_zero((size_t)description->count * sizeof(dr_model_layer), "the list of layers", &memory));
     model->layers = memory;
     for (int64_t i = 0; i < description->count; i++) {
-        const int64_t alike = find_alike(description, i);
-        model->layers[i].kind = alike < 0 ? &model->kinds[model->kind_count] : model->layers[alike].kind;
-        if (alike >= 0) continue;
+        const dr_layer_description *layer = &description->layers[i];
+        model->layers[i].kind = find_kind(model, layer);
+        if (model->layers[i].kind) continue;
         dr_layer *kind = &model->kinds[model->kind_count++];
-        DR_TRY(dr_layer_build(model->backend, description->hidden, &description->layers[i], kind));
+        model->layers[i].kind = kind;
+        DR_TRY(dr_layer_build(model->backend, description->hidden, layer, kind));
     }
     return DR_OK;
 }

@@ -19,12 +19,17 @@ static dr_layer_scratch *scratch_of(const dr_session *session, int64_t layer) {
     return &session->kinds[kind_of(session, layer) - session->model->kinds];
 }
 
+/* What all layers are told of the planned call. */
+static void describe_call(const dr_session *session, dr_module_call *call) {
+    call->layout = session->tokens.layout;
+    call->longest = session->tokens.longest;
+    call->seen = session->tokens.seen;
+    call->decode = session->phase == DR_PHASE_DECODE;
+}
+
 static dr_module_call layer_call(const dr_session *session, int64_t index, char *gradients) {
     dr_module_call call = dr_model_layer_call(session->model, index, gradients);
-    call.layout = session->tokens.layout;
-    call.longest = session->tokens.longest;
-    call.seen = session->tokens.seen;
-    call.decode = session->phase == DR_PHASE_DECODE;
+    describe_call(session, &call);
     call.passed = session->passed;
     if (session->phase == DR_PHASE_GRADIENT) {
         call.d_passed = session->d_passed;
@@ -125,12 +130,12 @@ static void place_embedded(dr_session *session, size_t stream, dr_arena *arena) 
 static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
     const dr_model *model = session->model;
     const size_t shared = arena->used;
-    for (int64_t i = 0; i < model->description.count; i++) {
-        const dr_module_call call = layer_call(session, i, NULL);
+    dr_module_call call = {.backend = session->backend};
+    describe_call(session, &call);
+    for (int64_t k = 0; k < model->kind_count; k++) {
+        dr_layer_place_scratch(&model->kinds[k], &call, backward, arena, &session->kinds[k]);
         dr_arena_rewind(arena, shared);
-        dr_layer_place_scratch(kind_of(session, i), &call, backward, arena, scratch_of(session, i));
     }
-    dr_arena_rewind(arena, shared);
 }
 
 static void place(dr_session *session, const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena) {
