@@ -55,8 +55,7 @@ int64_t dr_fla_part(int64_t whole, double part) {
     return (int64_t)((double)whole * part);
 }
 
-/* ---- softmax attention in some layers
- * ------------------------------------------------------------------------------------------- */
+/* ---- softmax attention in some layers ---------------------------------------------------------------------------- */
 
 static dr_status read_attention(const json_t *object, dr_fla_attention *keys) {
     static const dr_key own[] = {
@@ -113,8 +112,7 @@ dr_status dr_fla_add_attention(int64_t hidden, const dr_fla_attention *keys, boo
     return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");
 }
 
-/* ---- the skeleton of all types
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the skeleton of all types ----------------------------------------------------------------------------------- */
 
 static dr_status make_model(const dr_fla_keys *keys, dr_fla_maker make, dr_description *description) {
     DR_TRY(dr_published_layers(description, keys->layers));

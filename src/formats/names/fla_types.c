@@ -49,8 +49,15 @@ static dr_status size_by_model(const dr_fla_keys *keys, dr_recurrent_description
 #define SQUASH   REAL("squash_x", squash_x, 1, 2), REAL("squash_eps", squash_eps, 1e-300, 1e300)
 #define BOUND    TRUTH("safe_gate", safe_gate), ANY("lower_bound", lower_bound)
 
-/* ---- delta_net
- * ---------------------------------------------------------------------------------------------------------------------- */
+/* A type whose heads have a size of their own. expand_v: value size over key size by default. */
+static dr_status read_by_head(const json_t *config, const dr_key_table *own, double expand_v, dr_fla_maker make,
+                              dr_description *description) {
+    dr_fla_keys keys = dr_fla_defaults();
+    keys.expand_v = expand_v;
+    return dr_fla_read(config, own, needed_by_head, &keys, make, description);
+}
+
+/* ---- delta_net --------------------------------------------------------------------------------------------------- */
 
 static dr_status make_delta_net(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
     static const struct {
@@ -90,8 +97,7 @@ static dr_status read_delta_net(const json_t *config, dr_description *descriptio
     return dr_fla_read(config, &table, needed, &keys, make_delta_net, description);
 }
 
-/* ---- gated_deltanet, comba, gated_deltaproduct, qdelta, with and without a preconditioner
- * --------------------------------------------- */
+/* ---- gated_deltanet, comba, gated_deltaproduct, qdelta, with and without a preconditioner ------------------------ */
 
 static dr_status set_gate_function(const dr_fla_keys *keys, dr_recurrent_description *recurrent) {
     const char *name = keys->gate_function;
@@ -115,9 +121,7 @@ static dr_status make_gated_delta_net(const dr_fla_keys *keys, int64_t index, dr
 static dr_status read_gated_delta_net(const json_t *config, dr_description *description) {
     static const dr_key own[] = {BY_HEAD, USE_GATE, NEGATIVE, TEXT("output_gate_activation", gate_function)};
     TABLE(table, own, NULL);
-    dr_fla_keys keys = dr_fla_defaults();
-    keys.expand_v = 2;
-    return dr_fla_read(config, &table, needed_by_head, &keys, make_gated_delta_net, description);
+    return read_by_head(config, &table, 2, make_gated_delta_net, description);
 }
 
 static dr_status make_delta_product(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
@@ -132,9 +136,7 @@ static dr_status read_delta_product(const json_t *config, dr_description *descri
     static const dr_key own[] = {BY_HEAD, NEGATIVE, TRUTH("use_output_gate", gated), TRUTH("use_forget_gate", forget),
                                  DR_KEY_RANGE(WHOLE, dr_fla_keys, "num_householder", steps, 1, 64)};
     TABLE(table, own, NULL);
-    dr_fla_keys keys = dr_fla_defaults();
-    keys.expand_v = 2;
-    return dr_fla_read(config, &table, needed_by_head, &keys, make_delta_product, description);
+    return read_by_head(config, &table, 2, make_delta_product, description);
 }
 
 static dr_status make_comba(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
@@ -150,9 +152,7 @@ static dr_status read_comba(const json_t *config, dr_description *description) {
     static const dr_key own[] = {BY_HEAD, TRUTH("use_output_gate", gated), DR_KEY_MUST("use_output_correction", "true"),
                                  DR_KEY_MUST("use_inner_decay", "true")};
     TABLE(table, own, NULL);
-    dr_fla_keys keys = dr_fla_defaults();
-    keys.expand_v = 2;
-    return dr_fla_read(config, &table, needed_by_head, &keys, make_comba, description);
+    return read_by_head(config, &table, 2, make_comba, description);
 }
 
 static dr_status make_qdelta(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
@@ -167,9 +167,7 @@ static dr_status make_qdelta(const dr_fla_keys *keys, int64_t index, dr_layer_de
 static dr_status read_qdelta(const json_t *config, dr_description *description) {
     static const dr_key own[] = {BY_HEAD, USE_GATE, NEGATIVE, REAL("lamb_bias", lambda_bias, -100, 100)};
     TABLE(table, own, NULL);
-    dr_fla_keys keys = dr_fla_defaults();
-    keys.expand_v = 2;
-    return dr_fla_read(config, &table, needed_by_head, &keys, make_qdelta, description);
+    return read_by_head(config, &table, 2, make_qdelta, description);
 }
 
 static void set_squash(const dr_fla_keys *keys, dr_recurrent_description *recurrent) {
@@ -199,18 +197,14 @@ static const dr_key precond_keys[] = {BY_HEAD, USE_GATE, NEGATIVE, SQUASH};
 TABLE(precond, precond_keys, NULL);
 
 static dr_status read_precond_gated(const json_t *config, dr_description *description) {
-    dr_fla_keys keys = dr_fla_defaults();
-    keys.expand_v = 2;
-    return dr_fla_read(config, &precond, needed_by_head, &keys, make_precond_gated, description);
+    return read_by_head(config, &precond, 2, make_precond_gated, description);
 }
 
 static dr_status read_precond_delta(const json_t *config, dr_description *description) {
-    dr_fla_keys keys = dr_fla_defaults();
-    return dr_fla_read(config, &precond, needed_by_head, &keys, make_precond_delta, description);
+    return read_by_head(config, &precond, 1, make_precond_delta, description);
 }
 
-/* ---- kda, precond_kda, gdn2
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- kda, precond_kda, gdn2 -------------------------------------------------------------------------------------- */
 
 static dr_status make_channel_decay(const dr_fla_keys *keys, const dr_recurrent_description *like, bool equal_heads,
                                     dr_layer_description *layer) {
@@ -258,22 +252,18 @@ static const dr_key precond_kda_keys[] = {BY_HEAD, NEGATIVE, BOUND, SQUASH};
 TABLE(precond_kda_table, precond_kda_keys, NULL);
 
 static dr_status read_kda(const json_t *config, dr_description *description) {
-    dr_fla_keys keys = dr_fla_defaults();
-    return dr_fla_read(config, &kda_table, needed_by_head, &keys, make_kda, description);
+    return read_by_head(config, &kda_table, 1, make_kda, description);
 }
 
 static dr_status read_gdn2(const json_t *config, dr_description *description) {
-    dr_fla_keys keys = dr_fla_defaults();
-    return dr_fla_read(config, &gdn2_table, needed_by_head, &keys, make_gdn2, description);
+    return read_by_head(config, &gdn2_table, 1, make_gdn2, description);
 }
 
 static dr_status read_precond_kda(const json_t *config, dr_description *description) {
-    dr_fla_keys keys = dr_fla_defaults();
-    return dr_fla_read(config, &precond_kda_table, needed_by_head, &keys, make_precond_kda, description);
+    return read_by_head(config, &precond_kda_table, 1, make_precond_kda, description);
 }
 
-/* ---- gla, retnet
- * ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- gla, retnet ------------------------------------------------------------------------------------------------- */
 
 static dr_status check_key_heads(const dr_fla_keys *keys) {
     if (keys->key_heads == 0 || keys->key_heads == keys->heads) return DR_OK;
@@ -338,8 +328,7 @@ static dr_status read_retnet(const json_t *config, dr_description *description) 
     return dr_fla_read(config, &table, needed, &keys, make_retnet, description);
 }
 
-/* ---- mesa_net: the system of each token is solved to the end, so the number of steps must be that of convergence
- * ------------------------- */
+/* ---- mesa_net: the system of each token is solved to the end, so the number of steps must be that of convergence ---- */
 
 static dr_status make_mesa_net(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
     enum { CONVERGED = 30 };
@@ -372,8 +361,7 @@ static dr_status read_mesa_net(const json_t *config, dr_description *description
     return dr_fla_read(config, &table, needed_by_head, &keys, make_mesa_net, description);
 }
 
-/* ---- transformer
- * -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- transformer ------------------------------------------------------------------------------------------------- */
 
 static dr_status make_transformer(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
     const dr_fla_attention attention = {.heads = keys->heads,
@@ -394,9 +382,7 @@ static dr_status read_transformer(const json_t *config, dr_description *descript
     return dr_fla_read(config, &table, needed, &keys, make_transformer, description);
 }
 
-/* ---- rwkv7
- * ----------------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rwkv7 ---------------------------------------------------------------------------------------------------------- */
 
 /* The width of a head, which the number of heads may say instead. */
 static int64_t rwkv7_head_size(const dr_fla_keys *keys) {

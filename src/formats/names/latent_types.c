@@ -43,10 +43,6 @@ static const char *const idle[] = {"model_max_length",        "qk_head_dim",    
                                    "mtp_loss_scaling_factor", "use_grouped_topk", NULL};
 static const dr_key_table latent = {keys, sizeof keys / sizeof keys[0], idle};
 
-static dr_status need(int64_t value, const char *key) {
-    return value > 0 ? DR_OK : dr_fail(DR_ERROR_FORMAT, "the key \"%s\" is missing", key);
-}
-
 static void add_recurrent(const dr_transformers *hf, int64_t heads, int64_t size, int64_t rank, dr_layer_description *layer) {
     dr_recurrent_description *recurrent = &dr_published_mixer(layer, DR_MIXER_RECURRENT)->of.recurrent;
     *recurrent = dr_published_recurrent(DR_FAMILY_KDA, DR_READ_KEY, DR_WRITE_KEY);
@@ -61,9 +57,9 @@ static void add_recurrent(const dr_transformers *hf, int64_t heads, int64_t size
 }
 
 static dr_status add_latent(const dr_transformers *hf, dr_layer_description *layer, dr_latent_attention_description **made) {
-    DR_TRY(need(hf->rank, "kv_lora_rank"));
-    DR_TRY(need(hf->plain, "qk_nope_head_dim"));
-    DR_TRY(need(hf->value_size, "v_head_dim"));
+    DR_TRY(dr_published_need(hf->rank, "kv_lora_rank"));
+    DR_TRY(dr_published_need(hf->plain, "qk_nope_head_dim"));
+    DR_TRY(dr_published_need(hf->value_size, "v_head_dim"));
     dr_latent_attention_description *attention = &dr_published_mixer(layer, DR_MIXER_LATENT_ATTENTION)->of.latent;
     *attention = (dr_latent_attention_description){
         .heads = hf->heads,
@@ -94,25 +90,18 @@ static dr_status add_feed(const dr_transformers *hf, int64_t index, dr_layer_des
     bool sparse = false;
     DR_TRY(is_sparse(hf, index, &sparse));
     if (!sparse) {
-        DR_TRY(need(hf->width, "intermediate_size"));
+        DR_TRY(dr_published_need(hf->width, "intermediate_size"));
         layer->feed = dr_published_swiglu(hf->width);
         return DR_OK;
     }
-    DR_TRY(need(hf->expert_width, "moe_intermediate_size"));
-    DR_TRY(need(hf->chosen, "num_experts_per_token"));
-    layer->feed = (dr_feed_description){.kind = DR_FEED_EXPERTS,
-                                        .of.experts = {.router = {.of = {.experts = hf->experts, .chosen = hf->chosen},
-                                                                  .sigmoid = true,
-                                                                  .normalised = hf->normalised,
-                                                                  .groups = hf->groups,
-                                                                  .kept = hf->kept,
-                                                                  .scale = hf->routed_scale},
-                                                       .corrected = true,
-                                                       .gated = true,
-                                                       .expert = dr_published_swiglu(hf->expert_width).of.forward,
-                                                       .shared = hf->expert_width * hf->shared_experts}};
-    const dr_status status = dr_router_check(&layer->feed.of.experts.router);
-    return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "experts");
+    DR_TRY(dr_published_need(hf->expert_width, "moe_intermediate_size"));
+    DR_TRY(dr_published_need(hf->chosen, "num_experts_per_token"));
+    const dr_experts_description experts = {.router = dr_transformers_sigmoid_router(hf),
+                                            .corrected = true,
+                                            .gated = true,
+                                            .expert = dr_published_swiglu(hf->expert_width).of.forward,
+                                            .shared = hf->expert_width * hf->shared_experts};
+    return dr_transformers_add_experts(&experts, layer);
 }
 
 /* ---- kimi_linear: no rotary embedding -------------------------------------------------------------------------------------
@@ -148,8 +137,8 @@ static dr_status read_kimi(const json_t *config, dr_description *description) {
         if (status != DR_OK) return dr_fail_in(status, "linear_attn_config");
     }
     hf.conv_size = dict.conv;
-    DR_TRY(need(dict.size, "linear_head_dim"));
-    DR_TRY(need(dict.heads, "linear_num_heads"));
+    DR_TRY(dr_published_need(dict.size, "linear_head_dim"));
+    DR_TRY(dr_published_need(dict.heads, "linear_num_heads"));
     for (int64_t i = 0; i < description->count; i++) {
         dr_layer_description *layer = &description->layers[i];
         bool full = dict.full ? dr_transformers_has(dict.full, i + 1) : i > 0 && i % 4 == 0;
@@ -173,8 +162,7 @@ static dr_status read_kimi(const json_t *config, dr_description *description) {
     return DR_OK;
 }
 
-/* ---- bailing_hybrid: rotary embedding of pairs, a gate for each head
- * --------------------------------------------------------- */
+/* ---- bailing_hybrid: rotary embedding of pairs, a gate for each head --------------------------------------------- */
 
 static dr_status add_bailing_latent(const dr_transformers *hf, dr_layer_description *layer) {
     dr_latent_attention_description *attention = NULL;

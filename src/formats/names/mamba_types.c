@@ -144,8 +144,7 @@ static dr_status read_mamba2(const json_t *config, dr_description *description) 
     return DR_OK;
 }
 
-/* ---- nemotron_h: one norm and one part a layer
- * -------------------------------------------------------------------------------- */
+/* ---- nemotron_h: one norm and one part a layer ------------------------------------------------------------------- */
 
 typedef enum { BLOCK_MAMBA, BLOCK_ATTENTION, BLOCK_FEED, BLOCK_EXPERTS } block;
 
@@ -179,20 +178,13 @@ static dr_feed_forward_description squared_relu(int64_t width, bool bias) {
 
 static dr_status add_nemotron_experts(const mamba_keys *keys, dr_layer_description *layer) {
     const dr_transformers *hf = &keys->hf;
-    layer->feed = (dr_feed_description){.kind = DR_FEED_EXPERTS,
-                                        .of.experts = {.router = {.of = {.experts = hf->experts, .chosen = hf->chosen},
-                                                                  .sigmoid = true,
-                                                                  .normalised = hf->normalised,
-                                                                  .groups = hf->groups,
-                                                                  .kept = hf->kept,
-                                                                  .scale = hf->routed_scale},
-                                                       .corrected = true,
-                                                       .expert = squared_relu(hf->expert_width, false),
-                                                       .latent = keys->latent,
-                                                       .shared = keys->shared_width * keys->shared_count}};
-    if (hf->expert_width < 1) return dr_fail(DR_ERROR_FORMAT, "the key \"moe_intermediate_size\" is missing");
-    const dr_status status = dr_router_check(&layer->feed.of.experts.router);
-    return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "experts");
+    const dr_experts_description experts = {.router = dr_transformers_sigmoid_router(hf),
+                                            .corrected = true,
+                                            .expert = squared_relu(hf->expert_width, false),
+                                            .latent = keys->latent,
+                                            .shared = keys->shared_width * keys->shared_count};
+    DR_TRY(dr_published_need(hf->expert_width, "moe_intermediate_size"));
+    return dr_transformers_add_experts(&experts, layer);
 }
 
 static dr_status add_nemotron_layer(const mamba_keys *keys, int64_t index, dr_layer_description *layer) {
@@ -220,7 +212,7 @@ static dr_status add_nemotron_layer(const mamba_keys *keys, int64_t index, dr_la
     case BLOCK_FEED:
         layer->feed =
             (dr_feed_description){.kind = DR_FEED_PLAIN, .of.forward = squared_relu(keys->hf.width, keys->hf.mlp_bias)};
-        return keys->hf.width > 0 ? DR_OK : dr_fail(DR_ERROR_FORMAT, "the key \"intermediate_size\" is missing");
+        return dr_published_need(keys->hf.width, "intermediate_size");
     case BLOCK_EXPERTS:
         return add_nemotron_experts(keys, layer);
     }
@@ -297,8 +289,7 @@ static dr_status read_nemotron(const json_t *config, dr_description *description
     return status;
 }
 
-/* ---- bamba, falcon_h1
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- bamba, falcon_h1 -------------------------------------------------------------------------------------------- */
 
 static const dr_key mamba_layer_keys[] = {
     SIZE("mamba_n_heads", mamba_heads),

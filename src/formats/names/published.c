@@ -116,6 +116,10 @@ dr_status dr_published_layers(dr_description *description, int64_t count) {
     return DR_OK;
 }
 
+dr_status dr_published_need(int64_t size, const char *key) {
+    return size > 0 ? DR_OK : dr_fail(DR_ERROR_FORMAT, "the key \"%s\" is missing", key);
+}
+
 dr_mixer_description *dr_published_mixer(dr_layer_description *layer, dr_mixer_kind kind) {
     dr_mixer_description *mixer = &layer->mixer[layer->mixers++];
     *mixer = (dr_mixer_description){.kind = kind, .input_scale = 1, .output_scale = 1};

@@ -25,6 +25,8 @@ extern const dr_key_table dr_published_idle;
 
 /* Layers for a description, all zero but for scales of one. DR_ERROR_FORMAT unless count is from 1 to 2^14. */
 dr_status dr_published_layers(dr_description *description, int64_t count);
+/* DR_ERROR_FORMAT unless a size that has no default was read from this key. */
+dr_status dr_published_need(int64_t size, const char *key);
 /* One more mixer of a layer, with scales of one. */
 dr_mixer_description *dr_published_mixer(dr_layer_description *layer, dr_mixer_kind kind);
 dr_norm_description dr_published_rms(double eps, double offset);

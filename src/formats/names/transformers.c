@@ -136,30 +136,39 @@ bool dr_transformers_has(const json_t *array, int64_t number) {
     return false;
 }
 
-static dr_status need(int64_t value, const char *key) {
-    return value > 0 ? DR_OK : dr_fail(DR_ERROR_FORMAT, "the key \"%s\" is missing", key);
+dr_router dr_transformers_sigmoid_router(const dr_transformers *hf) {
+    return (dr_router){.of = {.experts = hf->experts, .chosen = hf->chosen},
+                       .sigmoid = true,
+                       .normalised = hf->normalised,
+                       .groups = hf->groups,
+                       .kept = hf->kept,
+                       .scale = hf->routed_scale};
+}
+
+dr_status dr_transformers_add_experts(const dr_experts_description *mixture, dr_layer_description *layer) {
+    layer->feed = (dr_feed_description){.kind = DR_FEED_EXPERTS, .of.experts = *mixture};
+    const dr_status status = dr_router_check(&mixture->router);
+    return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "experts");
 }
 
 dr_status dr_transformers_feed(const dr_transformers *hf, int64_t index, dr_layer_description *layer) {
     const bool sparse = hf->experts > 0 && !dr_transformers_has(hf->dense_layers, index) && (index + 1) % hf->sparse_step == 0;
     if (!sparse) {
-        DR_TRY(need(hf->width, "intermediate_size"));
+        DR_TRY(dr_published_need(hf->width, "intermediate_size"));
         layer->feed = dr_published_swiglu(hf->width);
         layer->feed.of.forward.bias = hf->mlp_bias;
         return DR_OK;
     }
-    DR_TRY(need(hf->expert_width, "moe_intermediate_size"));
-    DR_TRY(need(hf->chosen, "num_experts_per_tok"));
-    layer->feed = (dr_feed_description){.kind = DR_FEED_EXPERTS,
-                                        .of.experts = {.router = {.of = {.experts = hf->experts, .chosen = hf->chosen},
-                                                                  .normalised = hf->normalised,
-                                                                  .groups = 1,
-                                                                  .kept = 1,
-                                                                  .scale = 1},
-                                                       .gated = true,
-                                                       .expert = dr_published_swiglu(hf->expert_width).of.forward,
-                                                       .shared = hf->shared_width,
-                                                       .shared_gate = hf->shared_width > 0}};
-    const dr_status status = dr_router_check(&layer->feed.of.experts.router);
-    return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "experts");
+    DR_TRY(dr_published_need(hf->expert_width, "moe_intermediate_size"));
+    DR_TRY(dr_published_need(hf->chosen, "num_experts_per_tok"));
+    const dr_experts_description mixture = {.router = {.of = {.experts = hf->experts, .chosen = hf->chosen},
+                                                       .normalised = hf->normalised,
+                                                       .groups = 1,
+                                                       .kept = 1,
+                                                       .scale = 1},
+                                            .gated = true,
+                                            .expert = dr_published_swiglu(hf->expert_width).of.forward,
+                                            .shared = hf->shared_width,
+                                            .shared_gate = hf->shared_width > 0};
+    return dr_transformers_add_experts(&mixture, layer);
 }

@@ -49,6 +49,10 @@ dr_status dr_transformers_attention(const dr_transformers *hf, dr_layer_descript
 dr_status dr_transformers_pre_norms(const dr_transformers *hf, dr_layer_description *layer, double offset);
 /* The feed-forward of a layer: experts where "num_experts" and the keys beside it put them, with softmax scores; else gated. */
 dr_status dr_transformers_feed(const dr_transformers *hf, int64_t index, dr_layer_description *layer);
+/* The router with sigmoid scores, in groups, of the keys above. */
+dr_router dr_transformers_sigmoid_router(const dr_transformers *hf);
+/* These experts as the layer's feed-forward; DR_ERROR_FORMAT if their router cannot be. */
+dr_status dr_transformers_add_experts(const dr_experts_description *mixture, dr_layer_description *layer);
 /* Whether an array of numbers has this one. NULL has none. */
 bool dr_transformers_has(const json_t *array, int64_t number);
 
