@@ -96,7 +96,7 @@ typedef struct {
     int64_t examples, queries; /* queries: tokens at which something is asked */
     double loss;               /* nats a query, mean */
     double accuracy;           /* share of the queries whose likeliest token is right */
-    double sequence_accuracy;  /* share of the examples of which all queries are */
+    double sequence_accuracy;  /* share of the examples whose queries are all answered right */
     double seconds;
 } dr_task_score;
 
