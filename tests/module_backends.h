@@ -82,6 +82,19 @@ static inline void made_begin(const module_maker *maker, dr_backend *backend, ma
     of->gradients = made_upload(backend, NULL, of->list.elements);
 }
 
+/* The values of a parameter on a backend of doubles; NULL: there is none of this name. */
+static inline const double *made_optional(const made_module *of, const char *name) {
+    for (int i = 0; i < of->list.count; i++)
+        if (strcmp(of->list.at[i].name, name) == 0) return (const double *)(const void *)of->parameters + of->list.at[i].offset;
+    return NULL;
+}
+
+static inline const double *made_values(const made_module *of, const char *name) {
+    const double *values = made_optional(of, name);
+    if (!values) fail_msg("there is no %s", name);
+    return values;
+}
+
 static inline void made_forget(made_module *of) {
     dr_release(of->state_block);
     free(of->state);

@@ -71,13 +71,6 @@ static void test_gradients(void **state) {
 
 /* ---- against a plain sum ------------------------------------------------------------------------------------------------- */
 
-static const double *values_of(const made_module *of, const char *name) {
-    for (int i = 0; i < of->list.count; i++)
-        if (strcmp(of->list.at[i].name, name) == 0) return (const double *)(const void *)of->parameters + of->list.at[i].offset;
-    fail_msg("there is no %s", name);
-    return NULL;
-}
-
 /* y [out] += factor * weight [out, in] x */
 static void add_product(int out, int in, const double *weight, const double *x, double factor, double *y) {
     for (int o = 0; o < out; o++)
@@ -117,24 +110,24 @@ static void test_values(void **state) {
     const double *y = made_run(&of, &rows, false, x, NULL, NULL);
     for (int t = 0; t < ROWS; t++, x += HIDDEN) {
         double s[EXPERTS] = {0}, latent[LATENT] = {0}, mixed[LATENT] = {0}, wanted[HIDDEN] = {0}, gate = 0;
-        add_product(EXPERTS, HIDDEN, values_of(&of, "router.weight"), x, 1, s);
-        add_product(LATENT, HIDDEN, values_of(&of, "latent_down.weight"), x, 1, latent);
-        add_product(1, HIDDEN, values_of(&of, "shared_gate.weight"), x, 1, &gate);
+        add_product(EXPERTS, HIDDEN, made_values(&of, "router.weight"), x, 1, s);
+        add_product(LATENT, HIDDEN, made_values(&of, "latent_down.weight"), x, 1, latent);
+        add_product(1, HIDDEN, made_values(&of, "shared_gate.weight"), x, 1, &gate);
         int best[2] = {-1, -1};
         for (int e = 0; e < EXPERTS; e++) s[e] = sigmoid(s[e]);
         for (int k = 0; k < 2; k++)
             for (int e = 0; e < EXPERTS; e++) {
-                const double *bias = values_of(&of, "router.bias");
+                const double *bias = made_values(&of, "router.bias");
                 if (e != best[0] && (best[k] < 0 || s[e] + bias[e] > s[best[k]] + bias[best[k]])) best[k] = e;
             }
         for (int k = 0; k < 2; k++) {
             const int at = best[k] * WIDTH * LATENT;
-            add_swiglu(LATENT, WIDTH, values_of(&of, "experts.gate_proj") + at, values_of(&of, "experts.up_proj") + at,
-                       values_of(&of, "experts.down_proj") + at, latent, 2.5 * s[best[k]] / (s[best[0]] + s[best[1]]), mixed);
+            add_swiglu(LATENT, WIDTH, made_values(&of, "experts.gate_proj") + at, made_values(&of, "experts.up_proj") + at,
+                       made_values(&of, "experts.down_proj") + at, latent, 2.5 * s[best[k]] / (s[best[0]] + s[best[1]]), mixed);
         }
-        add_product(HIDDEN, LATENT, values_of(&of, "latent_up.weight"), mixed, 1, wanted);
-        add_swiglu(HIDDEN, 4, values_of(&of, "shared.gate_proj.weight"), values_of(&of, "shared.up_proj.weight"),
-                   values_of(&of, "shared.down_proj.weight"), x, sigmoid(gate), wanted);
+        add_product(HIDDEN, LATENT, made_values(&of, "latent_up.weight"), mixed, 1, wanted);
+        add_swiglu(HIDDEN, 4, made_values(&of, "shared.gate_proj.weight"), made_values(&of, "shared.up_proj.weight"),
+                   made_values(&of, "shared.down_proj.weight"), x, sigmoid(gate), wanted);
         for (int i = 0; i < HIDDEN; i++) assert_true(fabs(y[t * HIDDEN + i] - wanted[i]) < 1e-14);
     }
     made_end(&of);

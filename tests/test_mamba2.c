@@ -63,12 +63,6 @@ static void test_gradients(void **state) {
 
 /* ---- against a token loop ------------------------------------------------------------------------------------------------ */
 
-static const double *values_of(const made_module *of, const char *name) {
-    for (int i = 0; i < of->list.count; i++)
-        if (strcmp(of->list.at[i].name, name) == 0) return (const double *)(const void *)of->parameters + of->list.at[i].offset;
-    return NULL;
-}
-
 static double silu(double x) {
     return x / (1 + exp(-x));
 }
@@ -79,10 +73,10 @@ enum { HIDDEN = 5, ROWS = 9, MOST_ROWS = 96 };
 static void by_tokens(const dr_mamba2_description *d, const made_module *of, const double *x, double *y) {
     const int heads = (int)d->heads, size = (int)d->head_size, groups = (int)d->groups, keys = (int)d->state_size;
     const int inner = heads * size, channels = inner + 2 * groups * keys, rows = inner + channels + heads;
-    const double *in = values_of(of, "in_proj.weight"), *in_bias = values_of(of, "in_proj.bias"),
-                 *taps = values_of(of, "conv1d.weight"), *conv_bias = values_of(of, "conv1d.bias"),
-                 *norm = values_of(of, "norm.weight"), *out = values_of(of, "o_proj.weight"),
-                 *out_bias = values_of(of, "o_proj.bias");
+    const double *in = made_values(of, "in_proj.weight"), *in_bias = made_optional(of, "in_proj.bias"),
+                 *taps = made_values(of, "conv1d.weight"), *conv_bias = made_optional(of, "conv1d.bias"),
+                 *norm = made_optional(of, "norm.weight"), *out = made_values(of, "o_proj.weight"),
+                 *out_bias = made_optional(of, "o_proj.bias");
     assert_true(rows <= MOST_ROWS);
     const int ends[] = {inner, 2 * inner, 2 * inner + groups * keys, 2 * inner + 2 * groups * keys, rows};
     double raw[ROWS][MOST_ROWS], S[8][8][8] = {{{0}}};
@@ -104,11 +98,11 @@ static void by_tokens(const dr_mamba2_description *d, const made_module *of, con
         }
         for (int h = 0; h < heads; h++) {
             const double *B = u + inner + h / (heads / groups) * keys, *C = B + groups * keys;
-            double step = log1p(exp(raw[t][inner + channels + h] + values_of(of, "dt_bias")[h]));
+            double step = log1p(exp(raw[t][inner + channels + h] + made_values(of, "dt_bias")[h]));
             step = fmin(fmax(step, d->least_step), d->most_step);
-            const double decay = exp(-exp(values_of(of, "A_log")[h]) * step);
+            const double decay = exp(-exp(made_values(of, "A_log")[h]) * step);
             for (int i = 0; i < size; i++) {
-                o[h * size + i] = values_of(of, "D")[h] * u[h * size + i];
+                o[h * size + i] = made_values(of, "D")[h] * u[h * size + i];
                 for (int k = 0; k < keys; k++) {
                     S[h][k][i] = decay * S[h][k][i] + B[k] * step * u[h * size + i];
                     o[h * size + i] += S[h][k][i] * C[k];

@@ -48,13 +48,6 @@ static void test_gradients(void **state) {
 
 /* ---- against a token loop ------------------------------------------------------------------------------------------------ */
 
-static const double *values_of(const made_module *of, const char *name) {
-    for (int i = 0; i < of->list.count; i++)
-        if (strcmp(of->list.at[i].name, name) == 0) return (const double *)(const void *)of->parameters + of->list.at[i].offset;
-    fail_msg("there is no %s", name);
-    return NULL;
-}
-
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
@@ -74,12 +67,12 @@ static void low(const made_module *of, const char *name, int rank, int out, char
     double inner[8];
     char full[40];
     snprintf(full, sizeof full, "%s_lora.0.weight", name);
-    product(rank, HIDDEN, values_of(of, full), x, inner);
+    product(rank, HIDDEN, made_values(of, full), x, inner);
     for (int i = 0; i < rank; i++) inner[i] = function == 't' ? tanh(inner[i]) : function == 's' ? sigmoid(inner[i]) : inner[i];
     snprintf(full, sizeof full, "%s_lora.1.weight", name);
-    product(out, rank, values_of(of, full), inner, y);
+    product(out, rank, made_values(of, full), inner, y);
     snprintf(full, sizeof full, "%s_lora.1.bias", name);
-    for (int i = 0; function != 's' && i < out; i++) y[i] += values_of(of, full)[i];
+    for (int i = 0; function != 's' && i < out; i++) y[i] += made_values(of, full)[i];
 }
 
 /* One sequence. passed [ROWS, VALUES]: written by a first layer, else read. */
@@ -90,12 +83,12 @@ static void by_tokens(const dr_rwkv7_description *d, const made_module *of, cons
         for (int m = 0; m < 6; m++)
             for (int i = 0; i < HIDDEN; i++) {
                 const double now = x[t * HIDDEN + i], before = t > 0 ? x[(t - 1) * HIDDEN + i] : 0;
-                mixed[m][i] = now + (before - now) * values_of(of, "x_mix")[m * HIDDEN + i];
+                mixed[m][i] = now + (before - now) * made_values(of, "x_mix")[m * HIDDEN + i];
             }
-        product(KEYS, HIDDEN, values_of(of, "r_proj.weight"), mixed[0], r);
+        product(KEYS, HIDDEN, made_values(of, "r_proj.weight"), mixed[0], r);
         low(of, "w", 2, KEYS, 't', mixed[1], w);
-        product(KEYS, HIDDEN, values_of(of, "k_proj.weight"), mixed[2], k);
-        product(VALUES, HIDDEN, values_of(of, "v_proj.weight"), mixed[3], v);
+        product(KEYS, HIDDEN, made_values(of, "k_proj.weight"), mixed[2], k);
+        product(VALUES, HIDDEN, made_values(of, "v_proj.weight"), mixed[3], v);
         low(of, "a", 3, KEYS, 0, mixed[4], a);
         low(of, "g", 4, VALUES, 's', mixed[5], g);
         if (!d->first) low(of, "v", 2, VALUES, 0, mixed[3], share);
@@ -109,10 +102,10 @@ static void by_tokens(const dr_rwkv7_description *d, const made_module *of, cons
             for (int i = 0; i < KEY; i++) {
                 const int at = h * KEY + i;
                 a[at] = sigmoid(a[at]);
-                kk[i] = k[at] * values_of(of, "k_k")[at];
+                kk[i] = k[at] * made_values(of, "k_k")[at];
                 squares += kk[i] * kk[i];
-                k[at] *= 1 + (a[at] - 1) * values_of(of, "k_a")[at];
-                sum += r[at] * k[at] * values_of(of, "r_k")[at];
+                k[at] *= 1 + (a[at] - 1) * made_values(of, "k_a")[at];
+                sum += r[at] * k[at] * made_values(of, "r_k")[at];
             }
             for (int i = 0; i < KEY; i++) kk[i] /= sqrt(squares + (d->unit_clamped ? d->unit_eps * d->unit_eps : d->unit_eps));
             for (int j = 0; j < VALUE; j++) {
@@ -130,12 +123,12 @@ static void by_tokens(const dr_rwkv7_description *d, const made_module *of, cons
             for (int j = 0; j < VALUE; j++) variance += (o[j] - mean) * (o[j] - mean) / VALUE;
             for (int j = 0; j < VALUE; j++) {
                 const int at = h * VALUE + j;
-                o[j] = (o[j] - mean) / sqrt(variance + d->norm_eps) * values_of(of, "g_norm.weight")[at] +
-                       values_of(of, "g_norm.bias")[at];
+                o[j] = (o[j] - mean) / sqrt(variance + d->norm_eps) * made_values(of, "g_norm.weight")[at] +
+                       made_values(of, "g_norm.bias")[at];
                 o[j] = (o[j] + sum * v[at]) * g[at];
             }
         }
-        product(HIDDEN, VALUES, values_of(of, "o_proj.weight"), out, y + t * HIDDEN);
+        product(HIDDEN, VALUES, made_values(of, "o_proj.weight"), out, y + t * HIDDEN);
     }
 }
 

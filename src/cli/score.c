@@ -71,16 +71,27 @@ static void report_left_out(void *context, const char *sentence) {
     fprintf(stderr, "deltarule score: left out: %s\n", sentence);
 }
 
-static void print_json_numbers(const dr_score *score) {
-    printf(", \"bytes\": %" PRId64 ", \"tokens\": %" PRId64 ", ", score->bytes, score->tokens);
-    cli_print_json_number("loss", score->loss);
-    printf(", ");
-    cli_print_json_number("perplexity", score->perplexity);
-    printf(", ");
-    cli_print_json_number("bits_per_byte", score->bits_per_byte);
-    printf(", ");
-    cli_print_json_number("seconds", score->seconds);
+typedef struct {
+    const char *key;
+    double value;
+} named_number;
+
+/* The last keys of an object of one line, and its end. */
+static void end_json_line(const named_number *numbers, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0) printf(", ");
+        cli_print_json_number(numbers[i].key, numbers[i].value);
+    }
     printf("}\n");
+}
+
+static void print_json_numbers(const dr_score *score) {
+    const named_number numbers[] = {{"loss", score->loss},
+                                    {"perplexity", score->perplexity},
+                                    {"bits_per_byte", score->bits_per_byte},
+                                    {"seconds", score->seconds}};
+    printf(", \"bytes\": %" PRId64 ", \"tokens\": %" PRId64 ", ", score->bytes, score->tokens);
+    end_json_line(numbers, sizeof numbers / sizeof *numbers);
 }
 
 static void report_file(void *context, const char *name, const dr_score *score) {
@@ -115,17 +126,14 @@ static void print_score(const output *self, const dr_score *score) {
 }
 
 static void print_json_set(const output *self, const dr_task_score *score) {
+    const named_number numbers[] = {{"loss", score->loss},
+                                    {"accuracy", score->accuracy},
+                                    {"sequence_accuracy", score->sequence_accuracy},
+                                    {"seconds", score->seconds}};
     printf("{\"task\": \"%s\", \"set\": \"%s\", \"seq_len\": %" PRId64 ", ", self->task, score->set, score->length);
     if (score->pairs > 0) printf("\"pairs\": %" PRId64 ", ", score->pairs);
     printf("\"examples\": %" PRId64 ", \"queries\": %" PRId64 ", ", score->examples, score->queries);
-    cli_print_json_number("loss", score->loss);
-    printf(", ");
-    cli_print_json_number("accuracy", score->accuracy);
-    printf(", ");
-    cli_print_json_number("sequence_accuracy", score->sequence_accuracy);
-    printf(", ");
-    cli_print_json_number("seconds", score->seconds);
-    printf("}\n");
+    end_json_line(numbers, sizeof numbers / sizeof *numbers);
 }
 
 /* One set line by line. */
