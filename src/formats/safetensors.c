@@ -268,9 +268,9 @@ const char *dr_safetensors_metadata(const dr_safetensors *tensors, const char *k
 
 void dr_safetensors_expect(const dr_tensor *tensor) {
 #ifdef MADV_POPULATE_READ
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)tensor->data / page * page;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), behind = (uintptr_t)tensor->data % page; /* its page's start */
     const size_t bytes = (size_t)dr_tensor_count(tensor) * dr_dtype_size(tensor->dtype);
-    if (bytes > 0) madvise((void *)begin, (uintptr_t)tensor->data + bytes - begin, MADV_POPULATE_READ);
+    if (bytes > 0) madvise((char *)tensor->data - behind, bytes + behind, MADV_POPULATE_READ);
 #else
     (void)tensor;
 #endif

@@ -12,10 +12,11 @@
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
-/* The kind of layers that are configured like this one, or NULL. What was copied differently only makes one kind more. */
+/* The kind of layers that are configured like this one, byte for byte, or NULL. Where equal numbers have other bytes between
+ * them there is one kind more, and nothing else differs. */
 static const dr_layer *find_kind(const dr_model *model, const dr_layer_description *layer) {
     for (int64_t k = 0; k < model->kind_count; k++)
-        if (memcmp(model->kinds[k].description, layer, sizeof *layer) == 0) return &model->kinds[k];
+        if (memcmp((const char *)model->kinds[k].description, (const char *)layer, sizeof *layer) == 0) return &model->kinds[k];
     return NULL;
 }
 

@@ -43,7 +43,8 @@ static int64_t find_parameter(const binder *b, const binding *at, const char *na
                                                              : "";
     snprintf(whole, sizeof whole, "%s%s", prefix, name);
     const dr_named_parameter wanted = {.name = whole, .layer = at->layer}, *key = &wanted;
-    const dr_named_parameter **found = bsearch(&key, b->sorted, (size_t)b->count, sizeof *b->sorted, by_layer_and_name);
+    const dr_named_parameter **found =
+        bsearch(&key, b->sorted, (size_t)b->count, sizeof(const dr_named_parameter *), by_layer_and_name);
     return found ? *found - b->parameters : -1;
 }
 
@@ -59,7 +60,8 @@ static const dr_layer_description *layer_of(const binder *b, const binding *at) 
 
 static int64_t turns_of(const binder *b, const binding *at) {
     const dr_layer_description *layer = layer_of(b, at);
-    const dr_mixer_description *mixer = layer && at->section->part == DR_PART_MIXER ? &layer->mixer[at->mixer] : NULL;
+    if (!layer) return 1; /* rows of the model take no turns */
+    const dr_mixer_description *mixer = &layer->mixer[at->mixer];
     switch (at->row->turns) {
     case DR_TURNS_ONE:
         return 1;
@@ -370,7 +372,7 @@ static dr_status list_unused(binder *b) {
 
 static dr_status bind_all(binder *b) {
     for (int64_t i = 0; i < b->count; i++) b->sorted[i] = &b->parameters[i];
-    qsort(b->sorted, (size_t)b->count, sizeof *b->sorted, by_layer_and_name);
+    qsort(b->sorted, (size_t)b->count, sizeof(const dr_named_parameter *), by_layer_and_name);
     if (b->names->same)
         for (int64_t i = 0; i < b->count; i++) DR_TRY(bind_same(b, i));
     else
@@ -389,7 +391,7 @@ static dr_status make_plan(binder *b) {
     *b->plan = (dr_name_plan){0};
     b->names = dr_names_of(b->description->model_type);
     if (!b->names) return dr_fail(DR_ERROR_UNSUPPORTED, "model type %s has no table of names", b->description->model_type);
-    DR_GO(dr_allocate((size_t)(b->count + 1) * sizeof *b->sorted, "a list of parameters", &sorted));
+    DR_GO(dr_allocate((size_t)(b->count + 1) * sizeof(const dr_named_parameter *), "a list of parameters", &sorted));
     DR_GO(dr_allocate_zero((size_t)(b->count + 1) * sizeof(bool), "a list of parameters", &done));
     if (b->weights)
         DR_GO(dr_allocate_zero((size_t)(dr_weights_count(b->weights) + 1) * sizeof(bool), "a list of tensors", &taken));
@@ -426,8 +428,8 @@ void dr_name_plan_release(dr_name_plan *plan) {
 }
 
 dr_name_place dr_name_bundle_place(const dr_name_bundle *bundle, int64_t element) {
-    int64_t turn = 0;
-    for (int i = 0; i < bundle->pieces; i++) turn += bundle->part[i];
+    int64_t turn = bundle->part[0];
+    for (int i = 1; i < bundle->pieces; i++) turn += bundle->part[i];
     if (bundle->pieces == 1) return (dr_name_place){bundle->parameter[0], element, turn * bundle->turns - element};
     int64_t within = element % turn;
     const int64_t number = element / turn;

@@ -18,9 +18,9 @@ static bool is_idle(const dr_key_table *table, const char *key) {
 }
 
 static dr_status check_only(const char *key, const json_t *value, const char *only) {
-    for (const char *at = only; at; at = strchr(at, '|')) {
+    const char *at = only;
+    do {
         char text[64];
-        if (*at == '|') at++;
         const size_t length = strcspn(at, "|");
         memcpy(text, at, length < sizeof text ? length : sizeof text - 1);
         text[length < sizeof text ? length : sizeof text - 1] = 0;
@@ -28,7 +28,8 @@ static dr_status check_only(const char *key, const json_t *value, const char *on
         const bool same = wanted && json_equal(value, wanted);
         json_decref(wanted);
         if (same) return DR_OK;
-    }
+        at += length + 1;
+    } while (at[-1] == '|');
     char found[100];
     dr_json_describe(value, found, sizeof found);
     return dr_fail(DR_ERROR_UNSUPPORTED, "\"%s\" is %s; only %.*s is supported", key, found, (int)strcspn(only, "|"), only);

@@ -232,7 +232,7 @@ dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, boo
         if (status != DR_OK) return dr_fail_in(status, "%s", rope->scaling ? "rope_scaling" : "rope_parameters");
     }
     const json_t *theta = json_object_get(object, "rope_theta");
-    *any = !(theta && json_is_null(theta));
+    *any = !json_is_null(theta);
     const char *name = keys.type ? keys.type : keys.old_type;
     if (name) DR_TRY(find_kind(name, &kind));
     if (kind != DR_ROTARY_PLAIN && keys.factor == 0)
