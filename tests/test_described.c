@@ -1,5 +1,6 @@
 /* Models of layers that no configuration of deltarule's own has: RWKV-7's, whose first value goes from layer to layer,
- * Mamba-2's, and experts with a loss of their own. The gradient of the whole in double against differences; tokens one by one
+ * Mamba-2's, and experts with a loss of their own; and halves of layers that attend to
+ * earlier outputs. The gradient of the whole in double against differences; tokens one by one
  * against all at once; the CPU against the reference. */
 #include "backends/cpu/cpu.h"
 #include "backends/reference/reference.h"
@@ -13,7 +14,8 @@
 
 #include <string.h>
 
-static dr_backend *reference, *cpu;
+enum { BACKENDS = 3 };
+static dr_backend *reference, *cpu[BACKENDS]; /* of 1, 2 and 4 threads */
 
 #define ASSERT_OK(call)                                                                                                        \
     do {                                                                                                                       \
@@ -22,13 +24,15 @@ static dr_backend *reference, *cpu;
 
 static int open_backends(void **state) {
     (void)state;
-    return dr_reference_open(NULL, &reference) != DR_OK || dr_cpu_open(&(dr_backend_options){.threads = 2}, &cpu) != DR_OK;
+    for (int i = 0; i < BACKENDS; i++)
+        if (dr_cpu_open(&(dr_backend_options){.threads = 1 << i}, &cpu[i]) != DR_OK) return 1;
+    return dr_reference_open(NULL, &reference) != DR_OK;
 }
 
 static int close_backends(void **state) {
     (void)state;
     reference->ops->close(reference);
-    cpu->ops->close(cpu);
+    for (int i = 0; i < BACKENDS; i++) cpu[i]->ops->close(cpu[i]);
     return 0;
 }
 
@@ -84,8 +88,9 @@ static dr_feed_description balanced_experts(void) {
                        .balance = 0.2}};
 }
 
-/* Five layers: rwkv7 with channel mix; mamba2 alone; rwkv7 with experts; rwkv7 and mamba2 side by side; experts alone. */
-static void describe(dr_model_config *resolved, dr_description *description) {
+/* Five layers: rwkv7 with channel mix; mamba2 alone; rwkv7 with experts; rwkv7 and mamba2 side by side; experts alone: eight
+ * halves. block: of those that attend to earlier outputs, 0: each reads the sum. */
+static void describe(int64_t block, dr_model_config *resolved, dr_description *description) {
     dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
     config.vocabulary = VOCABULARY, config.hidden = HIDDEN, config.heads = 2, config.key_size = 4, config.intermediate = 6;
     config.norm_eps = 0.3, config.layers = 5;
@@ -102,13 +107,21 @@ static void describe(dr_model_config *resolved, dr_description *description) {
     layers[3].mixer[1].output_scale = 0.5;
     layers[4].mixers = 0;
     layers[4].feed = balanced_experts();
+    if (block == 0) return;
+    description->residual = DR_RESIDUAL_ATTENTION;
+    description->residual_block = block;
+    description->depth_norm = (dr_norm_description){DR_NORM_RMS, 0.3, 0, false};
+    for (int i = 0; i < 5; i++) layers[i].depth_norm = description->depth_norm;
 }
 
-static dr_model *build(dr_backend *backend) {
+static const int64_t blocks[] = {0, 1, 2, 3, 8, 100};
+enum { BLOCKS = sizeof blocks / sizeof *blocks };
+
+static dr_model *build(dr_backend *backend, int64_t block) {
     dr_description description;
     dr_model_config resolved;
     dr_model *model = NULL;
-    describe(&resolved, &description);
+    describe(block, &resolved, &description);
     ASSERT_OK(dr_model_build_described(backend, &description, &resolved, &model));
     ASSERT_OK(dr_model_allocate(model));
     dr_random random = dr_random_start(4, 0);
@@ -130,7 +143,8 @@ static dr_batch packed(void) {
     return (dr_batch){.layout = {4, ROWS, begins}, .ids = ids, .labels = labels, .targets = ROWS};
 }
 
-enum { FACTOR = 3 };
+/* of the losses: the sum stays so small that its rounding is far below the differences */
+static const double FACTOR = 0.5;
 
 /* FACTOR (loss + targets extra) */
 static double objective(void *context) {
@@ -152,9 +166,8 @@ static double objective(void *context) {
     return FACTOR * (loss + ROWS * extra);
 }
 
-static void test_gradients(void **state) {
-    (void)state;
-    dr_model *model = build(reference);
+static void check_gradients(int64_t of_block) {
+    dr_model *model = build(reference, of_block);
     const dr_batch batch = packed();
     double *values = dr_model_parameter_block(model), *gradients = learner_gradients(model);
     ASSERT_OK(learner_gradient(model, &batch, FACTOR, NULL, NULL));
@@ -176,11 +189,42 @@ static void test_gradients(void **state) {
     learner_destroy(model);
 }
 
-static void test_steps(void **state) {
+static void test_gradients(void **state) {
     (void)state;
-    dr_model *exact = build(reference), *model = build(cpu);
+    for (int i = 0; i < BLOCKS; i++) check_gradients(blocks[i]);
+}
+
+/* The CPU's gradients are the reference's to rounding, and the same bits with any number of threads. */
+static void test_gradients_of_cpu(void **state) {
+    (void)state;
+    const dr_batch batch = packed();
+    for (int b = 0; b < BLOCKS; b++) {
+        dr_model *exact = build(reference, blocks[b]), *models[BACKENDS];
+        ASSERT_OK(learner_gradient(exact, &batch, FACTOR, NULL, NULL));
+        const double *wanted = learner_gradients(exact);
+        const int64_t count = dr_model_block_count(exact);
+        double error = 0, norm = 0;
+        for (int i = 0; i < BACKENDS; i++) {
+            models[i] = build(cpu[i], blocks[b]);
+            ASSERT_OK(learner_gradient(models[i], &batch, FACTOR, NULL, NULL));
+            assert_memory_equal(learner_gradients(models[i]), learner_gradients(models[0]), (size_t)count * sizeof(float));
+        }
+        const float *got = (const void *)learner_gradients(models[0]);
+        for (int64_t i = 0; i < count; i++) {
+            error += ((double)got[i] - wanted[i]) * ((double)got[i] - wanted[i]);
+            norm += wanted[i] * wanted[i];
+        }
+        assert_true(norm > 0 && sqrt(error) <= 1e-5 * sqrt(norm));
+        for (int i = 0; i < BACKENDS; i++) learner_destroy(models[i]);
+        learner_destroy(exact);
+    }
+}
+
+/* Logits of a whole text, of its tokens one by one, of two parts, and packed with another text: the last two bit for bit. */
+static void check_steps(int64_t block) {
+    dr_model *exact = build(reference, block), *model = build(cpu[1], block);
     const dr_batch one = {.layout = {1, ROWS, NULL}, .ids = ids, .targets = ROWS};
-    double wanted[ROWS * VOCABULARY], got[ROWS * VOCABULARY];
+    double wanted[ROWS * VOCABULARY], got[ROWS * VOCABULARY], part[2 * ROWS * VOCABULARY];
     float step[VOCABULARY];
     dr_model_state *state_of;
     ASSERT_OK(learner_logits(exact, &one, NULL, DR_F64, wanted));
@@ -191,9 +235,27 @@ static void test_steps(void **state) {
         ASSERT_OK(dr_model_step(model, &ids[t], state_of, step));
         for (int i = 0; i < VOCABULARY; i++) assert_true(fabs((double)step[i] - wanted[t * VOCABULARY + i]) <= 2e-5);
     }
+    dr_model_state_reset(state_of);
+    enum { CUT = 4 };
+    const dr_batch head = {.layout = {1, CUT, NULL}, .ids = ids, .targets = CUT},
+                   tail = {.layout = {1, ROWS - CUT, NULL}, .ids = ids + CUT, .targets = ROWS - CUT};
+    ASSERT_OK(learner_logits(model, &head, state_of, DR_F64, part));
+    ASSERT_OK(learner_logits(model, &tail, state_of, DR_F64, part + CUT * VOCABULARY));
+    for (int i = 0; i < ROWS * VOCABULARY; i++) assert_true(fabs(part[i] - wanted[i]) <= 2e-5);
+    int32_t both[2 * ROWS];
+    for (int i = 0; i < 2 * ROWS; i++) both[i] = i < ROWS ? ids[ROWS - 1 - i] : ids[i - ROWS];
+    const int64_t two[] = {0, ROWS, 2 * ROWS};
+    const dr_batch with = {.layout = {2, 2 * ROWS, two}, .ids = both, .targets = 2 * ROWS};
+    ASSERT_OK(learner_logits(model, &with, NULL, DR_F64, part));
+    assert_memory_equal(part + ROWS * VOCABULARY, got, sizeof got);
     dr_model_state_destroy(state_of);
     dr_model_destroy(exact);
     dr_model_destroy(model);
+}
+
+static void test_steps(void **state) {
+    (void)state;
+    for (int i = 0; i < BLOCKS; i++) check_steps(blocks[i]);
 }
 
 /* A value that nobody passes on, one that two layers do, and one of another size. */
@@ -204,7 +266,7 @@ static void test_refused(void **state) {
         dr_description description;
         dr_model_config resolved;
         dr_model *model = NULL;
-        describe(&resolved, &description);
+        describe(0, &resolved, &description);
         if (i == 0) description.layers[0].mixer[0] = rwkv7(false);
         if (i == 1) description.layers[2].mixer[0] = rwkv7(true);
         if (i == 2) description.layers[2].mixer[0].of.rwkv7.value_size = 5;
@@ -217,6 +279,7 @@ static void test_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_gradients_of_cpu),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_refused),
     };

@@ -1,5 +1,5 @@
-/* Mixing of rows: token shift, blending and the bonus, and steps held between bounds: values by hand, the reference's gradients
- * against differences, the CPU backend against the reference, split and packed sequences. */
+/* Mixing of rows: token shift, blending, the bonus, attention over depth, and steps held between bounds: values by hand, the
+ * reference's gradients against differences, the CPU backend against the reference, split and packed sequences. */
 #include "allocation.h"
 #include "cpu_calls.h"
 #include "operation_gradients.h"
@@ -26,6 +26,15 @@ static void test_values(void **state) {
     double o[] = {1, 1};
     assert_int_equal(reference->ops->bonus_forward(reference, &bonus, r, k, u, v, o), DR_OK);
     assert_true(o[0] == 71 && o[1] == 8);
+    /* without a query the mean; with one, root mean squares 1: scores 2 ln 3 and 0 */
+    const dr_depth depth = {1, 2, 2, 0};
+    const double first[] = {sqrt(2), 0}, second[] = {0, sqrt(2)}, ones[] = {1, 1}, none[] = {0, 0},
+                 query[] = {sqrt(2) * log(3), 0};
+    const void *const list[] = {first, second};
+    assert_int_equal(reference->ops->depth_forward(reference, &depth, list, ones, none, y), DR_OK);
+    assert_true(fabs(y[0] - sqrt(0.5)) < 1e-15 && fabs(y[1] - sqrt(0.5)) < 1e-15);
+    assert_int_equal(reference->ops->depth_forward(reference, &depth, list, ones, query, y), DR_OK);
+    assert_true(fabs(y[0] - 0.9 * sqrt(2)) < 1e-15 && fabs(y[1] - 0.1 * sqrt(2)) < 1e-15);
     const dr_gate gate = {.kind = DR_GATE_SOFTPLUS, .rows = 1, .heads = 3, .dim = 1, .lower_bound = 0.1, .upper_bound = 2};
     const double steps[] = {-9, 0, 9};
     assert_int_equal(reference->ops->gate_forward(reference, &gate, steps, NULL, NULL, y), DR_OK);
@@ -65,6 +74,22 @@ static dr_status bonus_forward(const operation *o) {
 static dr_status bonus_backward(const operation *o, double *const d[]) {
     return reference->ops->bonus_backward(reference, o->descriptor, o->operands[0].at, o->operands[1].at, o->operands[2].at,
                                           o->operands[3].at, o->d_y, d[0], d[1], d[2], d[3]);
+}
+
+/* the first operands are the tensors, then weight and query */
+static dr_status depth_forward(const operation *o) {
+    const dr_depth *d = o->descriptor;
+    const void *x[MAX_OPERANDS];
+    for (int64_t l = 0; l < d->count; l++) x[l] = o->operands[l].at;
+    return reference->ops->depth_forward(reference, d, x, o->operands[d->count].at, o->operands[d->count + 1].at, o->y);
+}
+static dr_status depth_backward(const operation *o, double *const gradients[]) {
+    const dr_depth *d = o->descriptor;
+    const void *x[MAX_OPERANDS];
+    void *d_x[MAX_OPERANDS];
+    for (int64_t l = 0; l < d->count; l++) x[l] = o->operands[l].at, d_x[l] = gradients[l];
+    return reference->ops->depth_backward(reference, d, x, o->operands[d->count].at, o->operands[d->count + 1].at, o->d_y, d_x,
+                                          gradients[d->count], gradients[d->count + 1]);
 }
 
 static dr_status gate_forward(const operation *o) {
@@ -135,6 +160,16 @@ static void check_gate_gradients(void) {
     check_operation(&o);
 }
 
+static void check_depth_gradients(void) {
+    const dr_depth depth = {number_between(0, 3), number_between(1, 6), number_between(1, 4), 0.1};
+    const int64_t count = depth.rows * depth.dim;
+    operation o = {.descriptor = &depth, .count = count, .forward = depth_forward, .backward = depth_backward};
+    for (int64_t l = 0; l < depth.count; l++) o.operands[l] = (operand){"x", numbers_normal(count, 1), count, true};
+    o.operands[depth.count] = (operand){"weight", numbers_normal(depth.dim, 1), depth.dim, true};
+    o.operands[depth.count + 1] = (operand){"query", numbers_normal(depth.dim, 1), depth.dim, true};
+    check_operation(&o);
+}
+
 static void test_gradients(void **state) {
     (void)state;
     for (int draw = 0; draw < GRADIENT_DRAWS; draw++, numbers_release()) {
@@ -142,6 +177,7 @@ static void test_gradients(void **state) {
         check_blend_gradients();
         check_bonus_gradients();
         check_gate_gradients();
+        check_depth_gradients();
     }
 }
 
@@ -177,6 +213,14 @@ static dr_status cpu_gate(const call *c, dr_backend *b, void *const at[]) {
 }
 static dr_status cpu_gate_backward(const call *c, dr_backend *b, void *const at[]) {
     return b->ops->gate_backward(b, c->descriptor, at[0], NULL, at[1], at[2], at[3], false, NULL, at[4]);
+}
+
+/* three tensors at most, then weight and query */
+static dr_status cpu_depth(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->depth_forward(b, c->descriptor, (const void *const *)at, at[3], at[4], at[5]);
+}
+static dr_status cpu_depth_backward(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->depth_backward(b, c->descriptor, (const void *const *)at, at[3], at[4], at[5], at + 6, at[9], at[10]);
 }
 
 static dr_status cpu_copy_heads(const call *c, dr_backend *b, void *const at[]) {
@@ -300,6 +344,29 @@ static void check_gate(int64_t rows, int64_t heads) {
     numbers_release();
 }
 
+static void check_depth(int64_t rows, int64_t dim) {
+    const dr_depth depth = {rows, dim, number_between(1, 3), 1e-3};
+    const int64_t count = rows * dim;
+    tensor query = input("query", dim); /* scores of some size for any dim */
+    for (int64_t i = 0; i < dim; i++) query.values[i] = (double)(float)(query.values[i] / sqrt((double)dim));
+    check(
+        &(call){"depth",
+                &depth,
+                NULL,
+                tolerance_forward,
+                {input("x", count), input("x", count), input("x", count), input("weight", dim), query, overwritten("y", count)},
+                cpu_depth});
+    check(&(call){"depth backward",
+                  &depth,
+                  NULL,
+                  tolerance_backward,
+                  {input("x", count), input("x", count), input("x", count), input("weight", dim), query, input("d_y", count),
+                   maybe(added("d_x", count)), maybe(added("d_x", count)), maybe(added("d_x", count)),
+                   maybe(added("d_weight", dim)), maybe(added("d_query", dim))},
+                  cpu_depth_backward});
+    numbers_release();
+}
+
 static void test_cpu(void **state) {
     (void)state;
     for (int draw = 0; draw < 2 * DRAWS; draw++) {
@@ -307,7 +374,9 @@ static void test_cpu(void **state) {
         check_blend((blend_shape){size_drawn(200), size_drawn(120), draw % 2});
         check_bonus((dr_bonus){size_drawn(100), number_between(1, 4), size_drawn(64), size_drawn(64)});
         check_gate(size_drawn(300), number_between(1, 40));
+        check_depth(size_drawn(100), size_drawn(120));
     }
+    check_depth(64, 256);
     check_shift((dr_layout){.sequences = 2, .rows = 300}, 256, 6);
     check_bonus((dr_bonus){70, 2, 64, 128});
 }
@@ -346,14 +415,19 @@ static void test_allocations(void **state) {
     const dr_bonus bonus = {1, 1, 1, 1};
     const float one[1] = {1};
     float out[1] = {0}, d[1] = {0};
-    for (int which = 0; which < 3; which++) {
+    const dr_depth depth = {1, 1, 1, 1};
+    const void *const list[] = {one};
+    void *const d_list[] = {d};
+    for (int which = 0; which < 5; which++) {
         dr_backend *b;
         assert_int_equal(dr_cpu_open(NULL, &b), DR_OK);
         const long alive = allocation_alive;
         allocation_fail_at(1);
         const dr_status status = which == 0   ? b->ops->token_shift_backward(b, &shift, one, one, NULL, one, out, false, d)
                                  : which == 1 ? b->ops->blend_backward(b, 1, 1, true, one, one, one, one, out, out, false, d)
-                                              : b->ops->bonus_backward(b, &bonus, one, one, one, one, one, NULL, NULL, d, NULL);
+                                 : which == 2 ? b->ops->bonus_backward(b, &bonus, one, one, one, one, one, NULL, NULL, d, NULL)
+                                 : which == 3 ? b->ops->depth_forward(b, &depth, list, one, one, out)
+                                              : b->ops->depth_backward(b, &depth, list, one, one, one, d_list, NULL, NULL);
         allocation_fail_at(0);
         assert_int_equal(status, DR_ERROR_MEMORY);
         assert_int_equal(allocation_alive, alive);

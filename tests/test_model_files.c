@@ -260,7 +260,6 @@ static void test_refused_configs(void **state) {
         {"\"num_hidden_layers\": 9223372036854775807", "num_hidden_layers"},
     };
     static const char *const unsupported[][2] = {
-        {"\"attnres_block_size\": 4", "attention over the outputs of earlier layers"},
         {"\"attn_resolution\": 4", "the key \"attn_resolution\" is not known"},
         {"\"hidden_act\": \"gelu\"", "\"hidden_act\" is the string \"gelu\"; only \"swish\" is supported"},
         {"\"quantization_config\": {}", "quantization_config"},

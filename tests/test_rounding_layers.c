@@ -129,6 +129,13 @@ OPERATION(bonus_back) {
     return b->ops->bonus_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]);
 }
 
+OPERATION(depth) {
+    return b->ops->depth_forward(b, c->descriptor, (const void *const *)at, at[2], at[3], at[4]);
+}
+OPERATION(depth_back) {
+    return b->ops->depth_backward(b, c->descriptor, (const void *const *)at, at[2], at[3], at[4], at + 5, at[7], at[8]);
+}
+
 OPERATION(copy) {
     return b->ops->copy_heads(b, c->descriptor, at[0], at[1]);
 }
@@ -187,6 +194,20 @@ static void test_mixing(void **state) {
                     {VECTOR("r", k), VECTOR("k", k), NUMBER("u", u), VECTOR("v", v), VECTOR("d_y", v),
                      ADD_VECTOR("d_r", true, k), ADD_VECTOR("d_k", true, k), ADD_NUMBER("d_u", u), ADD_VECTOR("d_v", true, v)},
                     bonus_back});
+        const dr_depth d = {number_between(0, 4), number_between(1, 8), 2, 0.01};
+        const int64_t c = d.rows * d.dim;
+        check(&(call){"depth_forward",
+                      &d,
+                      0,
+                      {VECTOR("x", c), VECTOR("x", c), NUMBER("weight", d.dim), NUMBER("query", d.dim), TO_VECTOR("y", c)},
+                      depth});
+        check(&(call){"depth_backward",
+                      &d,
+                      0,
+                      {VECTOR("x", c), VECTOR("x", c), NUMBER("weight", d.dim), NUMBER("query", d.dim), VECTOR("d_y", c),
+                       ADD_VECTOR("d_x", true, c), ADD_VECTOR("d_x", true, c), ADD_NUMBER("d_weight", d.dim),
+                       ADD_NUMBER("d_query", d.dim)},
+                      depth_back});
     }
 }
 
@@ -280,7 +301,7 @@ static void test_supported(void **state) {
     static const dr_operation operations[] = {DR_OPERATION_LAYER_NORM, DR_OPERATION_SUM_NORM, DR_OPERATION_ROUTE,
                                               DR_OPERATION_EXPERTS,    DR_OPERATION_APPLY,    DR_OPERATION_TOKEN_SHIFT,
                                               DR_OPERATION_BLEND,      DR_OPERATION_BONUS,    DR_OPERATION_ATTENTION,
-                                              DR_OPERATION_COPY_HEADS, DR_OPERATION_BOUND};
+                                              DR_OPERATION_COPY_HEADS, DR_OPERATION_BOUND,    DR_OPERATION_DEPTH};
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         assert_true(dr_supports(exact, operations[i]) && dr_supports(stored, operations[i]));
 }

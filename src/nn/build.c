@@ -74,6 +74,8 @@ static dr_status add_part(const dr_layer_description *layer, bool mixer, dr_back
                               *after = mixer ? &layer->mixer_after : &layer->feed_after;
     const int64_t hidden = made->hidden;
     dr_part part = {0};
+    if (layer->depth_norm.kind != DR_NORM_NONE)
+        DR_TRY(dr_depth_query_create(&layer->depth_norm, hidden, mixer ? "attn_res_" : "mlp_res_", &made->list, &part.depth));
     DR_TRY(dr_norm_create(before, hidden, mixer ? "attn_norm." : "mlp_norm.", &made->list, &part.before));
     if (mixer)
         DR_TRY(make_mixers(backend, hidden, layer, &made->list, &part.module));
@@ -121,6 +123,8 @@ dr_status dr_norm_check_backend(const dr_norm *norm, const dr_backend *backend) 
 }
 
 dr_status dr_layer_check_backend(const dr_layer *layer, const dr_backend *backend) {
+    static const dr_operation depth[] = {DR_OPERATION_DEPTH, DR_OPERATIONS};
+    if (layer->description->depth_norm.kind != DR_NORM_NONE) DR_TRY(dr_operations_check_backend(depth, backend));
     for (int i = 0; i < layer->parts; i++) {
         const dr_part *part = &layer->part[i];
         DR_TRY(dr_norm_check_backend(&part->before, backend));

@@ -52,10 +52,14 @@ static dr_module_call call_of(const dr_layer *layer, int index, const dr_module_
     return of;
 }
 
+static bool has_depth(const dr_layer *layer) {
+    return layer->description->depth_norm.kind != DR_NORM_NONE;
+}
+
 /* Whether the module writes where the stream behind it will be, so that one sum is all there is to do: not where more is done
- * to what it gives, nor where the only part's y may be x. */
+ * to what it gives, nor where y may be what is added to it: behind the only part, or where parts attend to earlier outputs. */
 static bool adds_at_once(const dr_layer *layer, int index) {
-    return layer->parts > 1 && layer->part[index].after.kind == DR_NORM_NONE;
+    return layer->parts > 1 && layer->part[index].after.kind == DR_NORM_NONE && !has_depth(layer);
 }
 
 void dr_layer_place(const dr_layer *layer, const dr_module_call *call, bool keep, dr_arena *arena, dr_layer_memory *memory,
@@ -114,65 +118,69 @@ void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 
-static dr_status run(const dr_layer *layer, int index, const dr_module_call *call, const void *x, void *y, void *made,
-                     const dr_layer_scratch *scratch) {
+dr_status dr_layer_part_forward(const dr_layer *layer, int index, const dr_module_call *call, const void *x, const void *base,
+                                void *y, const dr_layer_memory *memory, const dr_layer_scratch *scratch,
+                                const dr_layer_state *state) {
     const dr_part *part = &layer->part[index];
     const dr_operations *ops = call->backend->ops;
+    dr_module_call of = call_of(layer, index, call, memory, scratch);
+    of.state = state ? state->module[index] : NULL;
     const int64_t rows = call->layout.rows, count = rows * layer->hidden;
     const bool at_once = adds_at_once(layer, index);
     const void *in = x;
     if (part->before.kind != DR_NORM_NONE) {
-        DR_TRY(dr_norm_forward(&part->before, call, rows, x, scratch->normed));
+        DR_TRY(dr_norm_forward(&part->before, &of, rows, x, scratch->normed));
         in = scratch->normed;
     }
-    DR_TRY(part->module->operations->forward(call, in, at_once ? y : made));
-    if (at_once) return ops->add(call->backend, DR_VECTOR, count, 1, x, y);
-    const void *out = made;
+    DR_TRY(part->module->operations->forward(&of, in, at_once ? y : memory->made[index]));
+    if (at_once) return base ? ops->add(of.backend, DR_VECTOR, count, 1, base, y) : DR_OK;
+    const void *out = memory->made[index];
     if (part->after.kind != DR_NORM_NONE) {
-        DR_TRY(dr_norm_forward(&part->after, call, rows, made, scratch->normed));
+        DR_TRY(dr_norm_forward(&part->after, &of, rows, out, scratch->normed));
         out = scratch->normed;
     }
-    if (y != x) DR_TRY(ops->copy(call->backend, y, x, dr_module_bytes(call, DR_VECTOR, layer->hidden)));
-    return ops->add(call->backend, DR_VECTOR, count, 1, out, y);
+    const size_t bytes = dr_module_bytes(&of, DR_VECTOR, layer->hidden);
+    if (!base) return ops->copy(of.backend, y, out, bytes);
+    if (y != base) DR_TRY(ops->copy(of.backend, y, base, bytes));
+    return ops->add(of.backend, DR_VECTOR, count, 1, out, y);
 }
 
 dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, void *y, const dr_layer_memory *memory,
                            const dr_layer_scratch *scratch, const dr_layer_state *state) {
     for (int i = 0; i < layer->parts; i++) {
-        dr_module_call of = call_of(layer, i, call, memory, scratch);
-        of.state = state ? state->module[i] : NULL;
+        const void *x = memory->stream[i];
         void *to = i + 1 < layer->parts ? memory->stream[i + 1] : y;
-        DR_TRY(run(layer, i, &of, memory->stream[i], to, memory->made[i], scratch));
+        DR_TRY(dr_layer_part_forward(layer, i, call, x, x, to, memory, scratch, state));
     }
     return DR_OK;
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------------- */
 
-static dr_status run_back(const dr_layer *layer, int index, const dr_module_call *call, void *d, const dr_layer_memory *memory,
-                          const dr_layer_scratch *scratch) {
+dr_status dr_layer_part_backward(const dr_layer *layer, int index, const dr_module_call *call, const void *d_y, void *d_x,
+                                 bool accumulate, const dr_layer_memory *memory, const dr_layer_scratch *scratch) {
     const dr_part *part = &layer->part[index];
+    const dr_operations *ops = call->backend->ops;
+    const dr_module_call of = call_of(layer, index, call, memory, scratch);
     const int64_t rows = call->layout.rows;
-    const void *x = memory->stream[index], *in = x, *d_made = d;
+    const void *x = memory->stream[index], *in = x, *d_made = d_y;
     if (part->after.kind != DR_NORM_NONE) {
-        DR_TRY(dr_norm_backward(&part->after, call, rows, memory->made[index], d, scratch->d_made, false));
+        DR_TRY(dr_norm_backward(&part->after, &of, rows, memory->made[index], d_y, scratch->d_made, false));
         d_made = scratch->d_made;
     }
     if (part->before.kind != DR_NORM_NONE) {
-        DR_TRY(dr_norm_forward(&part->before, call, rows, x, scratch->normed));
+        DR_TRY(dr_norm_forward(&part->before, &of, rows, x, scratch->normed));
         in = scratch->normed;
     }
-    DR_TRY(part->module->operations->backward(call, in, d_made, scratch->d_normed));
-    if (part->before.kind == DR_NORM_NONE)
-        return call->backend->ops->add(call->backend, DR_VECTOR, rows * layer->hidden, 1, scratch->d_normed, d);
-    return dr_norm_backward(&part->before, call, rows, x, scratch->d_normed, d, true);
+    DR_TRY(part->module->operations->backward(&of, in, d_made, scratch->d_normed));
+    if (part->before.kind != DR_NORM_NONE)
+        return dr_norm_backward(&part->before, &of, rows, x, scratch->d_normed, d_x, accumulate);
+    if (accumulate) return ops->add(of.backend, DR_VECTOR, rows * layer->hidden, 1, scratch->d_normed, d_x);
+    return ops->copy(of.backend, d_x, scratch->d_normed, dr_module_bytes(&of, DR_VECTOR, layer->hidden));
 }
 
 dr_status dr_layer_backward(const dr_layer *layer, const dr_module_call *call, void *d, const dr_layer_memory *memory,
                             const dr_layer_scratch *scratch) {
-    for (int i = layer->parts - 1; i >= 0; i--) {
-        const dr_module_call of = call_of(layer, i, call, memory, scratch);
-        DR_TRY(run_back(layer, i, &of, d, memory, scratch));
-    }
+    for (int i = layer->parts - 1; i >= 0; i--) DR_TRY(dr_layer_part_backward(layer, i, call, d, d, true, memory, scratch));
     return DR_OK;
 }

@@ -3,16 +3,21 @@
  *     stream_(j+1) = stream_j + after_j(module_j(before_j(stream_j)))
  *
  * from x = stream_0 to y, the stream behind the last. Most layers have two parts, a mixer and a feed-forward, and no norm
- * `after`. Layers of a model that are configured alike share one dr_layer; their parameters lie in different places. */
+ * `after`. Layers of a model that are configured alike share one dr_layer; their parameters lie in different places.
+ *
+ * Where parts attend to earlier outputs (nn/depth.h) what a part reads is not what its output is added to, and whoever runs the
+ * layers runs them part by part. */
 #ifndef DR_NN_LAYER_H
 #define DR_NN_LAYER_H
 
+#include "nn/depth.h"
 #include "nn/norm.h"
 
 enum { DR_LAYER_PARTS = 2 };
 
 typedef struct {
     dr_norm before, after; /* of DR_NORM_NONE where there is none */
+    dr_depth_query depth;  /* of earlier outputs, where description->depth_norm is one */
     dr_module *module;
 } dr_part;
 
@@ -76,5 +81,14 @@ dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, vo
 /* Turns the gradient d [rows, hidden] of y into that of x, in place, and adds to the layer's gradients. */
 dr_status dr_layer_backward(const dr_layer *layer, const dr_module_call *call, void *d, const dr_layer_memory *memory,
                             const dr_layer_scratch *scratch);
+
+/* One part: y = base + after(module(before(x))), all [rows, hidden]; base may be y, or NULL: zeros. memory->stream[index] must
+ * hold x where a backward follows. */
+dr_status dr_layer_part_forward(const dr_layer *layer, int index, const dr_module_call *call, const void *x, const void *base,
+                                void *y, const dr_layer_memory *memory, const dr_layer_scratch *scratch,
+                                const dr_layer_state *state);
+/* The gradient of x, without what comes through base, from that of y; accumulate: it is added to, and may be d_y. */
+dr_status dr_layer_part_backward(const dr_layer *layer, int index, const dr_module_call *call, const void *d_y, void *d_x,
+                                 bool accumulate, const dr_layer_memory *memory, const dr_layer_scratch *scratch);
 
 #endif

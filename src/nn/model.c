@@ -96,6 +96,8 @@ static dr_status make_trunk(dr_model *model) {
     }
     DR_TRY(dr_norm_create(&description->embedding_norm, description->hidden, "model.embedding_norm.", trunk,
                           &model->embedding_norm));
+    if (description->residual == DR_RESIDUAL_ATTENTION)
+        DR_TRY(dr_depth_query_create(&description->depth_norm, description->hidden, "model.res_", trunk, &model->depth));
     DR_TRY(dr_norm_create(&description->final_norm, description->hidden, "model.norm.", trunk, &model->final_norm));
     model->head = model->embedding;
     if (!description->tied)
@@ -155,10 +157,9 @@ static dr_status keep_layer_list(dr_model *model) {
 static dr_status check_residual(const dr_description *description) {
     switch (description->residual) {
     case DR_RESIDUAL_SUM:
+    case DR_RESIDUAL_ATTENTION:
         if (!description->ngrams) return DR_OK;
         return dr_fail(DR_ERROR_UNSUPPORTED, "embeddings of n-grams are not built");
-    case DR_RESIDUAL_ATTENTION:
-        return dr_fail(DR_ERROR_UNSUPPORTED, "attention over the outputs of earlier layers is not built");
     case DR_RESIDUAL_SINKHORN:
     case DR_RESIDUAL_STREAMS:
         return dr_fail(DR_ERROR_UNSUPPORTED, "several residual streams (hyper-connections) are not built");

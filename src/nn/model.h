@@ -23,6 +23,7 @@ struct dr_model {
     dr_model_layer *layers;             /* [description.count] */
     dr_layer_parameters trunk;          /* what is no layer's; offsets are from the block's start */
     dr_norm embedding_norm, final_norm; /* list of the trunk */
+    dr_depth_query depth;               /* likewise, of the head, where halves of layers attend to earlier outputs */
     int embedding, head;                /* likewise; one and the same where they are tied */
     dr_parameter *parameters;
     dr_initial *initials; /* of each parameter */

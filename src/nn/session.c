@@ -19,6 +19,17 @@ static dr_layer_scratch *scratch_of(const dr_session *session, int64_t layer) {
     return &session->kinds[kind_of(session, layer) - session->model->kinds];
 }
 
+/* Whether parts attend to earlier outputs. */
+static bool attends(const dr_session *session) {
+    return session->model->description.residual == DR_RESIDUAL_ATTENTION;
+}
+
+static int64_t parts_of(const dr_model *model) {
+    int64_t parts = 0;
+    for (int64_t i = 0; i < model->description.count; i++) parts += model->layers[i].kind->parts;
+    return parts;
+}
+
 /* What all layers are told of the planned call. */
 static void describe_call(const dr_session *session, dr_module_call *call) {
     call->layout = session->tokens.layout;
@@ -52,6 +63,7 @@ static dr_status make_host(dr_session *session) {
     const dr_model *model = session->model;
     void *memory = NULL;
     dr_arena host = {0};
+    if (attends(session)) DR_TRY(dr_depth_sums_create(model->description.residual_block, parts_of(model), &session->depth));
     DR_TRY(dr_allocate_zero((size_t)model->description.count * sizeof(dr_layer_memory), "a session", &memory));
     session->layers = memory;
     DR_TRY(dr_allocate_zero((size_t)model->kind_count * sizeof(dr_layer_scratch), "a session", &memory));
@@ -82,6 +94,7 @@ void dr_session_destroy(dr_session *session) {
     if (!session) return;
     if (session->block) session->backend->ops->free(session->backend, session->block);
     dr_rows_release(&session->tokens);
+    dr_depth_sums_release(&session->depth);
     dr_release(session->layers);
     dr_release(session->kinds);
     dr_release(session->host);
@@ -124,7 +137,8 @@ static void place_shared_layers(dr_session *session, size_t stream, dr_arena *ar
 /* Of the embedding, where a norm stands between it and the layers. */
 static void place_embedded(dr_session *session, size_t stream, dr_arena *arena) {
     const bool normed = session->model->embedding_norm.kind != DR_NORM_NONE;
-    session->embedded = normed ? dr_arena_take(arena, stream) : session->layers[0].stream[0];
+    session->first = attends(session) ? session->depth.sum[0] : session->layers[0].stream[0];
+    session->embedded = normed ? dr_arena_take(arena, stream) : session->first;
 }
 
 static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
@@ -154,6 +168,7 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
         place_layers(session, bytes_of(session, layout->rows, hidden), arena);
     else
         place_shared_layers(session, bytes_of(session, layout->rows, hidden), arena);
+    if (attends(session)) dr_depth_sums_place(&session->depth, bytes_of(session, layout->rows, hidden), keep, arena);
     place_embedded(session, bytes_of(session, layout->rows, hidden), arena);
     place_scratch(session, keep, arena);
     session->selected = selects ? dr_arena_take(arena, bytes_of(session, targets, hidden)) : session->x;
@@ -204,28 +219,75 @@ static dr_status embed(dr_session *session) {
     DR_TRY(dr_module_scale(session->backend, model->description.embedding_scale, rows * hidden, session->embedded,
                            session->embedded));
     if (model->embedding_norm.kind == DR_NORM_NONE) return DR_OK;
-    return dr_norm_forward(&model->embedding_norm, &trunk, rows, session->embedded, session->layers[0].stream[0]);
+    return dr_norm_forward(&model->embedding_norm, &trunk, rows, session->embedded, session->first);
 }
 
-/* From the gradient of the first layer's stream; x, of which the head's backward was the last reader, is used for that of what
+/* From the gradient d of what layers begin with; x, of which the head's backward was the last reader, is used for that of what
  * the norm read. */
-static dr_status embed_back(dr_session *session, char *gradients) {
+static dr_status embed_back(dr_session *session, void *d, char *gradients) {
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, gradients);
     const int64_t rows = session->tokens.layout.rows, hidden = model->description.hidden;
-    void *d = session->d_x;
     if (model->embedding_norm.kind != DR_NORM_NONE) {
+        DR_TRY(dr_norm_backward(&model->embedding_norm, &trunk, rows, session->embedded, d, session->x, false));
         d = session->x;
-        DR_TRY(dr_norm_backward(&model->embedding_norm, &trunk, rows, session->embedded, session->d_x, d, false));
     }
     DR_TRY(dr_module_scale(session->backend, model->description.embedding_scale, rows * hidden, d, d));
     return session->backend->ops->embedding_backward(session->backend, rows, hidden, session->tokens.ids, d,
                                                      dr_module_gradient(&trunk, model->embedding));
 }
 
+/* The trunk's parameters for the rows of the call. */
+static dr_module_call trunk_call(const dr_session *session, char *gradients) {
+    dr_module_call call = dr_model_trunk(session->model, gradients);
+    describe_call(session, &call);
+    return call;
+}
+
+/* Part by part, each from a weighted sum of earlier outputs. */
+static dr_status run_attending(dr_session *session, dr_model_state *state) {
+    const dr_model *model = session->model;
+    const int64_t hidden = model->description.hidden;
+    const dr_depth_sums *sums = &session->depth;
+    const dr_module_call trunk = trunk_call(session, NULL);
+    int64_t part = 0;
+    for (int64_t i = 0; i < model->description.count; i++) {
+        const dr_module_call call = layer_call(session, i, NULL);
+        const dr_layer *kind = kind_of(session, i);
+        for (int p = 0; p < kind->parts; p++, part++) {
+            void *x = session->layers[i].stream[p];
+            DR_TRY(dr_depth_read(&kind->part[p].depth, &call, sums, part, hidden, x));
+            DR_TRY(dr_layer_part_forward(kind, p, &call, x, dr_depth_base(sums, part), sums->sum[part + 1], &session->layers[i],
+                                         scratch_of(session, i), state ? &state->layers[i] : NULL));
+        }
+    }
+    return dr_depth_read(&model->depth, &trunk, sums, part, hidden, session->x);
+}
+
+static dr_status run_back_attending(dr_session *session, char *gradients) {
+    const dr_model *model = session->model;
+    const int64_t hidden = model->description.hidden;
+    const dr_depth_sums *sums = &session->depth;
+    const dr_module_call trunk = trunk_call(session, gradients);
+    int64_t part = sums->parts;
+    dr_depth_sums_zero(sums, session->backend, bytes_of(session, session->tokens.layout.rows, hidden));
+    DR_TRY(dr_depth_read_back(&model->depth, &trunk, sums, part, hidden, session->d_x));
+    for (int64_t i = model->description.count - 1; i >= 0; i--) {
+        const dr_module_call call = layer_call(session, i, gradients);
+        const dr_layer *kind = kind_of(session, i);
+        for (int p = kind->parts - 1; p >= 0; p--) {
+            DR_TRY(dr_layer_part_backward(kind, p, &call, dr_depth_gradient(sums, part), session->d_x, false,
+                                          &session->layers[i], scratch_of(session, i)));
+            DR_TRY(dr_depth_read_back(&kind->part[p].depth, &call, sums, --part, hidden, session->d_x));
+        }
+    }
+    return embed_back(session, dr_depth_gradient(sums, 0), gradients);
+}
+
 dr_status dr_session_run(dr_session *session, dr_model_state *state) {
     const int64_t layers = session->model->description.count;
     DR_TRY(embed(session));
+    if (attends(session)) return run_attending(session, state);
     for (int64_t i = 0; i < layers; i++) {
         const dr_module_call call = layer_call(session, i, NULL);
         void *y = i + 1 < layers ? session->layers[i + 1].stream[0] : session->x;
@@ -239,11 +301,12 @@ dr_status dr_session_run_back(dr_session *session, char *gradients) {
     if (session->d_passed)
         session->backend->ops->zero(session->backend, session->d_passed,
                                     bytes_of(session, session->tokens.layout.rows, session->model->passed));
+    if (attends(session)) return run_back_attending(session, gradients);
     for (int64_t i = session->model->description.count - 1; i >= 0; i--) {
         const dr_module_call call = layer_call(session, i, gradients);
         DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));
     }
-    return embed_back(session, gradients);
+    return embed_back(session, session->d_x, gradients);
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------------- */

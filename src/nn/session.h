@@ -24,7 +24,9 @@ struct dr_session {
     void *host;                       /* the modules' structs */
     dr_layer_memory *layers;          /* [layers] */
     dr_layer_scratch *kinds;          /* [kinds of layers] */
-    void *embedded;                   /* [rows, hidden] before the embedding's norm, or the first layer's stream */
+    dr_depth_sums depth;              /* where parts attend to earlier outputs, else zero */
+    void *embedded;                   /* [rows, hidden] before the embedding's norm, or `first` */
+    void *first;                      /* [rows, hidden] what layers begin with: the first one's stream, or depth's first sum */
     void *passed, *d_passed;          /* [rows, the model's passed] from layer to layer, or NULL; of a gradient */
     void *x;                          /* [rows, hidden] after the last layer; the gradient of the stream in a backward */
     void *selected, *d_selected;      /* [targets, hidden] rows of x at the positions */

@@ -98,6 +98,14 @@ typedef struct {
     int64_t rows, heads, key_size, value_size;
 } dr_bonus;
 
+/* Softmax attention over depth: a row of y is the weighted sum of that row of `count` tensors x_l, where
+ * y = sum_l p_l x_l, p = softmax over l of query . (weight x_l rsqrt(mean x_l^2 + eps)), x_l and y [rows, dim]. */
+enum { DR_DEPTH_MOST = 256 };
+typedef struct {
+    int64_t rows, dim, count; /* 1 <= count <= DR_DEPTH_MOST */
+    double eps;
+} dr_depth;
+
 /* What lies in a part of wider rows: element (row, head, i) is read at row from_row + head from_head + i, and written likewise.
  * from_head 0: one vector is read for all heads; to_head 0: their sum is written. */
 typedef struct {
@@ -250,6 +258,13 @@ typedef struct dr_operations {
     dr_status (*bonus_backward)(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
                                 const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v);
 
+    /* x: count pointers to tensors [rows, dim]; weight, query [dim] are numbers. Gradients are all added to; d_x has count
+     * pointers, any of which may be NULL. */
+    dr_status (*depth_forward)(dr_backend *, const dr_depth *, const void *const *x, const void *weight, const void *query,
+                               void *y);
+    dr_status (*depth_backward)(dr_backend *, const dr_depth *, const void *const *x, const void *weight, const void *query,
+                                const void *d_y, void *const *d_x, void *d_weight, void *d_query);
+
     /* y = f(x), count elements; y may be x, d_x may be d_y */
     dr_status (*apply_forward)(dr_backend *, dr_function, int64_t count, const void *x, void *y);
     dr_status (*apply_backward)(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y, void *d_x);
@@ -374,6 +389,7 @@ typedef enum {
     DR_OPERATION_TOKEN_SHIFT,
     DR_OPERATION_BLEND,
     DR_OPERATION_BONUS,
+    DR_OPERATION_DEPTH,
     DR_OPERATION_APPLY, /* and gated */
     DR_OPERATION_BOUND,
     DR_OPERATION_SWIGLU,

@@ -28,6 +28,7 @@ static const struct {
     [DR_OPERATION_TOKEN_SHIFT] = {"token_shift", {BOTH(token_shift)}},
     [DR_OPERATION_BLEND] = {"blend", {BOTH(blend)}},
     [DR_OPERATION_BONUS] = {"bonus", {BOTH(bonus)}},
+    [DR_OPERATION_DEPTH] = {"depth", {BOTH(depth)}},
     [DR_OPERATION_APPLY] = {"apply", {BOTH(apply), BOTH(gated)}},
     [DR_OPERATION_BOUND] = {"bound", {BOTH(bound)}},
     [DR_OPERATION_SWIGLU] = {"swiglu", {BOTH(swiglu)}},

@@ -122,6 +122,13 @@ typedef struct {
     void (*bonus_backward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u, const float *v,
                            const float *d_y, float *d_r, float *d_k, float *d_u, float *d_v);
 
+    /* depth.c: rows begin .. end - 1; direction [dim] is query weight. d_x [count] pointers, any of which may be NULL;
+     * d_direction [dim] is added to and may be NULL. */
+    void (*depth_forward)(const dr_depth *depth, int64_t begin, int64_t end, const float *const *x, const float *direction,
+                          float *y);
+    void (*depth_backward)(const dr_depth *depth, int64_t begin, int64_t end, const float *const *x, const float *direction,
+                           const float *d_y, float *const *d_x, float *d_direction);
+
     /* function.c: count elements; x NULL: 1 */
     void (*gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);
     void (*gated_backward)(dr_function function, int64_t count, const float *x, const float *gate, const float *d_y, float *d_x,

@@ -75,6 +75,12 @@ dr_status dr_cpu_bonus_forward(dr_backend *, const dr_bonus *, const void *r, co
 dr_status dr_cpu_bonus_backward(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u, const void *v,
                                 const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v);
 
+/* depth.c */
+dr_status dr_cpu_depth_forward(dr_backend *, const dr_depth *, const void *const *x, const void *weight, const void *query,
+                               void *y);
+dr_status dr_cpu_depth_backward(dr_backend *, const dr_depth *, const void *const *x, const void *weight, const void *query,
+                                const void *d_y, void *const *d_x, void *d_weight, void *d_query);
+
 /* function.c */
 dr_status dr_cpu_apply_forward(dr_backend *, dr_function, int64_t count, const void *x, void *y);
 dr_status dr_cpu_apply_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y, void *d_x);

@@ -29,6 +29,11 @@ dr_status dr_reference_stored_bonus_forward(dr_backend *, const dr_bonus *, cons
                                             const void *v, void *y);
 dr_status dr_reference_stored_bonus_backward(dr_backend *, const dr_bonus *, const void *r, const void *k, const void *u,
                                              const void *v, const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v);
+dr_status dr_reference_stored_depth_forward(dr_backend *, const dr_depth *, const void *const *x, const void *weight,
+                                            const void *query, void *y);
+dr_status dr_reference_stored_depth_backward(dr_backend *, const dr_depth *, const void *const *x, const void *weight,
+                                             const void *query, const void *d_y, void *const *d_x, void *d_weight,
+                                             void *d_query);
 dr_status dr_reference_stored_apply_forward(dr_backend *, dr_function, int64_t count, const void *x, void *y);
 dr_status dr_reference_stored_apply_backward(dr_backend *, dr_function, int64_t count, const void *x, const void *d_y,
                                              void *d_x);

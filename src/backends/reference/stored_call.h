@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 
-enum { DR_STORED_MOST = 2 * DR_INPUTS + 2 };
+enum { DR_STORED_MOST = 2 * DR_DEPTH_MOST + 2 }; /* of depth_backward, which has the most */
 
 /* The vectors of one call. */
 typedef struct {

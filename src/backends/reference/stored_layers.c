@@ -132,6 +132,31 @@ dr_status dr_reference_stored_bonus_backward(dr_backend *backend, const dr_bonus
     return finish(&call);
 }
 
+dr_status dr_reference_stored_depth_forward(dr_backend *backend, const dr_depth *depth, const void *const *x,
+                                            const void *weight, const void *query, void *y) {
+    widened call = {.backend = backend};
+    const void *wide_x[DR_DEPTH_MOST];
+    const int64_t count = depth->rows * depth->dim;
+    for (int64_t l = 0; l < depth->count; l++) wide_x[l] = widen(&call, x[l], count);
+    double *wide_y = result(&call, y, count);
+    RUN(call, dr_reference_depth_forward(backend, depth, wide_x, weight, query, wide_y));
+    return finish(&call);
+}
+
+dr_status dr_reference_stored_depth_backward(dr_backend *backend, const dr_depth *depth, const void *const *x,
+                                             const void *weight, const void *query, const void *d_y, void *const *d_x,
+                                             void *d_weight, void *d_query) {
+    widened call = {.backend = backend};
+    const void *wide_x[DR_DEPTH_MOST];
+    void *wide_d_x[DR_DEPTH_MOST];
+    const int64_t count = depth->rows * depth->dim;
+    for (int64_t l = 0; l < depth->count; l++) wide_x[l] = widen(&call, x[l], count);
+    for (int64_t l = 0; l < depth->count; l++) wide_d_x[l] = result(&call, d_x[l], count);
+    const double *wide_d_y = widen(&call, d_y, count);
+    RUN(call, dr_reference_depth_backward(backend, depth, wide_x, weight, query, wide_d_y, wide_d_x, d_weight, d_query));
+    return finish(&call);
+}
+
 dr_status dr_reference_stored_apply_forward(dr_backend *backend, dr_function function, int64_t count, const void *x, void *y) {
     widened call = {.backend = backend};
     const double *wide_x = widen(&call, x, count);

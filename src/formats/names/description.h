@@ -7,6 +7,12 @@
  *     x   += after(scale feed(before(x)))
  *     logits = logits_scale head final(x)
  *
+ * Where halves of layers attend to earlier outputs (DR_RESIDUAL_ATTENTION; FLA: attnres_block_size), those of each
+ * residual_block halves are summed, block by block, and x is instead, in front of each half and of the head,
+ *
+ *     x    = sum_l p_l R_l,  p = softmax over l of query . norm(R_l),  R = the embedding, the sums of finished blocks, the sum
+ * so far
+ *
  * Sizes are counts of elements. Names of parameters that each part has stand in formats/names/names.h. Sources are named by
  * type: FLA is flash-linear-attention 0.6, HF is transformers 5.24. */
 #ifndef DR_FORMATS_NAMES_DESCRIPTION_H
@@ -200,6 +206,7 @@ typedef struct {
     dr_feed_description feed;
     dr_norm_description mixer_norm, mixer_after; /* before the mixer; of its output, before it is added (HF: olmo_hybrid) */
     dr_norm_description feed_norm, feed_after;
+    dr_norm_description depth_norm; /* of the earlier outputs that each half weighs; NONE: it reads their sum */
 } dr_layer_description;
 
 /* How x goes from layer to layer. */
@@ -217,9 +224,10 @@ typedef struct {
     double embedding_scale, logits_scale;
     dr_norm_description embedding_norm, final_norm; /* embedding_norm: FLA's rwkv7, named as a part of layer 0 */
     dr_residual_kind residual;
-    int64_t residual_block; /* ATTENTION: half-layers after which the list grows */
-    int64_t streams;        /* SINKHORN, STREAMS */
-    bool ngrams;            /* layers that add embeddings of n-grams (HF: qwen4_exp) */
+    int64_t residual_block;         /* ATTENTION: half-layers after which the list grows */
+    dr_norm_description depth_norm; /* ATTENTION: of what the head weighs */
+    int64_t streams;                /* SINKHORN, STREAMS */
+    bool ngrams;                    /* layers that add embeddings of n-grams (HF: qwen4_exp) */
     int64_t count;
     dr_layer_description *layers; /* [count] */
 } dr_description;

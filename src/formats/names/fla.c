@@ -127,6 +127,7 @@ static dr_status make_model(const dr_fla_keys *keys, dr_fla_maker make, dr_descr
                            keys->residual_block);
         description->residual = DR_RESIDUAL_ATTENTION;
         description->residual_block = keys->residual_block;
+        description->depth_norm = norm;
     }
     const int64_t width = (dr_fla_part(keys->hidden, keys->ratio * 2 / 3) + 255) / 256 * 256;
     for (int64_t i = 0; i < description->count; i++) {
@@ -137,6 +138,7 @@ static dr_status make_model(const dr_fla_keys *keys, dr_fla_maker make, dr_descr
         DR_TRY(softmax ? dr_fla_add_attention(keys->hidden, &attention, false, layer) : make(keys, i, layer));
         layer->feed = dr_published_swiglu(keys->width > 0 ? keys->width : width);
         layer->mixer_norm = layer->feed_norm = norm;
+        layer->depth_norm = description->depth_norm;
     }
     return DR_OK;
 }

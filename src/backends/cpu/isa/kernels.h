@@ -48,6 +48,11 @@ void DR_ISA_NAME(dr_cpu_bonus_forward)(const dr_bonus *bonus, int64_t rows, cons
 void DR_ISA_NAME(dr_cpu_bonus_backward)(const dr_bonus *bonus, int64_t rows, const float *r, const float *k, const float *u,
                                         const float *v, const float *d_y, float *d_r, float *d_k, float *d_u, float *d_v);
 
+void DR_ISA_NAME(dr_cpu_depth_forward)(const dr_depth *depth, int64_t begin, int64_t end, const float *const *x,
+                                       const float *direction, float *y);
+void DR_ISA_NAME(dr_cpu_depth_backward)(const dr_depth *depth, int64_t begin, int64_t end, const float *const *x,
+                                        const float *direction, const float *d_y, float *const *d_x, float *d_direction);
+
 void DR_ISA_NAME(dr_cpu_gated_forward)(dr_function function, int64_t count, const float *x, const float *gate, float *y);
 void DR_ISA_NAME(dr_cpu_gated_backward)(dr_function function, int64_t count, const float *x, const float *gate,
                                         const float *d_y, float *d_x, float *d_gate);
