@@ -69,8 +69,8 @@ int main(int argc, char **argv) {
 
     dr_generate_options options = dr_generate_defaults();
     options.tokens = argc > 3 ? atoll(argv[3]) : 200;
-    options.temperature = 0.8;
-    options.seed = 1;
+    options.sampling.temperature = 0.8;
+    options.sampling.seed = 1;
     require(dr_generate_check(model, &options));
     printf("sampled: %s", prompt);
     require(dr_generate(model, prompt, strlen(prompt), &options, emit, stdout));

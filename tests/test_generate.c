@@ -5,7 +5,6 @@
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "evaluate/score.h"
-#include "generate/sampling.h"
 #include "generate/stop.h"
 #include "learner.h"
 #include "scratch.h"
@@ -13,80 +12,6 @@
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 #include <math.h>
-
-/* ---- choosing ---- */
-
-enum { VOCABULARY = 6, DRAWS = 20000 };
-
-static void count_draws(const dr_generate_options *options, const float *logits, int64_t counts[VOCABULARY]) {
-    dr_candidate candidates[VOCABULARY];
-    dr_random random = dr_random_start(7, 0);
-    memset(counts, 0, VOCABULARY * sizeof(int64_t));
-    for (int i = 0; i < DRAWS; i++) {
-        int32_t id = -1;
-        assert_int_equal(dr_sample(options, logits, VOCABULARY, candidates, &random, &id), DR_OK);
-        assert_in_range(id, 0, VOCABULARY - 1);
-        counts[id]++;
-    }
-}
-
-static void assert_shares(const int64_t counts[VOCABULARY], const double shares[VOCABULARY]) {
-    for (int i = 0; i < VOCABULARY; i++) {
-        double deviation = sqrt(DRAWS * shares[i] * (1 - shares[i]));
-        if (fabs((double)counts[i] - DRAWS * shares[i]) > 5 * deviation)
-            fail_msg("token %d: %lld draws, expected %.1f +- %.1f", i, (long long)counts[i], DRAWS * shares[i], deviation);
-    }
-}
-
-/* Logits are logarithms of 1, 8, 2, 4, 1, 0: the shares are sixteenths. */
-static void test_distribution_of_draws(void **state) {
-    (void)state;
-    const float logits[VOCABULARY] = {0, logf(8), logf(2), logf(4), 0, -INFINITY};
-    int64_t counts[VOCABULARY];
-    dr_generate_options plain = {.temperature = 1, .top_p = 1};
-    count_draws(&plain, logits, counts);
-    assert_shares(counts, (double[]){1 / 16., 8 / 16., 2 / 16., 4 / 16., 1 / 16., 0});
-
-    dr_generate_options hot = {.temperature = 2, .top_p = 1}; /* square roots of the weights */
-    double sum = 2 + sqrt(8) + sqrt(2) + 2;
-    count_draws(&hot, logits, counts);
-    assert_shares(counts, (double[]){1 / sum, sqrt(8) / sum, sqrt(2) / sum, 2 / sum, 1 / sum, 0});
-
-    dr_generate_options two = {.temperature = 1, .top_k = 2, .top_p = 1};
-    count_draws(&two, logits, counts);
-    assert_shares(counts, (double[]){0, 8 / 12., 0, 4 / 12., 0, 0});
-
-    dr_generate_options tie = {.temperature = 1, .top_k = 4, .top_p = 1}; /* of two equals the lower id stays */
-    count_draws(&tie, logits, counts);
-    assert_shares(counts, (double[]){1 / 15., 8 / 15., 2 / 15., 4 / 15., 0, 0});
-
-    dr_generate_options nucleus = {.temperature = 1, .top_p = 0.8}; /* 8 + 4 are 0.75 of the sum, so 2 comes too */
-    count_draws(&nucleus, logits, counts);
-    assert_shares(counts, (double[]){0, 8 / 14., 2 / 14., 4 / 14., 0, 0});
-
-    dr_generate_options both = {
-        .temperature = 1, .top_k = 3, .top_p = 0.55}; /* 8 is more of the three's 14, but not of all 16 */
-    count_draws(&both, logits, counts);
-    assert_shares(counts, (double[]){0, 1, 0, 0, 0, 0});
-
-    dr_generate_options greedy = {.temperature = 0, .top_p = 1};
-    count_draws(&greedy, logits, counts);
-    assert_shares(counts, (double[]){0, 1, 0, 0, 0, 0});
-}
-
-static void test_extreme_logits(void **state) {
-    (void)state;
-    dr_candidate candidates[2];
-    dr_random random = dr_random_start(1, 0);
-    dr_generate_options options = {.temperature = 1e-3, .top_p = 1};
-    int32_t id;
-    assert_int_equal(dr_sample(&options, (float[]){1e30f, -1e30f}, 2, candidates, &random, &id), DR_OK);
-    assert_int_equal(id, 0);
-    assert_int_equal(dr_sample(&options, (float[]){0, NAN}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
-    assert_non_null(strstr(dr_last_error(), "token 1"));
-    assert_int_equal(dr_sample(&options, (float[]){0, INFINITY}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
-    assert_int_equal(dr_sample(&options, (float[]){-INFINITY, -INFINITY}, 2, candidates, &random, &id), DR_ERROR_NUMERIC);
-}
 
 /* ---- a small model ---- */
 
@@ -138,6 +63,14 @@ static output generate(const char *prompt, size_t bytes, dr_generate_options opt
     return out;
 }
 
+static dr_generate_options greedy(int64_t tokens) {
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = tokens;
+    options.sampling = dr_sampling_defaults();
+    options.sampling.temperature = 0;
+    return options;
+}
+
 /* The likeliest next token after ids, by one forward over all of them. */
 static int32_t likeliest(const int32_t *ids, int64_t count) {
     double logits[DR_BYTE_VOCABULARY];
@@ -161,7 +94,7 @@ static void test_greedy_is_the_argmax_of_full_forwards(void **state) {
         int32_t ids[1 + 700 + TOKENS] = {DR_DOCUMENT_START};
         int64_t count = 1;
         for (size_t byte = 0; byte < lengths[i]; byte++) ids[count++] = (unsigned char)prompt[byte];
-        output out = generate(prompt, lengths[i], (dr_generate_options){.tokens = TOKENS, .top_p = 1});
+        output out = generate(prompt, lengths[i], greedy(TOKENS));
         for (size_t made = 0, byte = 0; made < TOKENS; made++) {
             int32_t id = likeliest(ids, count);
             ids[count++] = id;
@@ -174,9 +107,9 @@ static void test_seeds_repeat(void **state) {
     (void)state;
     dr_generate_options options = dr_generate_defaults();
     options.tokens = 200;
-    options.seed = 5;
+    options.sampling.seed = 5;
     output one = generate("The ", 4, options), again = generate("The ", 4, options);
-    options.seed = 6;
+    options.sampling.seed = 6;
     output other = generate("The ", 4, options);
     assert_int_equal(one.bytes, again.bytes);
     assert_memory_equal(one.text, again.text, one.bytes);
@@ -189,32 +122,32 @@ static void test_callback_stops(void **state) {
     output out = {.stop_after = 3};
     assert_int_equal(dr_generate(model, "", 0, &options, collect, &out), DR_ERROR_INTERRUPTED);
     assert_int_equal(out.calls, 3);
-    out = generate("", 0, (dr_generate_options){.tokens = 0, .top_p = 1});
+    out = generate("", 0, greedy(0));
     assert_int_equal(out.calls, 0);
 }
 
 static void test_bad_options_are_refused(void **state) {
     (void)state;
     static const char *const empty_stop[] = {"a", ""};
-    static const struct {
-        dr_generate_options options;
-        const char *part;
-    } cases[] = {{{.tokens = -1, .top_p = 1}, "tokens is -1"},
-                 {{.temperature = -0.5, .top_p = 1}, "temperature is -0.5"},
-                 {{.temperature = NAN, .top_p = 1}, "temperature is nan"},
-                 {{.top_k = -2, .top_p = 1}, "top_k is -2"},
-                 {{.top_p = 0}, "top_p is 0"},
-                 {{.top_p = 1.5}, "top_p is 1.5"},
-                 {{.top_p = 1, .sample = -1}, "sample is -1"},
-                 {{.top_p = 1, .stop_count = 1}, "stop_count is 1"},
-                 {{.top_p = 1, .stop = empty_stop, .stop_count = 2}, "stop text 2 is empty"}};
+    static const int32_t no_token[] = {5, 257};
+    dr_generate_options bad[6];
+    static const char *const parts[6] = {
+        "tokens is -1", "top_p is 0", "stop_count is 1", "stop text 2 is empty", "stop token 2 is 257: ids are from 0 to 256",
+        "at_once is 0"};
+    for (int i = 0; i < 6; i++) bad[i] = dr_generate_defaults();
+    bad[0].tokens = -1;
+    bad[1].sampling.top_p = 0;
+    bad[2].stop_count = 1;
+    bad[3].stop = empty_stop, bad[3].stop_count = 2;
+    bad[4].stop_tokens = no_token, bad[4].stop_token_count = 2;
+    bad[5].at_once = 0;
     output out = {.stop_after = 0};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(dr_generate(model, "", 0, &cases[i].options, collect, &out), DR_ERROR_ARGUMENT);
-        assert_non_null(strstr(dr_last_error(), cases[i].part));
-        assert_int_equal(dr_generate_check(model, &cases[i].options), DR_ERROR_ARGUMENT);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(dr_generate(model, "", 0, &bad[i], collect, &out), DR_ERROR_ARGUMENT);
+        assert_non_null(strstr(dr_last_error(), parts[i]));
+        assert_int_equal(dr_generate_check(model, &bad[i]), DR_ERROR_ARGUMENT);
     }
-    assert_int_equal(dr_generate_check(NULL, &cases[0].options), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_generate_check(NULL, &bad[0]), DR_ERROR_ARGUMENT);
     assert_int_equal(dr_generate_check(model, NULL), DR_ERROR_ARGUMENT);
     dr_generate_options good = dr_generate_defaults();
     assert_int_equal(dr_generate_check(model, &good), DR_OK);
@@ -296,7 +229,7 @@ static void test_generation_ends_before_a_stop_text(void **state) {
     options.tokens = 300;
     output whole = generate("The ", 4, options);
     while (whole.bytes < 300) { /* a document ended in it, and no stop text goes on in the next */
-        options.seed++;
+        options.sampling.seed++;
         whole = generate("The ", 4, options);
     }
     for (size_t from = 20; from + 4 < whole.bytes; from += 41) {
@@ -327,7 +260,7 @@ static void test_samples_are_independent(void **state) {
     dr_generate_options options = dr_generate_defaults();
     options.tokens = 100;
     output first = generate("The ", 4, options);
-    options.sample = 1;
+    options.sampling.sample = 1;
     output second = generate("The ", 4, options), again = generate("The ", 4, options);
     assert_true(second.bytes == again.bytes && memcmp(second.text, again.text, again.bytes) == 0);
     assert_true(first.bytes != second.bytes || memcmp(first.text, second.text, first.bytes) != 0);
@@ -578,8 +511,6 @@ static void test_failed_allocations_are_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_distribution_of_draws),
-        cmocka_unit_test(test_extreme_logits),
         cmocka_unit_test(test_greedy_is_the_argmax_of_full_forwards),
         cmocka_unit_test(test_seeds_repeat),
         cmocka_unit_test(test_callback_stops),

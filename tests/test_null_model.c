@@ -195,8 +195,56 @@ static void test_generate(void **unused) {
     null_all_right();
 }
 
+static bool take_piece(void *context, const dr_piece *piece) {
+    (void)context, (void)piece;
+    return true;
+}
+
+static void test_texts(void **unused) {
+    (void)unused;
+    dr_generate_options options = dr_generate_defaults();
+    const dr_prompt prompt = {.text = "prompt", .bytes = 6};
+    dr_generate_speed speed;
+    options.tokens = 2;
+    REFUSED(dr_generate_texts, "model", NULL, &prompt, 1, 1, &options, take_piece, NULL, &speed);
+    REFUSED(dr_generate_texts, "prompts", model, NULL, 1, 1, &options, take_piece, NULL, &speed);
+    REFUSED(dr_generate_texts, "options", model, &prompt, 1, 1, NULL, take_piece, NULL, &speed);
+    REFUSED(dr_generate_texts, "emit", model, &prompt, 1, 1, &options, NULL, NULL, &speed);
+    ALLOWED(dr_generate_texts, "speed", model, &prompt, 1, 1, &options, take_piece, NULL, NULL);
+    null_all_right();
+}
+
+static void test_sampling(void **unused) {
+    (void)unused;
+    const dr_sampling good = dr_sampling_defaults();
+    const float logits[2] = {0, 1};
+    const int32_t ids[1] = {1};
+    dr_sampler *sampler;
+    dr_choice choice;
+    double logprob;
+    dr_token_logprob top[1];
+    REFUSED(dr_sampling_check, "sampling", NULL, 2);
+    REFUSED(dr_token_logprobs, "logits", NULL, 2, 0, &logprob, top, 1);
+    REFUSED(dr_token_logprobs, "logprob", logits, 2, 0, NULL, top, 1);
+    REFUSED(dr_token_logprobs, "top", logits, 2, 0, &logprob, NULL, 1);
+    REFUSED(dr_sampler_create, "sampling", 2, NULL, &sampler);
+    REFUSED(dr_sampler_create, "sampler", 2, &good, NULL);
+    NOTHING(dr_sampler_destroy, "sampler", NULL);
+    assert_int_equal(dr_sampler_create(2, &good, &sampler), DR_OK);
+    REFUSED(dr_sampler_restart, "sampler", NULL, &good);
+    REFUSED(dr_sampler_restart, "sampling", sampler, NULL);
+    REFUSED(dr_sampler_read, "sampler", NULL, ids, 1);
+    REFUSED(dr_sampler_read, "ids", sampler, NULL, 1);
+    REFUSED(dr_sampler_choose, "sampler", NULL, logits, &choice);
+    REFUSED(dr_sampler_choose, "logits", sampler, NULL, &choice);
+    REFUSED(dr_sampler_choose, "choice", sampler, logits, NULL);
+    dr_sampler_destroy(sampler);
+    null_all_right();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_calls),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),    cmocka_unit_test(test_sampling),
+                                       cmocka_unit_test(test_model),    cmocka_unit_test(test_calls),
                                        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_generate)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -193,22 +193,22 @@ static void generate_tokens(void) {
 
 static void generate_temperature(void) {
     GENERATE("--temperature", "0.375");
-    assert_true(seen.generate.temperature == 0.375);
+    assert_true(seen.generate.sampling.temperature == 0.375);
 }
 
 static void generate_top_k(void) {
     GENERATE("--top-k", "5");
-    assert_int_equal(seen.generate.top_k, 5);
+    assert_int_equal(seen.generate.sampling.top_k, 5);
 }
 
 static void generate_top_p(void) {
     GENERATE("--top-p", "0.625");
-    assert_true(seen.generate.top_p == 0.625);
+    assert_true(seen.generate.sampling.top_p == 0.625);
 }
 
 static void generate_seed(void) {
     GENERATE("--seed", "9007199254740991");
-    assert_true(seen.generate.seed == 9007199254740991U);
+    assert_true(seen.generate.sampling.seed == 9007199254740991U);
 }
 
 static void generate_backend(void) {
@@ -244,7 +244,7 @@ static void generate_stop(void) {
 static void generate_samples(void) {
     GENERATE("--samples", "3", "--prompt", "P");
     assert_int_equal(seen.generated, 3);
-    assert_int_equal(seen.generate.sample, 2);
+    assert_int_equal(seen.generate.sampling.sample, 2);
     assert_string_equal(output, "--- sample 1 of 3 ---\nPmade\n--- sample 2 of 3 ---\nPmade\n--- sample 3 of 3 ---\nPmade\n");
     GENERATE("--samples", "1");
 }

@@ -279,7 +279,8 @@ static void test_runs(void **state) {
             dr_score score;
             options.tokens = 40;
             must(dr_generate(dr_run_model(run), "page", 4, &options, gather, &sample[0]));
-            options.top_k = 5, options.top_p = 1, options.temperature = 0.5, options.seed = 9;
+            options.sampling.top_k = 5, options.sampling.top_p = 1, options.sampling.temperature = 0.5,
+            options.sampling.seed = 9;
             must(dr_generate(dr_run_model(run), "", 0, &options, gather, &sample[1]));
             must(dr_score_corpus(dr_run_model(run), scratch_path("corpus/03.txt"), 50, NULL, NULL, &score));
             sample[2] = score.loss, sample[3] = score.bits_per_byte;
@@ -302,8 +303,9 @@ static void test_defaults(void **state) {
     assert_true(blank.gain_eps == 0 && blank.cg_eps == 0 && blank.cg_start == DR_CG_ZERO && !blank.tied_scan);
     assert_true(gates.gate == DR_GATE_AUTO && gates.lower_bound == -5 && gates.lambda == DR_LAMBDA_PROJECTED);
     assert_true(!gates.negative_eigenvalues && gates.lambda_value == 0.5 && !gates.lambda_bias_learned);
-    assert_true(generate.tokens == 512 && generate.temperature == 0.8 && generate.top_k == 0 && generate.top_p == 0.95);
-    assert_true(generate.seed == 1);
+    assert_true(generate.tokens == 512 && generate.at_once == 8 && generate.sampling.temperature == 0.8);
+    assert_true(generate.sampling.top_k == 0 && generate.sampling.top_p == 0.95 && generate.sampling.min_p == 0);
+    assert_true(generate.sampling.seed == 1 && generate.sampling.repetition_penalty == 1);
     assert_true(config.hidden == 256 && config.layers == 4 && config.heads == 4 && config.intermediate == -1);
     assert_true(config.conv_size == 4 && config.output_gate == -1 && !config.tied && !config.force);
     assert_true(config.lambda_bias == 0.9 && config.norm_eps == 1e-6 && config.initializer_range == 0.02);

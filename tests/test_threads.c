@@ -188,7 +188,7 @@ static void *use(void *context) {
     u->failed = dr_session_create(u->model, &session) != DR_OK || dr_model_gradients_create(u->model, &gradients) != DR_OK;
     for (u->number = 0; u->number < SAMPLES && !u->failed; u->number++) {
         dr_generate_options options = dr_generate_defaults();
-        options.tokens = WRITTEN, options.seed = (uint64_t)u->number + 1;
+        options.tokens = WRITTEN, options.sampling.seed = (uint64_t)u->number + 1;
         u->length = 0;
         const int64_t rows = ROWS >> (SAMPLES - 1 - u->number);
         const dr_batch batch = {.layout = {.sequences = 1, .rows = rows}, .ids = ids, .targets = rows, .labels = ids + 1};

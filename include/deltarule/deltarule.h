@@ -12,6 +12,7 @@
 #include <deltarule/plan.h>
 #include <deltarule/recurrence.h>
 #include <deltarule/rule.h>
+#include <deltarule/sample.h>
 #include <deltarule/shards.h>
 #include <deltarule/state.h>
 #include <deltarule/status.h>

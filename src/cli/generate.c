@@ -80,10 +80,10 @@ static bool emit(void *context, const char *bytes, size_t count) {
 static dr_generate_options read_options(const cli_flag *flags) {
     dr_generate_options options = dr_generate_defaults();
     options.tokens = cli_flag_integer(&flags[TOKENS]);
-    options.temperature = cli_flag_real(&flags[TEMPERATURE]);
-    options.top_k = cli_flag_integer(&flags[TOP_K]);
-    options.top_p = cli_flag_real(&flags[TOP_P]);
-    options.seed = (uint64_t)cli_flag_integer(&flags[SEED]);
+    options.sampling.temperature = cli_flag_real(&flags[TEMPERATURE]);
+    options.sampling.top_k = cli_flag_integer(&flags[TOP_K]);
+    options.sampling.top_p = cli_flag_real(&flags[TOP_P]);
+    options.sampling.seed = (uint64_t)cli_flag_integer(&flags[SEED]);
     options.stop = flags[STOP].values;
     options.stop_count = flags[STOP].value_count;
     options.ignore_eos = cli_flag_boolean(&flags[IGNORE_EOS]);
@@ -96,7 +96,7 @@ static dr_status print_sample(dr_model *model, const cli_flag *flags, const char
     int64_t samples = cli_flag_integer(&flags[SAMPLES]);
     cli_text printed = cli_text_begin(stdout);
     printed.last = '\n';
-    if (samples > 1) printf("--- sample %" PRId64 " of %" PRId64 " ---\n", options->sample + 1, samples);
+    if (samples > 1) printf("--- sample %" PRId64 " of %" PRId64 " ---\n", options->sampling.sample + 1, samples);
     dr_status status = DR_OK;
     if (cli_flag_boolean(&flags[NO_ECHO]) || emit(&printed, prompt, bytes))
         status = dr_generate(model, prompt, bytes, options, emit, &printed);
@@ -118,7 +118,7 @@ static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
     dr_status status = exit_status == 0 ? dr_generate_check(model, &options) : DR_ERROR_INTERRUPTED;
     for (int64_t i = 0; i < cli_flag_integer(&flags[SAMPLES]) && status == DR_OK && !cli_interrupted() && !ferror(stdout);
          i++) {
-        options.sample = i;
+        options.sampling.sample = i;
         status = print_sample(model, flags, prompt, bytes, &options);
     }
     if (cli_interrupted())

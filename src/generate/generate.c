@@ -1,222 +1,355 @@
-/* Sampling text: the prompt goes through the chunkwise engine in windows, then each token through the decode engine. All memory
- * is taken before the first token but for the text of a token: the state's size does not depend on how long the text becomes.
- */
+/* Making texts, some side by side: their prompts go through the chunkwise engine in windows, a window of each prompt in one
+ * call, then each token through the decode engine, one of each text in one call. All memory is taken before the first token but
+ * for the text of a token: the state's size does not depend on how long a text becomes. A text that is over goes on being
+ * computed, with token 0, until the others are over, since a state has a fixed number of sequences; nothing of it is seen. */
 #include <deltarule/generate.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/corpus.h"
 #include "data/encode.h"
-#include "data/streams.h"
-#include "generate/sampling.h"
-#include "generate/stop.h"
+#include "generate/answer.h"
 
 #include <string.h>
 
-enum { PROMPT_WINDOW = 512 };
+enum { PROMPT_WINDOW = 512, AT_ONCE = 8, MOST_AT_ONCE = 4096 };
 
 dr_generate_options dr_generate_defaults(void) {
-    return (dr_generate_options){.tokens = 512, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = 1};
+    dr_generate_options options = {.tokens = 512, .at_once = AT_ONCE, .sampling = dr_sampling_defaults()};
+    options.sampling.temperature = 0.8;
+    options.sampling.top_p = 0.95;
+    options.sampling.seed = 1;
+    return options;
 }
 
-typedef bool (*emit_function)(void *context, const char *bytes, size_t count);
-
-struct sampler {
-    const dr_model *model;
-    dr_session *session; /* of the prompt */
-    dr_model_state *state;
-    const dr_tokenizer *tokenizer; /* NULL: bytes */
-    dr_document_encoder encoder;
-    dr_decoder *decoder;
-    int32_t start, end;       /* begins a text; ends one: -1: none */
-    int64_t vocabulary;       /* ids that can be drawn */
-    float *logits;            /* [of the model] of the next token */
-    dr_candidate *candidates; /* [vocabulary] */
-    dr_stop stop;
-    char *ready; /* [ready_room] text that is certain and not emitted yet */
-    size_t ready_bytes, ready_room;
-};
-
-static dr_status open_tokenizer(struct sampler *sampler) {
-    sampler->start = DR_DOCUMENT_START;
-    sampler->end = -1;
-    sampler->vocabulary = DR_BYTE_VOCABULARY;
-    if (!sampler->tokenizer) return DR_OK;
-    DR_TRY(dr_document_encoder_create(sampler->tokenizer, &sampler->encoder));
-    sampler->start = sampler->encoder.start;
-    sampler->end = dr_tokenizer_special(sampler->tokenizer, DR_TOKEN_EOS);
-    sampler->vocabulary = dr_tokenizer_size(sampler->tokenizer);
-    return dr_decoder_create(sampler->tokenizer, DR_DECODE_TEXT | DR_DECODE_NO_SPECIAL, &sampler->decoder);
-}
-
-static dr_status open_sampler(struct sampler *sampler, const dr_generate_options *options) {
-    void *memory;
-    DR_TRY(dr_stop_create(options, &sampler->stop));
-    DR_TRY(open_tokenizer(sampler));
-    size_t logits = (size_t)dr_model_get_config(sampler->model)->vocabulary;
-    DR_TRY(dr_allocate(logits * sizeof(float), "the logits", &memory));
-    sampler->logits = memory;
-    DR_TRY(dr_allocate((size_t)sampler->vocabulary * sizeof(dr_candidate), "the candidates", &memory));
-    sampler->candidates = memory;
-    DR_TRY(dr_session_create(sampler->model, &sampler->session));
-    return dr_model_state_create(sampler->model, 1, &sampler->state);
-}
-
-static void close_sampler(struct sampler *sampler) {
-    dr_document_encoder_release(&sampler->encoder);
-    dr_decoder_destroy(sampler->decoder);
-    dr_release(sampler->logits);
-    dr_release(sampler->candidates);
-    dr_release(sampler->ready);
-    dr_stop_destroy(&sampler->stop);
-    dr_model_state_destroy(sampler->state);
-    dr_session_destroy(sampler->session);
-}
-
-/* ---- the prompt ---- */
-
-static dr_status read_ids(struct sampler *sampler, const int32_t *ids, int64_t count) {
-    const int64_t last = count - 1;
-    dr_batch batch = {.layout = {.sequences = 1, .rows = count}, .ids = ids, .targets = 1, .positions = &last};
-    return dr_session_logits(sampler->session, &batch, sampler->state, DR_F32, sampler->logits);
-}
-
-/* Token 0 is the separator, token i + 1 byte i of the prompt: there is always one token to predict from. */
-static dr_status read_bytes(struct sampler *sampler, const char *prompt, int64_t bytes) {
-    int32_t ids[PROMPT_WINDOW];
-    for (int64_t from = 0; from < bytes + 1; from += PROMPT_WINDOW) {
-        int64_t count = bytes + 1 - from < PROMPT_WINDOW ? bytes + 1 - from : PROMPT_WINDOW;
-        for (int64_t i = 0; i < count; i++) ids[i] = from + i == 0 ? DR_DOCUMENT_START : (unsigned char)prompt[from + i - 1];
-        DR_TRY(read_ids(sampler, ids, count));
-    }
-    return DR_OK;
-}
-
-/* The ids of a document that is not over yet. Its text goes through the decoder, since that of later ids depends on it. */
-static dr_status read_text(struct sampler *sampler, const char *prompt, int64_t bytes) {
-    const int32_t *ids;
-    const char *text;
-    int64_t count;
-    size_t text_bytes;
-    DR_TRY(dr_document_encode(&sampler->encoder, prompt, bytes, &ids, &count));
-    if (count > 1 && ids[count - 1] == sampler->end) count--;
-    for (int64_t from = 0; from < count; from += PROMPT_WINDOW)
-        DR_TRY(read_ids(sampler, ids + from, count - from < PROMPT_WINDOW ? count - from : PROMPT_WINDOW));
-    for (int64_t i = 0; i < count; i++) {
-        dr_status status = dr_decoder_step(sampler->decoder, ids[i], &text, &text_bytes);
-        if (status != DR_OK && status != DR_ERROR_FORMAT) return status; /* the stream goes on from the next id */
-    }
-    return DR_OK;
-}
-
-/* ---- tokens ---- */
-
-/* Adds bytes to those that are ready. */
-static dr_status make_ready(struct sampler *sampler, const char *bytes, size_t count) {
-    const size_t needed = sampler->ready_bytes + count;
-    if (needed > sampler->ready_room) {
-        void *memory = sampler->ready;
-        size_t room = 2 * needed;
-        DR_TRY(memory ? dr_resize(&memory, sampler->ready_room, room, "the text of a token")
-                      : dr_allocate(room, "the text of a token", &memory));
-        sampler->ready = memory;
-        sampler->ready_room = room;
-    }
-    if (count > 0) memcpy(sampler->ready + sampler->ready_bytes, bytes, count);
-    sampler->ready_bytes = needed;
-    return DR_OK;
-}
-
-/* Looks for stop texts in more text; what is certain becomes ready. *ended: a stop text is complete. */
-static dr_status add_text(struct sampler *sampler, const char *text, size_t bytes, bool *ended) {
-    dr_stop *stop = &sampler->stop;
-    for (size_t i = 0; i < bytes && !*ended; i++) {
-        size_t certain;
-        *ended = dr_stop_add(stop, text[i], &certain);
-        DR_TRY(make_ready(sampler, stop->held, certain));
-        dr_stop_take(stop, certain);
-    }
-    return DR_OK;
-}
-
-/* A document ends: no stop text goes on in the next. */
-static dr_status give_up_held(struct sampler *sampler) {
-    dr_stop *stop = &sampler->stop;
-    DR_TRY(make_ready(sampler, stop->held, stop->held_bytes));
-    dr_stop_take(stop, stop->held_bytes);
-    return DR_OK;
-}
-
-static dr_status emit_ready(struct sampler *sampler, int64_t made, emit_function emit, void *context) {
-    size_t bytes = sampler->ready_bytes;
-    sampler->ready_bytes = 0;
-    if (emit(context, sampler->ready ? sampler->ready : "", bytes)) return DR_OK;
-    return dr_fail(DR_ERROR_INTERRUPTED, "generation was stopped after %lld tokens", (long long)made);
-}
-
-/* The text that a token makes certain. *ended: a stop text is complete. */
-static dr_status add_token(struct sampler *sampler, int32_t id, bool *ended) {
-    const char *text;
-    size_t bytes;
-    if (!sampler->tokenizer) {
-        const char byte = (char)id;
-        return id == DR_DOCUMENT_START ? give_up_held(sampler) : add_text(sampler, &byte, 1, ended);
-    }
-    dr_status status = dr_decoder_step(sampler->decoder, id, &text, &bytes);
-    if (status == DR_ERROR_FORMAT) return DR_OK; /* the stream goes on from the next id */
-    DR_TRY(status);
-    return add_text(sampler, text, bytes, ended);
-}
-
-/* What waits for more, when there is no more. */
-static dr_status finish_text(struct sampler *sampler, int64_t made, emit_function emit, void *context) {
-    const char *text;
-    size_t bytes;
-    bool ended = false;
-    if (sampler->tokenizer) {
-        DR_TRY(dr_decoder_finish(sampler->decoder, &text, &bytes));
-        DR_TRY(add_text(sampler, text, bytes, &ended));
-    }
-    if (!ended) DR_TRY(give_up_held(sampler));
-    return sampler->ready_bytes > 0 ? emit_ready(sampler, made, emit, context) : DR_OK;
-}
-
-static dr_status make_tokens(struct sampler *sampler, const dr_generate_options *options, emit_function emit, void *context) {
-    dr_random random = dr_stream(options->seed, DR_STREAM_SAMPLING, options->sample);
-    bool ended = false, over = false; /* by a stop text; by the token that ends a text */
-    int64_t made = 0;
-    while (made < options->tokens && !ended && !over) {
-        int32_t id;
-        DR_TRY(dr_sample(options, sampler->logits, sampler->vocabulary, sampler->candidates, &random, &id));
-        made++;
-        over = sampler->tokenizer && !options->ignore_eos && (id == sampler->end || id == sampler->start);
-        if (!over) DR_TRY(add_token(sampler, id, &ended));
-        DR_TRY(emit_ready(sampler, made, emit, context));
-        if (!ended && !over && made < options->tokens)
-            DR_TRY(dr_model_step(sampler->model, &id, sampler->state, sampler->logits));
-    }
-    return ended ? DR_OK : finish_text(sampler, made, emit, context);
+static int64_t drawn_ids(const dr_tokenizer *tokenizer) {
+    return tokenizer ? dr_tokenizer_size(tokenizer) : DR_BYTE_VOCABULARY;
 }
 
 dr_status dr_generate_check(const dr_model *model, const dr_generate_options *options) {
     DR_NEED(model);
     DR_NEED(options);
     DR_TRY(dr_vocabulary_check(dr_model_get_config(model)->vocabulary, options->tokenizer));
-    return dr_sampling_check(options);
+    DR_TRY(dr_sampling_check(&options->sampling, drawn_ids(options->tokenizer)));
+    if (options->at_once < 1 || options->at_once > MOST_AT_ONCE)
+        return dr_fail(DR_ERROR_ARGUMENT, "at_once is %lld: it must be from 1 to %d", (long long)options->at_once,
+                       MOST_AT_ONCE);
+    return dr_answer_check(options);
+}
+
+typedef bool (*emit_function)(void *context, const dr_piece *piece);
+
+/* One of the texts that are made side by side. */
+typedef struct {
+    int64_t prompt, sample;
+    int32_t *ids; /* [count] of the prompt */
+    int64_t count;
+    dr_sampler *sampler;
+    dr_answer answer;
+} text;
+
+typedef struct {
+    const dr_model *model;
+    const dr_generate_options *options;
+    int64_t vocabulary; /* of the model */
+    int64_t count;      /* texts side by side */
+    text *texts;        /* [count] */
+    dr_session *session;
+    dr_model_state *state; /* of count sequences */
+    float *logits;         /* [count, vocabulary] of each text's next token */
+    float *read;           /* [count, vocabulary] of the prompts that end in a window */
+    int32_t *ids;          /* [count PROMPT_WINDOW] of a window; then [count] of a step */
+    int64_t *begins;       /* [count + 1] */
+    int64_t *positions;    /* [count] */
+    int64_t *ending;       /* [count] texts whose prompts end in a window */
+    dr_generate_speed *speed;
+    double start;
+    emit_function emit;
+    void *context;
+} generator;
+
+/* ---- prompts ---- */
+
+static dr_status check_prompt(const generator *self, const dr_prompt *prompt, int64_t number) {
+    if (!prompt->ids) {
+        if (prompt->bytes > 0 && !prompt->text)
+            return dr_fail(DR_ERROR_ARGUMENT, "prompt %lld is missing: it must not be NULL", (long long)number);
+        return DR_OK;
+    }
+    if (prompt->count < 1)
+        return dr_fail(DR_ERROR_ARGUMENT, "prompt %lld has %lld token ids: it must have one at least", (long long)number,
+                       (long long)prompt->count);
+    for (int64_t i = 0; i < prompt->count; i++)
+        if (prompt->ids[i] < 0 || prompt->ids[i] >= self->vocabulary)
+            return dr_fail(DR_ERROR_ARGUMENT, "token %lld of prompt %lld is %lld: ids are from 0 to %lld", (long long)i + 1,
+                           (long long)number, (long long)prompt->ids[i], (long long)self->vocabulary - 1);
+    return DR_OK;
+}
+
+static dr_status keep_ids(text *made, const int32_t *ids, int64_t count) {
+    void *memory;
+    DR_TRY(dr_allocate((size_t)count * sizeof(int32_t), "the ids of a prompt", &memory));
+    memcpy(memory, ids, (size_t)count * sizeof(int32_t));
+    made->ids = memory;
+    made->count = count;
+    return DR_OK;
+}
+
+/* Token 0 is the separator, token i + 1 byte i of the prompt: there is always one token to predict from. */
+static dr_status keep_bytes(text *made, const char *bytes, size_t count) {
+    void *memory;
+    DR_TRY(dr_allocate((count + 1) * sizeof(int32_t), "the ids of a prompt", &memory));
+    made->ids = memory;
+    made->count = (int64_t)count + 1;
+    made->ids[0] = DR_DOCUMENT_START;
+    for (size_t i = 0; i < count; i++) made->ids[i + 1] = (unsigned char)bytes[i];
+    return DR_OK;
+}
+
+/* The ids of a document that is not over yet. */
+static dr_status keep_document(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
+    dr_document_encoder encoder = {0};
+    const int32_t *ids;
+    int64_t count;
+    dr_status status;
+    DR_GO(dr_document_encoder_create(tokenizer, &encoder));
+    DR_GO(dr_document_encode(&encoder, prompt->text ? prompt->text : "", (int64_t)prompt->bytes, &ids, &count));
+    if (count > 1 && ids[count - 1] == dr_tokenizer_special(tokenizer, DR_TOKEN_EOS)) count--;
+    DR_GO(keep_ids(made, ids, count));
+done:
+    dr_document_encoder_release(&encoder);
+    return status;
+}
+
+static dr_status keep_as_is(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
+    dr_encoder *encoder = NULL;
+    const int32_t *ids;
+    size_t count;
+    dr_status status;
+    DR_GO(dr_encoder_create(tokenizer, &encoder));
+    DR_GO(dr_encoder_encode(encoder, prompt->text ? prompt->text : "", prompt->bytes, false, &ids, &count));
+    status = count > 0 ? keep_ids(made, ids, (int64_t)count)
+                       : dr_fail(DR_ERROR_ARGUMENT, "the prompt has no tokens, and nothing is to be put before it");
+done:
+    dr_encoder_destroy(encoder);
+    return status;
+}
+
+static dr_status keep_prompt(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
+    if (prompt->ids) return keep_ids(made, prompt->ids, prompt->count);
+    if (!tokenizer) return keep_bytes(made, prompt->text, prompt->bytes);
+    return prompt->as_is ? keep_as_is(made, tokenizer, prompt) : keep_document(made, tokenizer, prompt);
+}
+
+/* ---- memory ---- */
+
+static dr_status open_memory(generator *self) {
+    const size_t count = (size_t)self->count;
+    void *memory;
+    DR_TRY(dr_allocate_zero(count * sizeof(text), "the texts", &memory));
+    self->texts = memory;
+    DR_TRY(dr_allocate(count * (size_t)self->vocabulary * sizeof(float), "the logits", &memory));
+    self->logits = memory;
+    DR_TRY(dr_allocate(count * (size_t)self->vocabulary * sizeof(float), "the logits", &memory));
+    self->read = memory;
+    DR_TRY(dr_allocate(count * PROMPT_WINDOW * sizeof(int32_t), "a window of tokens", &memory));
+    self->ids = memory;
+    DR_TRY(dr_allocate((count + 1) * sizeof(int64_t), "a window of tokens", &memory));
+    self->begins = memory;
+    DR_TRY(dr_allocate(count * sizeof(int64_t), "a window of tokens", &memory));
+    self->positions = memory;
+    DR_TRY(dr_allocate(count * sizeof(int64_t), "a window of tokens", &memory));
+    self->ending = memory;
+    DR_TRY(dr_session_create(self->model, &self->session));
+    return dr_model_state_create(self->model, self->count, &self->state);
+}
+
+/* Text i of those side by side: sample `sample` of a prompt. */
+static dr_status open_text(generator *self, int64_t i, const dr_prompt *prompts, int64_t prompt, int64_t sample) {
+    text *made = &self->texts[i];
+    dr_sampling sampling = self->options->sampling;
+    sampling.sample += sample;
+    made->prompt = prompt, made->sample = sample;
+    DR_TRY(keep_prompt(made, self->options->tokenizer, &prompts[prompt]));
+    DR_TRY(dr_sampler_create(drawn_ids(self->options->tokenizer), &sampling, &made->sampler));
+    DR_TRY(dr_answer_create(self->options, &made->answer));
+    DR_TRY(dr_sampler_read(made->sampler, made->ids, made->count));
+    return dr_answer_read(&made->answer, made->ids, made->count);
+}
+
+static void close_memory(generator *self) {
+    for (int64_t i = 0; self->texts && i < self->count; i++) {
+        dr_release(self->texts[i].ids);
+        dr_sampler_destroy(self->texts[i].sampler);
+        dr_answer_release(&self->texts[i].answer);
+    }
+    dr_release(self->texts);
+    dr_release(self->logits);
+    dr_release(self->read);
+    dr_release(self->ids);
+    dr_release(self->begins);
+    dr_release(self->positions);
+    dr_release(self->ending);
+    dr_model_state_destroy(self->state);
+    dr_session_destroy(self->session);
+}
+
+/* ---- reading ---- */
+
+/* Tokens from `from` on of every prompt that has so many; *rows 0: none has. */
+static dr_status read_window(generator *self, int64_t from, int64_t *rows) {
+    const size_t row = (size_t)self->vocabulary;
+    int64_t ending = 0;
+    *rows = 0;
+    for (int64_t i = 0; i < self->count; i++) {
+        const text *at = &self->texts[i];
+        const int64_t left = at->count - from, count = left < 0 ? 0 : left < PROMPT_WINDOW ? left : PROMPT_WINDOW;
+        self->begins[i] = *rows;
+        if (count > 0) memcpy(self->ids + *rows, at->ids + from, (size_t)count * sizeof(int32_t));
+        *rows += count;
+        if (count > 0 && count == left) {
+            self->positions[ending] = *rows - 1;
+            self->ending[ending++] = i;
+        }
+    }
+    self->begins[self->count] = *rows;
+    if (*rows == 0) return DR_OK;
+    dr_batch batch = {.layout = {.sequences = self->count, .rows = *rows, .cu_seqlens = self->count > 1 ? self->begins : NULL},
+                      .ids = self->ids,
+                      .targets = ending,
+                      .positions = self->positions};
+    DR_TRY(dr_session_logits(self->session, &batch, self->state, DR_F32, self->read));
+    for (int64_t i = 0; i < ending; i++)
+        memcpy(self->logits + (size_t)self->ending[i] * row, self->read + (size_t)i * row, row * sizeof(float));
+    return DR_OK;
+}
+
+static dr_status read_prompts(generator *self) {
+    const double start = dr_clock_now();
+    int64_t rows = 1;
+    for (int64_t from = 0; rows > 0; from += PROMPT_WINDOW) {
+        DR_TRY(read_window(self, from, &rows));
+        self->speed->prompt_tokens += rows;
+    }
+    self->speed->prompt_seconds += dr_clock_now() - start;
+    return DR_OK;
+}
+
+/* ---- making ---- */
+
+static dr_status emit_piece(generator *self, const text *at, const dr_choice *choice) {
+    const dr_answer *answer = &at->answer;
+    const dr_piece piece = {.prompt = at->prompt,
+                            .sample = at->sample,
+                            .bytes = answer->ready ? answer->ready : "",
+                            .count = choice ? answer->ready_bytes : 0,
+                            .choice = choice,
+                            .finish = answer->finish};
+    if (self->speed->first_token_seconds == 0) self->speed->first_token_seconds = dr_clock_now() - self->start;
+    if (self->emit(self->context, &piece)) return DR_OK;
+    return dr_fail(DR_ERROR_INTERRUPTED, "generation was stopped after %lld tokens", (long long)self->speed->tokens);
+}
+
+/* A token of each text that is not over; *left: how many go on. */
+static dr_status choose_tokens(generator *self, int64_t *left) {
+    *left = 0;
+    for (int64_t i = 0; i < self->count; i++) {
+        text *at = &self->texts[i];
+        dr_choice choice;
+        self->ids[i] = 0;
+        if (at->answer.finish != DR_FINISH_NOT) continue;
+        DR_TRY(dr_sampler_choose(at->sampler, self->logits + i * self->vocabulary, &choice));
+        DR_TRY(dr_answer_add(&at->answer, choice.id));
+        self->ids[i] = choice.id;
+        self->speed->tokens++;
+        DR_TRY(emit_piece(self, at, &choice));
+        if (at->answer.finish == DR_FINISH_NOT) ++*left;
+    }
+    return DR_OK;
+}
+
+static dr_status make_tokens(generator *self) {
+    const double start = dr_clock_now();
+    dr_status status = DR_OK;
+    int64_t left = 0;
+    for (int64_t i = 0; i < self->count && status == DR_OK; i++) {
+        if (self->texts[i].answer.finish == DR_FINISH_NOT)
+            left++;
+        else
+            status = emit_piece(self, &self->texts[i], NULL);
+    }
+    while (left > 0 && status == DR_OK) {
+        status = choose_tokens(self, &left);
+        if (status == DR_OK && left > 0) status = dr_model_step(self->model, self->ids, self->state, self->logits);
+    }
+    self->speed->token_seconds += dr_clock_now() - start;
+    return status;
+}
+
+/* Texts `first` to `first + count - 1` of all. */
+static dr_status make_group(generator *self, const dr_prompt *prompts, int64_t samples, int64_t first) {
+    dr_status status;
+    DR_GO(open_memory(self));
+    for (int64_t i = 0; i < self->count; i++) DR_GO(open_text(self, i, prompts, (first + i) / samples, (first + i) % samples));
+    if (self->options->tokens > 0) DR_GO(read_prompts(self));
+    DR_GO(make_tokens(self));
+done:
+    close_memory(self);
+    return status;
+}
+
+dr_status dr_generate_texts(const dr_model *model, const dr_prompt *prompts, int64_t prompt_count, int64_t samples,
+                            const dr_generate_options *options, bool (*emit)(void *context, const dr_piece *piece),
+                            void *context, dr_generate_speed *speed) {
+    dr_generate_speed unseen;
+    DR_TRY(dr_generate_check(model, options));
+    DR_NEED(prompts);
+    DR_NEED(emit);
+    if (prompt_count < 1 || samples < 1 || samples > INT64_MAX / prompt_count)
+        return dr_fail(DR_ERROR_ARGUMENT, "%lld samples of %lld prompts: there must be one of each at least",
+                       (long long)samples, (long long)prompt_count);
+    dr_sampling last = options->sampling;
+    last.sample += samples - 1;
+    DR_TRY(dr_sampling_check(&last, drawn_ids(options->tokenizer)));
+    if (!speed) speed = &unseen;
+    *speed = (dr_generate_speed){0};
+    const generator whole = {.model = model,
+                             .options = options,
+                             .vocabulary = dr_model_get_config(model)->vocabulary,
+                             .speed = speed,
+                             .start = dr_clock_now(),
+                             .emit = emit,
+                             .context = context};
+    for (int64_t i = 0; i < prompt_count; i++) DR_TRY(check_prompt(&whole, &prompts[i], i + 1));
+    const int64_t texts = prompt_count * samples;
+    for (int64_t first = 0; first < texts; first += options->at_once) {
+        generator group = whole;
+        group.count = texts - first < options->at_once ? texts - first : options->at_once;
+        DR_TRY(make_group(&group, prompts, samples, first));
+    }
+    return DR_OK;
+}
+
+/* ---- one text ---- */
+
+typedef struct {
+    bool (*emit)(void *context, const char *bytes, size_t count);
+    void *context;
+} text_reader;
+
+static bool pass_text(void *context, const dr_piece *piece) {
+    const text_reader *reader = context;
+    return !piece->choice || reader->emit(reader->context, piece->bytes, piece->count);
 }
 
 dr_status dr_generate(const dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
                       bool (*emit)(void *context, const char *bytes, size_t count), void *context) {
-    DR_TRY(dr_generate_check(model, options));
-    if (prompt_bytes > 0) DR_NEED(prompt);
+    DR_NEED(model);
+    DR_NEED(options);
     DR_NEED(emit);
-    struct sampler sampler = {.model = model, .tokenizer = options->tokenizer};
-    dr_status status;
-    DR_GO(open_sampler(&sampler, options));
-    DR_GO(sampler.tokenizer ? read_text(&sampler, prompt, (int64_t)prompt_bytes)
-                            : read_bytes(&sampler, prompt, (int64_t)prompt_bytes));
-    DR_GO(make_tokens(&sampler, options, emit, context));
-done:
-    close_sampler(&sampler);
-    return status;
+    if (prompt_bytes > 0) DR_NEED(prompt);
+    const dr_prompt one = {.text = prompt, .bytes = prompt_bytes};
+    text_reader reader = {.emit = emit, .context = context};
+    return dr_generate_texts(model, &one, 1, 1, options, pass_text, &reader, NULL);
 }
