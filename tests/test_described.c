@@ -189,9 +189,46 @@ static void check_gradients(int64_t of_block) {
     learner_destroy(model);
 }
 
+/* A step along a direction in which all parameters move. */
+typedef struct {
+    dr_model *model;
+    const double *from, *direction; /* [block] */
+    double step;
+} line;
+
+static double objective_along(void *context) {
+    const line *l = context;
+    double *values = dr_model_parameter_block(l->model);
+    for (int64_t i = 0; i < dr_model_block_count(l->model); i++) values[i] = l->from[i] + l->step * l->direction[i];
+    return objective(l->model);
+}
+
+static void check_direction(int64_t of_block) {
+    dr_model *model = build(reference, of_block);
+    const dr_batch batch = packed();
+    const int64_t count = dr_model_block_count(model);
+    double *from = calloc((size_t)count, sizeof *from), *direction = calloc((size_t)count, sizeof *direction);
+    double *gradients = learner_gradients(model), slope = 0;
+    dr_random random = dr_random_start(6, (uint64_t)of_block);
+    assert_true(from && direction);
+    ASSERT_OK(learner_gradient(model, &batch, FACTOR, NULL, NULL));
+    memcpy(from, dr_model_parameter_block(model), (size_t)count * sizeof *from);
+    for (int64_t i = 0; i < count; i++) {
+        direction[i] = dr_random_normal(&random);
+        slope += gradients[i] * direction[i];
+    }
+    line l = {model, from, direction, 0};
+    assert_gradient("along a line", objective_along, &l, &l.step, 1, &slope, 1e-6);
+    free(from);
+    free(direction);
+    learner_destroy(model);
+}
+
 static void test_gradients(void **state) {
     (void)state;
-    for (int i = 0; i < BLOCKS; i++) check_gradients(blocks[i]);
+    check_gradients(0);
+    check_gradients(3);
+    for (int i = 0; i < BLOCKS; i++) check_direction(blocks[i]);
 }
 
 /* The CPU's gradients are the reference's to rounding, and the same bits with any number of threads. */

@@ -8,6 +8,7 @@
  * are no part of the language model, and a tied head that equals the embedding: those are passed over and named. */
 #include "nn/model_files.h"
 #include "base/error.h"
+#include "base/tasks.h"
 #include "formats/json.h"
 #include "formats/names/names.h"
 #include "formats/safetensors.h"
@@ -303,21 +304,17 @@ static bool may_be_log_of_zero(const char *name) {
 typedef struct {
     dr_model *model;
     const dr_name_plan *plan;
-    void *aligned; /* memory for a piece of a tensor that lies in its file as its type must not */
+    int64_t *begins; /* [tensors + 1] the first task of each tensor */
 } reading;
 
-enum { PIECE_ELEMENTS = 1 << 18 }; /* of which the processor still has what was checked when it is copied */
+/* A piece is what the processor still has, when it is copied, of what was checked; a task is some pieces, so that two threads
+ * seldom write to one large page. */
+enum { PIECE_ELEMENTS = 1 << 18, TASK_ELEMENTS = 1 << 22 };
 
-/* Elements first .. first + count - 1 of a tensor, which lie together in a parameter too. */
-static dr_status upload(reading *r, const dr_named_tensor *tensor, int64_t first, const dr_name_place *place, int64_t count) {
+/* Elements first .. first + count - 1 of a tensor, at `from`, which lie together in a parameter too. */
+static dr_status upload(const reading *r, const dr_named_tensor *tensor, const void *from, const dr_name_place *place,
+                        int64_t count) {
     dr_backend *backend = r->model->backend;
-    const size_t item = dr_dtype_size(tensor->tensor.dtype);
-    const char *from = (const char *)tensor->tensor.data + (size_t)first * item;
-    if ((uintptr_t)from % item != 0) {
-        if (!r->aligned) DR_TRY(dr_allocate(PIECE_ELEMENTS * sizeof(double), "a piece of an unaligned tensor", &r->aligned));
-        memcpy(r->aligned, from, (size_t)count * item);
-        from = r->aligned;
-    }
     const int64_t begin = r->model->parameters[place->parameter].offset + place->at;
     return backend->ops->upload(backend, r->model->values + dr_kind_bytes(backend, DR_NUMBER, begin), from,
                                 tensor->tensor.dtype, count);
@@ -331,26 +328,66 @@ static dr_status check_finite(const dr_named_tensor *tensor, int64_t first, int6
                    value != value ? "a NaN" : "infinite");
 }
 
-/* A piece of the tensor at a time: checked, put into its places, and forgotten. */
-static dr_status read_tensor(reading *r, const dr_named_tensor *tensor) {
+/* A piece of the tensor: checked, put into its places, and forgotten. aligned: room for it where it lies in its file as its
+ * type must not, else NULL. */
+static dr_status read_piece(const reading *r, const dr_named_tensor *tensor, int64_t first, int64_t count, void *aligned) {
     const size_t item = dr_dtype_size(tensor->tensor.dtype);
-    for (int64_t first = 0; first < tensor->count; first += PIECE_ELEMENTS) {
-        const int64_t most = tensor->count - first < PIECE_ELEMENTS ? tensor->count - first : PIECE_ELEMENTS;
-        const dr_tensor piece = {.dtype = tensor->tensor.dtype,
-                                 .rank = 1,
-                                 .shape = {most},
-                                 .data = (char *)tensor->tensor.data + (size_t)first * item};
-        dr_safetensors_expect(&piece);
-        DR_TRY(check_finite(tensor, first, most));
-        for (int64_t done = 0; done < most;) {
-            const dr_name_place place = dr_name_bundle_place(&r->plan->bundles[tensor->bundle], tensor->first + first + done);
-            const int64_t some = place.count < most - done ? place.count : most - done;
-            DR_TRY(upload(r, tensor, first + done, &place, some));
-            done += some;
-        }
-        dr_safetensors_forget(&piece);
+    const dr_tensor piece = {
+        .dtype = tensor->tensor.dtype, .rank = 1, .shape = {count}, .data = (char *)tensor->tensor.data + (size_t)first * item};
+    const char *from = piece.data;
+    dr_safetensors_expect(&piece);
+    DR_TRY(check_finite(tensor, first, count));
+    if (aligned) from = memcpy(aligned, from, (size_t)count * item);
+    for (int64_t done = 0; done < count;) {
+        const dr_name_place place = dr_name_bundle_place(&r->plan->bundles[tensor->bundle], tensor->first + first + done);
+        const int64_t some = place.count < count - done ? place.count : count - done;
+        DR_TRY(upload(r, tensor, from + (size_t)done * item, &place, some));
+        done += some;
     }
+    dr_safetensors_forget(&piece);
     return DR_OK;
+}
+
+/* The tensor that a task is of: the last that begins at it or before. */
+static int64_t tensor_of(const reading *r, int64_t task) {
+    int64_t low = 0, high = r->plan->tensor_count;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (r->begins[middle] <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static dr_status read_task(void *context, int64_t task) {
+    const reading *r = context;
+    const int64_t index = tensor_of(r, task);
+    const dr_named_tensor *tensor = &r->plan->tensors[index];
+    const int64_t begin = (task - r->begins[index]) * TASK_ELEMENTS;
+    const int64_t end = tensor->count - begin < TASK_ELEMENTS ? tensor->count : begin + TASK_ELEMENTS;
+    void *aligned = NULL;
+    dr_status status = DR_OK;
+    if ((uintptr_t)tensor->tensor.data % dr_dtype_size(tensor->tensor.dtype) != 0)
+        DR_TRY(dr_allocate(PIECE_ELEMENTS * sizeof(double), "a piece of an unaligned tensor", &aligned));
+    for (int64_t first = begin; first < end && status == DR_OK; first += PIECE_ELEMENTS)
+        status = read_piece(r, tensor, first, end - first < PIECE_ELEMENTS ? end - first : PIECE_ELEMENTS, aligned);
+    dr_release(aligned);
+    return status;
+}
+
+/* By as many threads as the backend has, where its memory is the host's. */
+static dr_status read_tensors(reading *r) {
+    const dr_backend *backend = r->model->backend;
+    void *memory = NULL;
+    DR_TRY(dr_allocate((size_t)(r->plan->tensor_count + 1) * sizeof(int64_t), "the tasks of reading a model", &memory));
+    r->begins = memory;
+    r->begins[0] = 0;
+    for (int64_t i = 0; i < r->plan->tensor_count; i++)
+        r->begins[i + 1] = r->begins[i] + (r->plan->tensors[i].count + TASK_ELEMENTS - 1) / TASK_ELEMENTS;
+    const bool alone = backend->ops->device || r->model->count < 2 * TASK_ELEMENTS; /* too little for threads */
+    return dr_run_tasks(alone ? 1 : backend->threads, r->begins[r->plan->tensor_count], r, read_task);
 }
 
 static dr_status read_weights(dr_model *model, const json_t *config, const dr_weights *weights) {
@@ -363,10 +400,10 @@ static dr_status read_weights(dr_model *model, const json_t *config, const dr_we
     DR_GO(dr_names_plan_read(&description, list, model->listed, weights, &plan));
     DR_GO(check_unused(model, weights, &plan));
     DR_GO(dr_model_allocate(model));
-    for (int64_t i = 0; i < plan.tensor_count; i++) DR_GO(read_tensor(&r, &plan.tensors[i]));
+    DR_GO(read_tensors(&r));
     status = dr_model_changed(model);
 done:
-    dr_release(r.aligned);
+    dr_release(r.begins);
     dr_name_plan_release(&plan);
     dr_release(list);
     return status;
