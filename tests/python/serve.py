@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""`deltarule serve` as its clients meet it: answers, streams, bad requests, limits, signals.
+
+    tests/python/serve.py COMMAND [NAME...]
+
+Runs the functions test_NAME below, all of them without names. Needs nothing beside Python.
+"""
+import concurrent.futures, json, os, signal, socket, subprocess, sys, tempfile, threading, time
+
+import served
+
+PROMPT = "line 17 of file b"
+
+
+def generate(command, model, prompt, tokens, *flags):
+    made = subprocess.run([command, "generate", "--model", model, "--prompt", prompt, "--tokens", str(tokens), "--no-echo",
+                           "--temperature", "0", *flags], check=True, capture_output=True, encoding="utf-8",
+                          errors="replace").stdout
+    return made[:-1] if made.endswith("\n") else made
+
+
+def same_text(answer, made):
+    """generate ends its output with a line end, unless there is one."""
+    return answer == made or answer == made + "\n"
+
+
+def test_same_as_generate(server, command, model):
+    for prompt in [PROMPT, "", "the state " * 120]:
+        choice = server.complete(prompt, max_tokens=60, ignore_eos=True)[0]
+        made = generate(command, model, prompt, 60)
+        assert same_text(choice["text"], made), (choice["text"], made)
+        assert choice["finish_reason"] == "length"
+
+
+def test_neighbours(server, command, model):
+    """Many equal and different requests at once: each has the bits that it has alone."""
+    bodies = [{"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 3}] * 8
+    bodies += [{"prompt": f"line {i} " * (1 + 40 * (i % 4)), "max_tokens": 10 + i, "temperature": 0.9, "seed": i, "logprobs": 2}
+               for i in range(16)]
+    alone = [server.post("/v1/completions", body)["choices"] for body in bodies]
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(lambda body: server.post("/v1/completions", body)["choices"], bodies))
+    assert alone == together
+    assert all(choices == together[0] for choices in together[:8])
+
+
+def test_choices(server, command, model):
+    """n answers of a seed are the samples 0 to n - 1 of that seed, also for several prompts."""
+    several = server.post("/v1/completions", {"prompt": ["line", "file"], "n": 3, "seed": 5, "max_tokens": 12})["choices"]
+    assert [choice["index"] for choice in several] == list(range(6))
+    first = server.post("/v1/completions", {"prompt": "line", "n": 2, "seed": 5, "max_tokens": 12})["choices"]
+    assert [choice["text"] for choice in first] == [choice["text"] for choice in several[:2]]
+    texts = subprocess.run([command, "generate", "--model", model, "--prompt", "line", "--tokens", "12", "--no-echo", "--seed",
+                            "5", "--temperature", "1", "--top-p", "1"], check=True, capture_output=True, encoding="utf-8",
+                           errors="replace").stdout
+    assert same_text(several[0]["text"], texts.removesuffix("\n")), (several[0]["text"], texts)
+
+
+def test_stop(server, command, model):
+    choice = server.complete(PROMPT, max_tokens=100, stop=["matrix", "zzz"])[0]
+    assert choice["finish_reason"] == "stop" and "matrix" not in choice["text"] and choice["text"].endswith("is a ")
+    assert server.complete(PROMPT, max_tokens=100, stop="is")[0]["text"].endswith("the state ")
+
+
+def test_logprobs(server, command, model):
+    ids = [256, *b"line 17 of file b: the"]
+    shapes = [ids, [ids], "line 17 of file b: the", ["line 17 of file b: the"]]
+    answers = [server.complete(prompt, max_tokens=1, logprobs=1, echo=True, seed=1234)[0] for prompt in shapes]
+    for answer in answers:
+        scores = answer["logprobs"]
+        assert len(scores["token_logprobs"]) == len(ids) + 1 == len(scores["top_logprobs"]) == len(scores["tokens"])
+        assert scores["token_logprobs"][0] is None and all(value < 0 for value in scores["token_logprobs"][1:])
+        assert scores == answers[0]["logprobs"]
+        assert all(max(top.values()) >= own for top, own in zip(scores["top_logprobs"][1:], scores["token_logprobs"][1:]))
+    assert scores["token_logprobs"][-1] == max(scores["top_logprobs"][-1].values())
+    scored = subprocess.run([command, "score", "--help"], capture_output=True, text=True).stdout
+    assert "--corpus" in scored
+
+
+def test_scores_of_long_prompts(server, command, model):
+    """The echo of a prompt longer than a chunk agrees with the scores of its beginnings."""
+    text = "line 3 of file d: the state is a matrix\n" * 40
+    whole = server.complete(text, max_tokens=0, logprobs=0, echo=True)[0]["logprobs"]["token_logprobs"]
+    part = server.complete(text[:700], max_tokens=0, logprobs=0, echo=True)[0]["logprobs"]["token_logprobs"]
+    assert len(whole) == len(text) + 1 and len(part) == 701
+    assert all(abs(a - b) < 1e-3 for a, b in zip(whole[1:701], part[1:]))
+
+
+def test_stream(server, command, model):
+    body = {"prompt": PROMPT, "max_tokens": 50, "temperature": 0, "logprobs": 2, "n": 2, "stop": "zzz", "ignore_eos": True}
+    whole = server.post("/v1/completions", body)["choices"]
+    pieces = server.stream("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    assert pieces[-1]["usage"]["completion_tokens"] == 100 and pieces[-1]["choices"] == []
+    for index in range(2):
+        mine = [p["choices"][0] for p in pieces[:-1] if p["choices"][0]["index"] == index]
+        assert "".join(p["text"] for p in mine) == whole[index]["text"]
+        assert [p["finish_reason"] for p in mine if p["finish_reason"]] == ["length"]
+        tokens = [t for p in mine if p["logprobs"] for t in p["logprobs"]["token_logprobs"]]
+        assert tokens == whole[index]["logprobs"]["token_logprobs"]
+
+
+def test_chat(server, command, model):
+    body = {"messages": [{"role": "user", "content": "line"}], "max_tokens": 20, "temperature": 0}
+    answer = server.post("/v1/chat/completions", {**body, "logprobs": True, "top_logprobs": 2})
+    message = answer["choices"][0]["message"]
+    assert message["role"] == "assistant"
+    assert message["content"] == server.complete("<user>line\n<assistant>", max_tokens=20)[0]["text"]
+    assert len(answer["choices"][0]["logprobs"]["content"]) == answer["usage"]["completion_tokens"]
+    parts = server.post("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "li"}, {"type": "text", "text": "ne"}]}]})
+    assert parts["choices"][0]["message"] == message
+    pieces = server.stream("/v1/chat/completions", body)
+    assert pieces[0]["choices"][0]["delta"]["role"] == "assistant" and pieces[0]["object"] == "chat.completion.chunk"
+    assert "".join(p["choices"][0]["delta"].get("content", "") for p in pieces) == message["content"]
+
+
+def test_tokens(server, command, model):
+    assert server.post("/tokenize", {"prompt": "ab", "add_special_tokens": False})["tokens"] == [97, 98]
+    assert server.post("/detokenize", {"tokens": [97, 98, 195, 169]})["prompt"] == "abé"
+    assert json.loads(server.ask("GET", "/tokenizer_info")[1])["vocab_size"] == 257
+    assert json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["id"] == "tiny"
+    assert server.ask("GET", "/health")[0] == 200
+    assert b"<html" in server.ask("GET", "/")[1]
+
+
+BAD = [  # path, body, a word of the sentence
+    ("/v1/completions", "", "body"), ("/v1/completions", "{", "line 1"), ("/v1/completions", "[]", "object"),
+    ("/v1/completions", b"{\"prompt\": \"\xff\"}", "decode"), ("/v1/completions", '{"prompt": "a", "prompt": "b"}', "duplicate"),
+    ("/v1/completions", "[" * 100000, "depth"), ("/v1/completions", {}, "prompt"), ("/v1/completions", {"prompt": 3}, "prompt"),
+    ("/v1/completions", {"prompt": []}, "empty"), ("/v1/completions", {"prompt": [[]]}, "no tokens"),
+    ("/v1/completions", {"prompt": [1, "a"]}, "token ids"), ("/v1/completions", {"prompt": [-1]}, "-1"),
+    ("/v1/completions", {"prompt": [257]}, "0 to 256"), ("/v1/completions", {"prompt": [1.5]}, "1.5"),
+    ("/v1/completions", {"prompt": [["a"]]}, "token ids"), ("/v1/completions", {"prompt": ["a", 1]}, "prompt"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": -1}, "max_tokens"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 10**9}, "together"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": "x"}, "max_tokens"),
+    ("/v1/completions", {"prompt": "a" * 5000}, "together"), ("/v1/completions", {"prompt": "a", "n": 0}, "\"n\""),
+    ("/v1/completions", {"prompt": ["a"] * 64, "n": 100}, "at most"), ("/v1/completions", {"prompt": "a", "best_of": 3}, "best_of"),
+    ("/v1/completions", {"prompt": "a", "temperature": -0.1}, "temperature"),
+    ("/v1/completions", '{"prompt": "a", "temperature": NaN}', "body"), ("/v1/completions", {"prompt": "a", "top_p": 1.5}, "top_p"),
+    ("/v1/completions", {"prompt": "a", "logprobs": 21}, "logprobs"), ("/v1/completions", {"prompt": "a", "stop": 3}, "stop"),
+    ("/v1/completions", {"prompt": "a", "stop": [""]}, "empty"), ("/v1/completions", {"prompt": "a", "stop": ["a"] * 17}, "16"),
+    ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"), ("/v1/completions", {"prompt": "a", "seed": 1.5}, "seed"),
+    ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
+    ("/v1/completions", {"prompt": "a", "logit_bias": {"999": 1}}, "999"),
+    ("/v1/completions", {"prompt": "a", "stream": 1}, "stream"), ("/v1/completions", {"prompt": "a", "stream_options": 1}, "stream_options"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_object"}}, "json_object"),
+    ("/v1/chat/completions", {}, "messages"), ("/v1/chat/completions", {"messages": []}, "messages"),
+    ("/v1/chat/completions", {"messages": "a"}, "messages"), ("/v1/chat/completions", {"messages": [1]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "role"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": 1}]}, "content"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": "b"}, "tools"),
+    ("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": 1}, "prompt"), ("/detokenize", {"tokens": "a"}, "tokens"),
+    ("/detokenize", {"tokens": [None]}, "token ids"),
+]
+
+
+def test_bad_requests(server, command, model):
+    wrong = []
+    for path, body, words in BAD:
+        status, text = server.ask("POST", path, body)
+        message = json.loads(text)["error"]["message"]
+        if status != 400 or words not in message:
+            wrong.append((path, str(body)[:80], status, message))
+    assert not wrong, wrong
+    for method, path, wanted in [("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("PUT", "/health", 405),
+                                 ("POST", "/v1/models", 405)]:
+        status, text = server.ask(method, path)
+        assert status == wanted and json.loads(text)["error"]["message"], (method, path, status)
+    status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "other"})
+    assert status == 404 and json.loads(text)["error"]["code"] == "model_not_found"
+    status, text = server.ask("POST", "/v1/completions", b" " * (2 << 20))
+    assert status == 413, status
+    for raw in [b"\0\0\0\0", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+                b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"A" * 100000]:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+    assert server.complete(PROMPT, max_tokens=3)
+
+
+def test_chunked_body(server, command, model):
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 2}).encode()
+    connection = server.connect()
+    connection.request("POST", "/v1/completions", iter([body[:5], body[5:]]), {"Transfer-Encoding": "chunked"}, encode_chunked=True)
+    assert connection.getresponse().status == 200
+    connection.close()
+    connection = server.connect()
+    connection.request("POST", "/v1/completions", iter([b" " * 65536] * 40), {"Transfer-Encoding": "chunked"}, encode_chunked=True)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_client_goes_away(server, command, model):
+    for stream in [False, True]:
+        before = server.metric('sequences_total{outcome="gone"}')
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 3900, "stream": stream,
+                                                                  "ignore_eos": True, "n": 4}))
+        if stream:
+            connection.getresponse().read(10)
+        else:
+            server.wait_for(lambda: server.metric("slots_used") > 0, "the request has no slot")
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        server.wait_for(lambda: server.metric('sequences_total{outcome="gone"}') == before + 4, "it goes on for nobody")
+    server.wait_for(lambda: server.metric("slots_used") == 0, "a slot stays taken")
+
+
+def test_limits(server, command, model):
+    """A key, a short queue and little time, on a server of its own."""
+    key = os.path.join(os.path.dirname(model), "key")
+    with open(key, "w") as file:
+        file.write("secret\n")
+    with served.Server(command, model, "--api-key-file", key, "--slots", "1", "--queue", "2", "--timeout", "1") as strict:
+        for headers in [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}, {"Authorization": "Bearer secrets"}]:
+            assert strict.ask("GET", "/v1/models", headers=headers)[0] == 401
+        assert strict.ask("GET", "/health")[0] == 200
+        right = {"Authorization": "Bearer secret"}
+        assert strict.ask("GET", "/v1/models", headers=right)[0] == 200
+        status, text = strict.ask("POST", "/v1/completions", {"prompt": "a", "n": 3}, headers=right)
+        assert status == 400 and b"at most 2" in text
+        long = {"prompt": "a", "max_tokens": 32000, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            statuses = [r[0] for r in pool.map(lambda _: strict.ask("POST", "/v1/completions", long, headers=right), range(8))]
+        assert 429 in statuses and set(statuses) <= {200, 429, 504}, statuses
+
+
+def test_wrong_start(server, command, model):
+    for arguments, status, words in [([], 2, "argument"), ([model + "-not"], 1, "tiny-not"), ([model, model], 2, "two models"),
+                                     ([model, "--host", "nowhere"], 2, "numeric address"), ([model, "--slots", "0"], 2, "slots"),
+                                     ([model, "--port", str(server.port)], 1, "cannot listen"), (["=x"], 2, "NAME=FOLDER")]:
+        ended = subprocess.run([command, "serve", *arguments], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == status and words in ended.stderr, (arguments, ended.returncode, ended.stderr)
+
+
+def test_signals(server, command, model):
+    """SIGHUP reads the models anew while answers go on; a broken folder changes nothing; SIGTERM finishes what has begun."""
+    own = served.Server(command, f"mine={model}", "--slots", "2")
+    body = {"prompt": PROMPT, "max_tokens": 500, "temperature": 0, "ignore_eos": True}
+    alone = own.post("/v1/completions", body)["choices"]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(own.post, "/v1/completions", body) for _ in range(3)]
+        own.wait_for(lambda: own.metric("slots_used") > 0, "no answer begins")
+        own.process.send_signal(signal.SIGHUP)
+        own.wait_for(lambda: own.metric("reloads_total") == 1, "the models are not read anew")
+        assert all(answer.result()["choices"] == alone for answer in answers)
+        weights = os.path.join(model, "config.json")
+        os.rename(weights, weights + ".away")
+        own.process.send_signal(signal.SIGHUP)
+        own.wait_for(lambda: "stay as they are" in own.log(), "no word on a model that cannot be read")
+        os.rename(weights + ".away", weights)
+        assert own.post("/v1/completions", body)["choices"] == alone
+        answers = [pool.submit(own.post, "/v1/completions", body) for _ in range(2)]
+        own.wait_for(lambda: own.metric("slots_used") == 2, "no answer begins")
+        own.stop()
+        assert all(answer.result()["choices"] == alone for answer in answers)
+
+
+def main():
+    command, names = sys.argv[1], sys.argv[2:]
+    tests = {name.removeprefix("test_"): test for name, test in globals().items() if name.startswith("test_")}
+    with tempfile.TemporaryDirectory() as folder:
+        model = served.make_model(command, folder)
+        with served.Server(command, model, "--context", "4096", "--max-body", "1") as server:
+            for name in names or tests:
+                began = time.monotonic()
+                tests[name](server, command, model)
+                print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+main()
