@@ -125,6 +125,15 @@ installed() {
     cmake --build build/release --target uninstall && [ -z "$(find "$prefix" ! -type d)" ]
 }
 
+# experiments_small [flags...] NAME...: each in its small form, with the project's own documents as text.
+experiments_small() {
+    local name flags=()
+    while [[ $1 == --* ]]; do flags+=("$1"); shift; done
+    for name in "$@"; do
+        build/release/deltarule experiment "$name" --small --corpus docs --out "$work/experiments/$name" "${flags[@]}" || return 1
+    done
+}
+
 # tidy SECONDS FILE...: clang-tidy over these files, and how many of them it came to in that time.
 tidy() {
     local until=$((SECONDS + $1)) done=0

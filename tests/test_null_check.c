@@ -1,7 +1,8 @@
-/* Every pointer of verify.h, theory.h and bench.h, NULL. */
+/* Every pointer of verify.h, theory.h, bench.h and experiment.h, NULL. */
 #include "null.h"
 
 #include <deltarule/bench.h>
+#include <deltarule/experiment.h>
 #include <deltarule/theory.h>
 #include <deltarule/verify.h>
 
@@ -20,6 +21,34 @@ static void test_verify(void **unused) {
 static void test_theory(void **unused) {
     (void)unused;
     REFUSED(dr_theory_check, "result", 0, 1, NULL);
+    null_all_right();
+}
+
+static void test_experiment(void **unused) {
+    (void)unused;
+    const char *file = DR_TESTS_FOLDER "/../experiments/recall.json", *folder = "/tmp/deltarule-no-such-folder";
+    dr_experiment *experiment = NULL, *made = NULL;
+    assert_int_equal(dr_experiment_open(file, NULL, &experiment), DR_OK);
+    REFUSED(dr_experiment_open, "file", NULL, NULL, &made);
+    ALLOWED(dr_experiment_open, "options", file, NULL, &made);
+    REFUSED(dr_experiment_open, "experiment", file, NULL, NULL);
+    NOTHING(dr_experiment_close, "experiment", NULL);
+    HARMLESS(dr_experiment_title, "experiment", == NULL, NULL);
+    HARMLESS(dr_experiment_source, "experiment", == NULL, NULL);
+    HARMLESS(dr_experiment_cells, "experiment", == 0, NULL);
+    HARMLESS(dr_experiment_cell, "experiment", == NULL, NULL, 0);
+    HARMLESS(dr_experiment_state, "experiment", == DR_CELL_MISSING, NULL, 0);
+    REFUSED(dr_experiment_load, "experiment", NULL, folder);
+    REFUSED(dr_experiment_load, "folder", experiment, NULL);
+    REFUSED(dr_experiment_prepare, "experiment", NULL, folder, 0);
+    REFUSED(dr_experiment_prepare, "folder", experiment, NULL, 0);
+    REFUSED(dr_experiment_finish, "experiment", NULL, folder, 0);
+    REFUSED(dr_experiment_finish, "folder", experiment, NULL, 0);
+    REFUSED(dr_experiment_report, "experiment", NULL, DR_REPORT_CSV, null_line, NULL);
+    REFUSED(dr_experiment_report, "line", experiment, DR_REPORT_CSV, NULL, NULL);
+    REFUSED(dr_experiment_write, "experiment", NULL, folder);
+    REFUSED(dr_experiment_write, "folder", experiment, NULL);
+    dr_experiment_close(experiment);
     null_all_right();
 }
 
@@ -61,6 +90,6 @@ static void test_bench(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_verify), cmocka_unit_test(test_theory),
-                                       cmocka_unit_test(test_bench)};
+                                       cmocka_unit_test(test_experiment), cmocka_unit_test(test_bench)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,10 +30,10 @@ DR_FOR_CHECK json_t *dr_json_value(const char *text);
 
 /* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
  * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
-char *dr_json_format(const json_t *object, size_t flags);
+DR_FOR_CHECK char *dr_json_format(const json_t *object, size_t flags);
 
 /* Whether the value is a whole number, also one that is written as 32.0 or 1e3; reals up to 2^53. */
-bool dr_json_whole(const json_t *value, int64_t *number);
+DR_FOR_CHECK bool dr_json_whole(const json_t *value, int64_t *number);
 
 /* Values of an object's keys. Where the key is missing or null, *value stays as it was (put the default there before) and DR_OK
  * is returned. DR_ERROR_FORMAT otherwise; add the file's name with dr_fail_in. */
@@ -53,6 +53,6 @@ dr_status dr_json_fail_unknown(const char *what, const char *word, const char *c
 DR_FOR_CHECK dr_status dr_json_required(const json_t *object, const char *const *keys);
 
 /* What a value is, for messages: "the string \"abc\"", "the integer 5", "an array". Writes at most size bytes. */
-void dr_json_describe(const json_t *value, char *text, size_t size);
+DR_FOR_CHECK void dr_json_describe(const json_t *value, char *text, size_t size);
 
 #endif

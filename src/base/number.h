@@ -28,7 +28,7 @@ enum {
  * and an exponent, or "0x", hexadecimal digits with an optional point and a binary exponent. No blanks before it. The value is
  * the nearest double; a number near 0 may become 0. Returns the place behind the number, or NULL and leaves *value where there
  * is no number of this kind, it has more than DR_NUMBER_LONGEST characters or rounds to more than the largest double. */
-const char *dr_number_read(const char *text, size_t length, dr_number_kind kind, double *value);
+DR_FOR_CHECK const char *dr_number_read(const char *text, size_t length, dr_number_kind kind, double *value);
 
 /* The same for a text that ends with a zero byte and must be a number from its first character to its last. */
 DR_FOR_CHECK bool dr_number_parse(const char *text, dr_number_kind kind, double *value);
@@ -37,7 +37,7 @@ DR_FOR_CHECK bool dr_number_parse(const char *text, dr_number_kind kind, double 
 bool dr_integer_parse(const char *text, int64_t *value);
 
 /* Writes at most 17 digits, as few as dr_number_read needs to give back the same value: "0.1", "1e+300", "inf", "nan". */
-void dr_number_write(double value, char text[DR_NUMBER_SIZE]);
+DR_FOR_CHECK void dr_number_write(double value, char text[DR_NUMBER_SIZE]);
 
 /* snprintf(), vsnprintf(), fprintf() and vfprintf() with a decimal point. */
 DR_FOR_CHECK int dr_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -2,6 +2,8 @@
 #ifndef DR_FORMATS_FILE_H
 #define DR_FORMATS_FILE_H
 
+#include "base/for_check.h"
+
 #include <deltarule/status.h>
 #include <limits.h>
 #include <stddef.h>
@@ -17,15 +19,15 @@ typedef struct {
 
 /* Begins a file that shall have this name. Several processes and threads may write one name at once: each writes a file of its
  * own, and the last to finish has its file there. A link is followed; a device is written as it is. */
-dr_status dr_file_create(const char *name, dr_file *file);
-dr_status dr_file_write(dr_file *file, const void *data, size_t bytes);
+DR_FOR_CHECK dr_status dr_file_create(const char *name, dr_file *file);
+DR_FOR_CHECK dr_status dr_file_write(dr_file *file, const void *data, size_t bytes);
 /* Writes over bytes that were written before, from `offset` on; what is written next goes behind the last as before. */
 dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes);
 /* Syncs and puts the file in its place, unless something failed since dr_file_create: then what had this name stays as it was.
  * (Files right in a change of a folder are synced by dr_folder_commit.) DR_ERROR_IO with the reason. */
-dr_status dr_file_finish(dr_file *file);
+DR_FOR_CHECK dr_status dr_file_finish(dr_file *file);
 
 /* A whole regular file in memory, with a zero byte behind it. At most `most` bytes. Free with dr_release. */
-dr_status dr_file_read(const char *name, size_t most, char **data, size_t *bytes);
+DR_FOR_CHECK dr_status dr_file_read(const char *name, size_t most, char **data, size_t *bytes);
 
 #endif

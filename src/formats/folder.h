@@ -6,13 +6,15 @@
 #ifndef DR_FORMATS_FOLDER_H
 #define DR_FORMATS_FOLDER_H
 
+#include "base/for_check.h"
+
 #include <deltarule/status.h>
 #include <stdbool.h>
 
 typedef struct dr_folder dr_folder;
 
 /* Makes a folder and its parents where they are missing, so that they last. */
-dr_status dr_folder_make(const char *folder);
+DR_FOR_CHECK dr_status dr_folder_make(const char *folder);
 dr_status dr_folder_begin(const char *folder, dr_folder **change);
 /* FOLDER/.new-XXXXXX/name, valid until the next call with this object. */
 const char *dr_folder_path(dr_folder *change, const char *name);

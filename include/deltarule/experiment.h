@@ -1,0 +1,68 @@
+/* Experiments: grids of training runs from one file, what came out of them, and whether the claims hold that the file states.
+ *
+ * A file in JSON names settings of training runs, axes of a grid over them, and a number of seeds. A *cell* is the run of one
+ * seed at one point of the grid; it lies in a run folder of its own, so that whoever runs the cells (`deltarule experiment`
+ * does it in processes) can stop and go on at any time. docs/experiments.md describes the file.
+ *
+ * Threads. One thread at a time uses an experiment; different ones may be used at once. */
+#ifndef DELTARULE_EXPERIMENT_H
+#define DELTARULE_EXPERIMENT_H
+
+#include <deltarule/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dr_experiment dr_experiment;
+
+typedef struct {
+    bool small;                     /* with what the file changes to fit a CPU */
+    int64_t seeds;                  /* instead of the file's; 0: the file's */
+    const char *corpus, *tokenizer; /* instead of the settings' of these names; NULL: those of the file */
+} dr_experiment_options;
+
+/* Reads and checks a file. DR_ERROR_FORMAT: it is no experiment; DR_ERROR_ARGUMENT: a setting that cannot be; DR_ERROR_IO.
+ * options NULL: the file as it is. */
+DR_API dr_status dr_experiment_open(const char *file, const dr_experiment_options *options, dr_experiment **experiment);
+DR_API void dr_experiment_close(dr_experiment *experiment);                       /* NULL is allowed */
+DR_API const char *dr_experiment_title(const dr_experiment *experiment);          /* NULL of NULL */
+DR_API const char *dr_experiment_source(const dr_experiment *experiment);         /* paper and place; NULL of NULL */
+DR_API int dr_experiment_cells(const dr_experiment *experiment);                  /* 0 of NULL */
+DR_API const char *dr_experiment_cell(const dr_experiment *experiment, int cell); /* its name; NULL if there is none */
+
+typedef enum {
+    DR_CELL_MISSING, /* no run yet */
+    DR_CELL_BEGUN,   /* a run that can be resumed */
+    DR_CELL_DONE
+} dr_cell_state;
+
+/* Learns which cells are done in an experiment's folder, where each has the subfolder of its name. A folder that is not there
+ * has none. DR_ERROR_ARGUMENT: a run there has other settings than the cell. */
+DR_API dr_status dr_experiment_load(dr_experiment *experiment, const char *folder);
+DR_API dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell); /* since the last load */
+
+/* Makes the folder, and in it NAME.json, the settings of a cell's run. */
+DR_API dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell);
+/* Reads what the cell's run measured once it is over and keeps it in result.json of its folder: the cell is done. */
+DR_API dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, int cell);
+
+typedef enum {
+    DR_REPORT_TABLE, /* rows of the grid with medians and intervals over seeds, then the claims */
+    DR_REPORT_CSV,   /* the same rows */
+    DR_REPORT_JSON,  /* an object a line: the cells that are done, then the claims */
+    DR_REPORT_PLOT   /* commands of gnuplot that draw the rows into picture.png of the folder they run in */
+} dr_report;
+
+/* Tells the lines of a report on the cells that are done. */
+DR_API dr_status dr_experiment_report(const dr_experiment *experiment, dr_report report,
+                                      void (*line)(void *context, const char *text), void *context);
+/* Writes table.txt, table.csv, cells.jsonl and picture.gp, the four reports, into the experiment's folder. */
+DR_API dr_status dr_experiment_write(const dr_experiment *experiment, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,208 @@
+/* Claims: an order of the values of one axis, or a bound that they keep, at every point of the other axes.
+ *
+ * An order compares neighbours seed by seed: runs of one seed draw the same data, so that their difference has less noise than
+ * either. Axes in best_of are not compared over: of their values the one with the best median stands for each side, as tuned
+ * baselines do. A comparison holds if the whole interval of the differences lies on the right side of 0, and holds in the
+ * median if only the median does. */
+#include "base/error.h"
+#include "base/json.h"
+#include "base/number.h"
+#include "check/experiment/experiment.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const keys[] = {"text", "measure", "axis", "order", "of", "better", "at_least", "at_most", "where", NULL};
+static const char *const needed[] = {"text", "measure", "axis", NULL};
+
+/* ---- reading -------------------------------------------------------------------------------------------------------- */
+
+static dr_status read_values(const dr_experiment *experiment, const json_t *list, const char *key, dr_claim *claim) {
+    const dr_axis *axis = &experiment->axis[claim->axis];
+    const size_t least = claim->bounded ? 1 : 2;
+    if (json_array_size(list) < least || json_array_size(list) > DR_MOST_VALUES)
+        return dr_fail(DR_ERROR_FORMAT, "%s must be a list of %zu or more names of values of axis %s", key, least, axis->name);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *label = json_string_value(json_array_get(list, i));
+        if (!label)
+            return dr_fail(DR_ERROR_FORMAT, "%s: each must be a string, the name of a value of axis %s", key, axis->name);
+        /* a value that the small grid leaves out */
+        int value = dr_label_find(axis, label);
+        if (value >= 0) claim->value[claim->count++] = value;
+    }
+    return DR_OK;
+}
+
+static dr_status read_bound(const json_t *object, dr_claim *claim) {
+    const json_t *least = json_object_get(object, "at_least"), *most = json_object_get(object, "at_most");
+    const json_t *bound = least ? least : most;
+    claim->bounded = bound != NULL;
+    claim->at_least = least != NULL;
+    if (least && most) return dr_fail(DR_ERROR_FORMAT, "at_least and at_most: one of them");
+    if (bound && !json_is_number(bound)) return dr_fail(DR_ERROR_FORMAT, "at_least and at_most are numbers");
+    if (bound) claim->bound = json_number_value(bound);
+    return DR_OK;
+}
+
+dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, dr_claim *claim) {
+    const char *axis = NULL, *better = "higher";
+    *claim = (dr_claim){0};
+    if (!json_is_object(object)) return dr_fail(DR_ERROR_FORMAT, "it must be an object");
+    DR_TRY(dr_json_known(object, keys));
+    DR_TRY(dr_json_required(object, needed));
+    DR_TRY(dr_json_text(object, "text", &claim->text));
+    DR_TRY(dr_json_text(object, "measure", &claim->measure));
+    DR_TRY(dr_json_text(object, "axis", &axis));
+    DR_TRY(dr_json_text(object, "better", &better));
+    claim->lower = strcmp(better, "lower") == 0;
+    if (!claim->lower && strcmp(better, "higher") != 0)
+        return dr_fail(DR_ERROR_FORMAT, "better is \"%s\": it must be higher or lower", better);
+    claim->axis = dr_axis_find(experiment, axis);
+    if (claim->axis < 0) return dr_fail(DR_ERROR_FORMAT, "\"%s\" is no axis of the grid", axis);
+    DR_TRY(read_bound(object, claim));
+    claim->where = json_object_get(object, "where");
+    if (claim->where && !json_is_object(claim->where)) return dr_fail(DR_ERROR_FORMAT, "where must be an object of axes");
+    const char *name;
+    json_t *label;
+    json_object_foreach((json_t *)claim->where, name, label) {
+        if (dr_axis_find(experiment, name) < 0 || !json_is_string(label))
+            return dr_fail(DR_ERROR_FORMAT, "where: \"%s\" must be an axis of the grid, with the name of a value", name);
+    }
+    const char *key = claim->bounded ? "of" : "order";
+    return read_values(experiment, json_object_get(object, key), key, claim);
+}
+
+const char *dr_verdict_name(dr_verdict verdict) {
+    static const char *const names[] = {[DR_CLAIM_NOT_RUN] = "not run",
+                                        [DR_CLAIM_HOLDS] = "holds",
+                                        [DR_CLAIM_IN_MEDIAN] = "holds in the median only",
+                                        [DR_CLAIM_FAILS] = "DOES NOT HOLD"};
+    return names[verdict];
+}
+
+/* ---- judging -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const dr_experiment *experiment;
+    const dr_claim *claim;
+    void (*line)(void *context, const char *text);
+    void *context;
+} judge;
+
+/* Whether two rows are alike on all axes that are not compared or chosen over. */
+static bool same_group(const judge *self, int one, int other) {
+    for (int a = 0; a < self->experiment->axes; a++) {
+        if (a == self->claim->axis || self->experiment->axis[a].best) continue;
+        if (dr_row_value(self->experiment, one, a) != dr_row_value(self->experiment, other, a)) return false;
+    }
+    return true;
+}
+
+/* A row stands for its group where it is the first of it. */
+static bool leads_group(const judge *self, int row) {
+    for (int a = 0; a < self->experiment->axes; a++) {
+        const bool chosen = a == self->claim->axis || self->experiment->axis[a].best;
+        const int value = dr_row_value(self->experiment, row, a);
+        if (chosen && value != 0) return false;
+        const json_t *label = json_object_get(self->claim->where, self->experiment->axis[a].name);
+        if (!chosen && label && strcmp(json_string_value(label), self->experiment->axis[a].value[value].label) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The row of a group with this value on the claim's axis whose median is best; -1 unless all such rows are done. */
+static int best_row(const judge *self, int group, int value) {
+    int best = -1;
+    double best_median = 0, values[DR_MOST_SEEDS];
+    for (int row = 0; row < self->experiment->rows; row++) {
+        if (!same_group(self, row, group) || dr_row_value(self->experiment, row, self->claim->axis) != value) continue;
+        int count = dr_row_values(self->experiment, row, self->claim->measure, values, NULL);
+        if (count < self->experiment->seeds) return -1;
+        const double median = dr_spread_of(values, count).median;
+        if (best < 0 || (self->claim->lower ? median < best_median : median > best_median)) best = row, best_median = median;
+    }
+    return best;
+}
+
+static int describe_group(const judge *self, int group, char *text, size_t size) {
+    int used = snprintf(text, size, "    ");
+    for (int a = 0; a < self->experiment->axes; a++) {
+        if (a == self->claim->axis || self->experiment->axis[a].best) continue;
+        used += snprintf(text + used, size - (size_t)used, "%s %s, ", self->experiment->axis[a].name,
+                         self->experiment->axis[a].value[dr_row_value(self->experiment, group, a)].label);
+    }
+    return used;
+}
+
+static dr_verdict verdict_of(const dr_spread *spread) {
+    return spread->low > 0 ? DR_CLAIM_HOLDS : spread->median > 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
+}
+
+/* Tells one comparison: `margin` is how far it is on the right side. */
+static void tell(const judge *self, int group, const char *what, const dr_spread *shown, dr_verdict verdict) {
+    enum { LINE = 2048 };
+    char text[LINE];
+    int used = describe_group(self, group, text, sizeof text);
+    dr_format(text + used, sizeof text - (size_t)used, "%s: %.4g [%.4g, %.4g], %s", what, shown->median, shown->low,
+              shown->high, dr_verdict_name(verdict));
+    self->line(self->context, text);
+}
+
+/* Differences of two values of the axis in one group, the better one's figure first. */
+static dr_verdict compare(const judge *self, int group, int better, int worse) {
+    const dr_experiment *experiment = self->experiment;
+    const dr_axis *axis = &experiment->axis[self->claim->axis];
+    const int one = best_row(self, group, better), other = best_row(self, group, worse);
+    if (one < 0 || other < 0) return DR_CLAIM_NOT_RUN;
+    double of_one[DR_MOST_SEEDS], of_other[DR_MOST_SEEDS];
+    int count = dr_row_values(experiment, one, self->claim->measure, of_one, NULL);
+    dr_row_values(experiment, other, self->claim->measure, of_other, NULL);
+    double sign = self->claim->lower ? -1 : 1;
+    for (int s = 0; s < count; s++) of_one[s] = sign * (of_one[s] - of_other[s]);
+    dr_spread spread = dr_spread_of(of_one, count);
+    char what[4 * DR_LABEL_SIZE];
+    snprintf(what, sizeof what, "%s better than %s by", axis->value[better].label, axis->value[worse].label);
+    tell(self, group, what, &spread, verdict_of(&spread));
+    return verdict_of(&spread);
+}
+
+static dr_verdict hold_to_bound(const judge *self, int group, int value) {
+    const int row = best_row(self, group, value);
+    if (row < 0) return DR_CLAIM_NOT_RUN;
+    double values[DR_MOST_SEEDS], margins[DR_MOST_SEEDS];
+    int count = dr_row_values(self->experiment, row, self->claim->measure, values, NULL);
+    const double sign = self->claim->at_least ? 1 : -1, bound = self->claim->bound;
+    for (int s = 0; s < count; s++) margins[s] = sign * (values[s] - bound);
+    const dr_spread margin = dr_spread_of(margins, count), shown = dr_spread_of(values, count);
+    /* what keeps a bound may be equal to it */
+    dr_verdict verdict = margin.low >= 0 ? DR_CLAIM_HOLDS : margin.median >= 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
+    char what[2 * DR_LABEL_SIZE];
+    dr_format(what, sizeof what, "%s, %s %.4g", self->experiment->axis[self->claim->axis].value[value].label,
+              self->claim->at_least ? "at least" : "at most", bound);
+    tell(self, group, what, &shown, verdict);
+    return verdict;
+}
+
+/* The worst of two; one that was not run leaves the whole not run unless another fails. */
+static dr_verdict worse_of(dr_verdict one, dr_verdict other) {
+    static const int badness[] = {[DR_CLAIM_HOLDS] = 0, [DR_CLAIM_IN_MEDIAN] = 1, [DR_CLAIM_NOT_RUN] = 2, [DR_CLAIM_FAILS] = 3};
+    return badness[one] > badness[other] ? one : other;
+}
+
+dr_verdict dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim, void (*line)(void *context, const char *text),
+                          void *context) {
+    const judge self = {experiment, claim, line, context};
+    dr_verdict verdict = DR_CLAIM_HOLDS;
+    bool any = false;
+    for (int row = 0; row < experiment->rows; row++) {
+        if (!leads_group(&self, row)) continue;
+        for (int i = claim->bounded ? 0 : 1; i < claim->count; i++) {
+            dr_verdict found = claim->bounded ? hold_to_bound(&self, row, claim->value[i])
+                                              : compare(&self, row, claim->value[i - 1], claim->value[i]);
+            verdict = worse_of(verdict, found);
+            any = true;
+        }
+    }
+    return any ? verdict : DR_CLAIM_NOT_RUN;
+}

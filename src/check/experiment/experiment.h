@@ -1,0 +1,89 @@
+/* What the files of this folder share: an experiment in memory, and the statistics of its results. */
+#ifndef DR_CHECK_EXPERIMENT_EXPERIMENT_H
+#define DR_CHECK_EXPERIMENT_EXPERIMENT_H
+
+#include <deltarule/experiment.h>
+#include <jansson.h>
+
+enum { DR_MOST_AXES = 8, DR_MOST_VALUES = 64, DR_LABEL_SIZE = 64, DR_CELL_NAME_SIZE = 200, DR_MOST_SEEDS = 1000 };
+
+typedef struct {
+    char label[DR_LABEL_SIZE];
+    json_t *settings; /* what this value sets */
+} dr_axis_value;
+
+typedef struct {
+    const char *name; /* borrowed from the file */
+    dr_axis_value *value;
+    int count, stride; /* stride: rows from one value to the next */
+    bool best;         /* of its values the best one counts in claims */
+} dr_axis;
+
+typedef struct {
+    char name[DR_CELL_NAME_SIZE];
+    json_t *settings;
+    json_t *measures; /* numbers by name; NULL until it is done */
+    dr_cell_state state;
+} dr_cell;
+
+/* A row is a point of the grid; cell row * seeds + s is its run with seed s + 1. */
+struct dr_experiment {
+    json_t *file;
+    int axes, seeds, rows;
+    dr_axis axis[DR_MOST_AXES];
+    dr_cell *cell; /* [rows * seeds] */
+};
+
+/* The index of a row's value on an axis. */
+static inline int dr_row_value(const dr_experiment *experiment, int row, int axis) {
+    const dr_axis *of = &experiment->axis[axis];
+    return row / of->stride % of->count;
+}
+
+/* Axis or label of that name; -1: there is none. */
+int dr_axis_find(const dr_experiment *experiment, const char *name);
+int dr_label_find(const dr_axis *axis, const char *label);
+
+/* A value of a setting as dr_train_options_set takes it; free with free(). NULL: it is of no type that a setting has, or there
+ * is no memory. */
+char *dr_experiment_text(const json_t *value);
+
+/* ---- statistics ---- */
+
+/* The median of some numbers and an interval for the median of what they were drawn from: between order statistics, so that no
+ * distribution is assumed. It is the narrowest that covers the median with 95% or, of fewer than six numbers, from the least
+ * to the greatest, which covers it with `coverage`. */
+typedef struct {
+    int count;
+    double median, low, high, coverage;
+} dr_spread;
+
+/* Sorts the values. count 0: NaN. */
+dr_spread dr_spread_of(double *values, int count);
+
+/* The values of a measure over the seeds of a row that are done and have it, in the order of seeds; returns how many. seed: of
+ * each, or NULL. */
+int dr_row_values(const dr_experiment *experiment, int row, const char *measure, double *values, int *seed);
+
+/* ---- claims ---- */
+
+typedef struct {
+    const char *text, *measure;
+    int axis, count;
+    int value[DR_MOST_VALUES]; /* indices on the axis; of an order the best first */
+    bool lower;                /* whether a lower figure is better */
+    bool bounded, at_least;    /* a bound that each value must keep, instead of an order */
+    double bound;
+    const json_t *where; /* labels that other axes must have; NULL: any */
+} dr_claim;
+
+typedef enum { DR_CLAIM_NOT_RUN, DR_CLAIM_HOLDS, DR_CLAIM_IN_MEDIAN, DR_CLAIM_FAILS } dr_verdict;
+
+/* From an object of the file's list. DR_ERROR_FORMAT with what is wrong. */
+dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, dr_claim *claim);
+const char *dr_verdict_name(dr_verdict verdict);
+/* Judges a claim; `line` is told of each comparison. */
+dr_verdict dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim, void (*line)(void *context, const char *text),
+                          void *context);
+
+#endif

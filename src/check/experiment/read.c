@@ -1,0 +1,369 @@
+/* An experiment from its file: axes, then the cells of the grid with the settings of each. Every setting goes through
+ * dr_train_options, so that a value that no run takes is refused before the first run begins. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/number.h"
+#include "check/experiment/experiment.h"
+#include "formats/json.h"
+
+#include <deltarule/train.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CELLS = 100000 };
+
+static const char *const keys[] = {"title",    "source",  "about",  "settings", "grid", "seeds",
+                                   "measures", "best_of", "claims", "small",    NULL};
+static const char *const small_keys[] = {"settings", "grid", "seeds", NULL};
+
+/* ---- values --------------------------------------------------------------------------------------------------------- */
+
+char *dr_experiment_text(const json_t *value) {
+    char buffer[DR_NUMBER_SIZE];
+    int64_t whole;
+    if (json_is_object(value)) return dr_json_format(value, JSON_COMPACT);
+    if (json_is_string(value)) return strdup(json_string_value(value));
+    if (json_is_boolean(value)) return strdup(json_is_true(value) ? "true" : "false");
+    if (!json_is_number(value)) return NULL;
+    if (dr_json_whole(value, &whole))
+        snprintf(buffer, sizeof buffer, "%" PRId64, whole);
+    else
+        dr_number_write(json_real_value(value), buffer);
+    return strdup(buffer);
+}
+
+/* A member that must be an object, or NULL where there is none. */
+static dr_status object_at(const json_t *from, const char *key, const json_t **object) {
+    *object = json_object_get(from, key);
+    if (!*object || json_is_object(*object)) return DR_OK;
+    char found[96];
+    dr_json_describe(*object, found, sizeof found);
+    return dr_fail(DR_ERROR_FORMAT, "%s must be an object, not %s", key, found);
+}
+
+static dr_status list_at(const json_t *from, const char *key, const json_t **list) {
+    *list = json_object_get(from, key);
+    if (!*list || json_is_array(*list)) return DR_OK;
+    char found[96];
+    dr_json_describe(*list, found, sizeof found);
+    return dr_fail(DR_ERROR_FORMAT, "%s must be a list, not %s", key, found);
+}
+
+static dr_status no_memory(void) {
+    return dr_fail(DR_ERROR_MEMORY, "there is no memory for the experiment");
+}
+
+/* ---- axes ----------------------------------------------------------------------------------------------------------- */
+
+int dr_axis_find(const dr_experiment *experiment, const char *name) {
+    for (int a = 0; a < experiment->axes; a++)
+        if (strcmp(experiment->axis[a].name, name) == 0) return a;
+    return -1;
+}
+
+int dr_label_find(const dr_axis *axis, const char *label) {
+    for (int v = 0; v < axis->count; v++)
+        if (strcmp(axis->value[v].label, label) == 0) return v;
+    return -1;
+}
+
+static dr_status add_value(dr_axis *axis, const char *label, json_t *settings) {
+    if (!settings) return no_memory();
+    dr_axis_value *value = &axis->value[axis->count];
+    value->settings = settings;
+    axis->count++; /* so that it is released */
+    int length = snprintf(value->label, sizeof value->label, "%s", label);
+    if (length == 0 || length >= DR_LABEL_SIZE)
+        return dr_fail(DR_ERROR_FORMAT, "the value \"%.80s\" has a name of %d bytes: 1 to %d will do", label, length,
+                       DR_LABEL_SIZE - 1);
+    if (dr_label_find(axis, value->label) < axis->count - 1)
+        return dr_fail(DR_ERROR_FORMAT, "the value \"%s\" stands twice", label);
+    return DR_OK;
+}
+
+/* An axis over one setting: a list of its values. */
+static dr_status add_setting_value(dr_axis *axis, json_t *value) {
+    char *label = dr_experiment_text(value);
+    if (!label) {
+        char found[96];
+        dr_json_describe(value, found, sizeof found);
+        return dr_fail(DR_ERROR_FORMAT, "%s is no value of a setting", found);
+    }
+    dr_status status =
+        json_is_object(value)
+            ? dr_fail(DR_ERROR_FORMAT, "a value that is an object needs a name: write {\"NAME\": {\"%s\": ..}}", axis->name)
+            : add_value(axis, label, json_pack("{s:O}", axis->name, value));
+    free(label);
+    return status;
+}
+
+/* values: a list of one setting's values, or an object of names with the settings of each. */
+static dr_status add_axis(dr_experiment *experiment, const char *name, const json_t *values) {
+    if (experiment->axes == DR_MOST_AXES) return dr_fail(DR_ERROR_FORMAT, "there are more than %d axes", DR_MOST_AXES);
+    if (strcmp(name, "seed") == 0) return dr_fail(DR_ERROR_FORMAT, "seeds are no axis: \"seeds\" says how many there are");
+    dr_axis *axis = &experiment->axis[experiment->axes];
+    size_t count = json_is_object(values) ? json_object_size(values) : json_array_size(values);
+    if (count < 1 || count > DR_MOST_VALUES)
+        return dr_fail(
+            DR_ERROR_FORMAT,
+            "an axis is a list of a setting's values or an object of names, each with an object of settings; 1 to %d",
+            DR_MOST_VALUES);
+    void *memory;
+    DR_TRY(dr_allocate_zero(count * sizeof *axis->value, "the axes", &memory));
+    *axis = (dr_axis){.name = name, .value = memory};
+    experiment->axes++;
+    if (json_is_array(values)) {
+        for (size_t i = 0; i < count; i++) DR_TRY(add_setting_value(axis, json_array_get(values, i)));
+        return DR_OK;
+    }
+    const char *label;
+    json_t *settings;
+    json_object_foreach((json_t *)values, label, settings) {
+        if (!json_is_object(settings)) return dr_fail(DR_ERROR_FORMAT, "\"%s\" must be an object of settings", label);
+        DR_TRY(add_value(axis, label, json_incref(settings)));
+    }
+    return DR_OK;
+}
+
+static dr_status read_axes(dr_experiment *experiment, const json_t *small) {
+    const json_t *grid, *of_small = NULL;
+    DR_TRY(object_at(experiment->file, "grid", &grid));
+    if (small) DR_TRY(object_at(small, "grid", &of_small));
+    const char *name;
+    json_t *values;
+    json_object_foreach((json_t *)of_small, name, values) {
+        if (!json_object_get(grid, name))
+            return dr_fail(DR_ERROR_FORMAT, "small: grid: the grid has no axis \"%s\" to replace", name);
+    }
+    json_object_foreach((json_t *)grid, name, values) {
+        const json_t *instead = json_object_get(of_small, name);
+        dr_status status = add_axis(experiment, name, instead ? instead : values);
+        if (status != DR_OK) return dr_fail_in(status, "grid: %s", name);
+    }
+    int rows = 1;
+    for (int a = experiment->axes - 1; a >= 0; a--) {
+        experiment->axis[a].stride = rows;
+        rows *= experiment->axis[a].count;
+        if (rows > MOST_CELLS) return dr_fail(DR_ERROR_FORMAT, "the grid has more than %d points", MOST_CELLS);
+    }
+    experiment->rows = rows;
+    return DR_OK;
+}
+
+static dr_status read_best(dr_experiment *experiment) {
+    const json_t *list;
+    DR_TRY(list_at(experiment->file, "best_of", &list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        int axis = name ? dr_axis_find(experiment, name) : -1;
+        if (axis < 0) return dr_fail(DR_ERROR_FORMAT, "best_of: \"%s\" is no axis of the grid", name ? name : "");
+        experiment->axis[axis].best = true;
+    }
+    return DR_OK;
+}
+
+/* ---- cells ---------------------------------------------------------------------------------------------------------- */
+
+/* A name that is the name of a folder too: "rule=pdn,learning_rate=0.004,seed=1". */
+static dr_status name_cell(const dr_experiment *experiment, int row, int seed, char name[DR_CELL_NAME_SIZE]) {
+    static const char of_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-=,";
+    char text[DR_MOST_AXES * 2 * DR_LABEL_SIZE];
+    int used = 0;
+    for (int a = 0; a < experiment->axes; a++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%.60s=%s,", experiment->axis[a].name,
+                         experiment->axis[a].value[dr_row_value(experiment, row, a)].label);
+    used += snprintf(text + used, sizeof text - (size_t)used, "seed=%d", seed);
+    if (used >= DR_CELL_NAME_SIZE)
+        return dr_fail(DR_ERROR_FORMAT, "the cell %s has a name of %d bytes: %d will do; shorten the names of its values", text,
+                       used, DR_CELL_NAME_SIZE - 1);
+    for (char *c = text; *c; c++)
+        if (!strchr(of_names, *c)) *c = '-';
+    memcpy(name, text, (size_t)used + 1);
+    return DR_OK;
+}
+
+static dr_status check_settings(const json_t *settings) {
+    dr_train_options *options;
+    DR_TRY(dr_train_options_create(&options));
+    dr_status status = DR_OK;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)settings, name, value) {
+        char *text = dr_experiment_text(value);
+        if (!text) {
+            char found[96];
+            dr_json_describe(value, found, sizeof found);
+            status = dr_fail(DR_ERROR_FORMAT, "%s is no value of setting %s", found, name);
+        } else {
+            status = dr_train_options_set(options, name, text);
+        }
+        free(text);
+        if (status != DR_OK) break;
+    }
+    dr_train_options_destroy(options);
+    return status;
+}
+
+static dr_status make_cell(const dr_experiment *experiment, const json_t *base, int row, int seed, dr_cell *cell) {
+    DR_TRY(name_cell(experiment, row, seed, cell->name));
+    cell->settings = json_copy((json_t *)base);
+    int failed = !cell->settings;
+    for (int a = 0; a < experiment->axes && !failed; a++)
+        failed = json_object_update(cell->settings, experiment->axis[a].value[dr_row_value(experiment, row, a)].settings);
+    if (failed || json_object_set_new(cell->settings, "seed", json_integer(seed))) return no_memory();
+    if (seed > 1) return DR_OK; /* as the first of its row */
+    dr_status status = check_settings(cell->settings);
+    return status == DR_OK ? DR_OK : dr_fail_in(status, "%s", cell->name);
+}
+
+/* Labels that differ only in characters that names of folders do not have would share a folder. */
+static int by_name(const void *one, const void *other) {
+    return strcmp(((const dr_cell *)one)->name, ((const dr_cell *)other)->name);
+}
+
+static dr_status check_names(const dr_experiment *experiment) {
+    const size_t count = (size_t)dr_experiment_cells(experiment);
+    void *memory;
+    DR_TRY(dr_allocate(count * sizeof(dr_cell), "the names of cells", &memory));
+    dr_cell *sorted = memory;
+    dr_status status = DR_OK;
+    memcpy(sorted, experiment->cell, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, by_name);
+    for (size_t i = 1; i < count && status == DR_OK; i++)
+        if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
+            status = dr_fail(DR_ERROR_FORMAT, "two cells have the name %s: give their values names that differ in letters",
+                             sorted[i].name);
+    dr_release(sorted);
+    return status;
+}
+
+static dr_status make_cells(dr_experiment *experiment, const json_t *base) {
+    const int64_t count = (int64_t)experiment->rows * experiment->seeds;
+    if (count > MOST_CELLS)
+        return dr_fail(DR_ERROR_FORMAT, "the experiment has %lld cells: at most %d will do", (long long)count, MOST_CELLS);
+    void *memory;
+    DR_TRY(dr_allocate_zero((size_t)count * sizeof(dr_cell), "the cells", &memory));
+    experiment->cell = memory;
+    for (int i = 0; i < (int)count; i++)
+        DR_TRY(make_cell(experiment, base, i / experiment->seeds, i % experiment->seeds + 1, &experiment->cell[i]));
+    return check_names(experiment);
+}
+
+/* The settings that all cells share; the caller's go before the file's. *base is the caller's to release. */
+static dr_status read_base(const dr_experiment *experiment, const json_t *small, const dr_experiment_options *options,
+                           json_t **base) {
+    const json_t *settings, *of_small = NULL;
+    DR_TRY(object_at(experiment->file, "settings", &settings));
+    if (small) DR_TRY(object_at(small, "settings", &of_small));
+    *base = settings ? json_copy((json_t *)settings) : json_object();
+    int failed = !*base || (of_small && json_object_update(*base, (json_t *)of_small));
+    if (!failed && options->corpus) failed = json_object_set_new(*base, "corpus", json_string(options->corpus));
+    if (!failed && options->tokenizer) failed = json_object_set_new(*base, "tokenizer", json_string(options->tokenizer));
+    return failed ? no_memory() : DR_OK;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------------------------- */
+
+static dr_status check_texts(const dr_experiment *experiment) {
+    static const char *const texts[] = {"title", "source", NULL};
+    const json_t *list;
+    DR_TRY(dr_json_required(experiment->file, texts));
+    for (int i = 0; texts[i]; i++) {
+        const char *text;
+        DR_TRY(dr_json_text(experiment->file, texts[i], &text));
+    }
+    DR_TRY(list_at(experiment->file, "measures", &list));
+    if (json_array_size(list) == 0)
+        return dr_fail(DR_ERROR_FORMAT, "measures must be a list of columns of metrics.csv, such as [\"accuracy\"]");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_string(json_array_get(list, i))) return dr_fail(DR_ERROR_FORMAT, "measures: each must be a string");
+    return DR_OK;
+}
+
+static dr_status check_claims(const dr_experiment *experiment) {
+    const json_t *list;
+    DR_TRY(list_at(experiment->file, "claims", &list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        dr_claim claim;
+        dr_status status = dr_claim_read(experiment, json_array_get(list, i), &claim);
+        if (status != DR_OK) return dr_fail_in(status, "claims: number %zu", i + 1);
+    }
+    return DR_OK;
+}
+
+static dr_status read_file(dr_experiment *experiment, const dr_experiment_options *options) {
+    const json_t *small = NULL;
+    json_t *base = NULL;
+    int64_t seeds = 3;
+    DR_TRY(dr_json_known(experiment->file, keys));
+    DR_TRY(check_texts(experiment));
+    DR_TRY(dr_json_integer(experiment->file, "seeds", 1, DR_MOST_SEEDS, &seeds));
+    DR_TRY(object_at(experiment->file, "small", &small));
+    if (small) {
+        dr_status status = dr_json_known(small, small_keys);
+        if (status != DR_OK) return dr_fail_in(status, "small");
+    }
+    if (options->small && !small) return dr_fail(DR_ERROR_ARGUMENT, "this experiment has no small form");
+    if (!options->small) small = NULL;
+    if (small) DR_TRY(dr_json_integer(small, "seeds", 1, DR_MOST_SEEDS, &seeds));
+    if (options->seeds < 0 || options->seeds > DR_MOST_SEEDS)
+        return dr_fail(DR_ERROR_ARGUMENT, "seeds is %lld: it must be from 1 to %d", (long long)options->seeds, DR_MOST_SEEDS);
+    experiment->seeds = (int)(options->seeds ? options->seeds : seeds);
+    DR_TRY(read_axes(experiment, small));
+    DR_TRY(read_best(experiment));
+    dr_status status = read_base(experiment, small, options, &base);
+    if (status == DR_OK) status = make_cells(experiment, base);
+    json_decref(base);
+    return status == DR_OK ? check_claims(experiment) : status;
+}
+
+dr_status dr_experiment_open(const char *file, const dr_experiment_options *options, dr_experiment **experiment) {
+    DR_NEED(file);
+    DR_NEED(experiment);
+    const dr_experiment_options as_it_is = {0};
+    void *memory;
+    DR_TRY(dr_allocate_zero(sizeof(dr_experiment), "the experiment", &memory));
+    dr_experiment *made = memory;
+    dr_status status = dr_json_read(file, &made->file);
+    if (status == DR_OK) {
+        status = read_file(made, options ? options : &as_it_is);
+        if (status != DR_OK) dr_fail_in(status, "%s", file);
+    }
+    if (status == DR_OK)
+        *experiment = made;
+    else
+        dr_experiment_close(made);
+    return status;
+}
+
+void dr_experiment_close(dr_experiment *experiment) {
+    if (!experiment) return;
+    for (int a = 0; a < experiment->axes; a++) {
+        for (int v = 0; v < experiment->axis[a].count; v++) json_decref(experiment->axis[a].value[v].settings);
+        dr_release(experiment->axis[a].value);
+    }
+    for (int i = 0; experiment->cell && i < dr_experiment_cells(experiment); i++) {
+        json_decref(experiment->cell[i].settings);
+        json_decref(experiment->cell[i].measures);
+    }
+    dr_release(experiment->cell);
+    json_decref(experiment->file);
+    dr_release(experiment);
+}
+
+const char *dr_experiment_title(const dr_experiment *experiment) {
+    return experiment ? json_string_value(json_object_get(experiment->file, "title")) : NULL;
+}
+
+const char *dr_experiment_source(const dr_experiment *experiment) {
+    return experiment ? json_string_value(json_object_get(experiment->file, "source")) : NULL;
+}
+
+int dr_experiment_cells(const dr_experiment *experiment) {
+    return experiment ? experiment->rows * experiment->seeds : 0;
+}
+
+const char *dr_experiment_cell(const dr_experiment *experiment, int cell) {
+    return cell >= 0 && cell < dr_experiment_cells(experiment) ? experiment->cell[cell].name : NULL;
+}

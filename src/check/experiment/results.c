@@ -1,0 +1,299 @@
+/* What the runs of cells measured, and files about it.
+ *
+ * A cell is done once result.json stands in its run folder, which is written after its run is over; until then the run can be
+ * resumed. So a kill at any moment loses no more than the steps since the last checkpoint of the runs at hand. Measures are
+ * the columns of metrics.csv: those of an evaluation as its last line has them, those of every step as the mean of the last
+ * twentieth of the steps, which says more of a noisy loss than one step. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/number.h"
+#include "check/experiment/experiment.h"
+#include "formats/file.h"
+#include "formats/folder.h"
+#include "formats/json.h"
+
+#include <deltarule/train.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST_COLUMNS = 64, MOST_METRICS_BYTES = 1 << 28, PATH_SIZE = 4096 };
+
+static dr_status path_in(char path[PATH_SIZE], const char *folder, const char *cell, const char *name) {
+    if (snprintf(path, PATH_SIZE, "%s/%s%s", folder, cell, name) < PATH_SIZE) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "the folder's name has more than %d bytes", PATH_SIZE - DR_CELL_NAME_SIZE);
+}
+
+static bool is_there(const char *path) {
+    struct stat facts;
+    return stat(path, &facts) == 0;
+}
+
+/* ---- settings of a run that is there -------------------------------------------------------------------------------- */
+
+/* These may differ between a cell and its run: what they change is no result. */
+static bool is_free(const char *name) {
+    static const char *const names[] = {"threads", "save_every", "corpus", NULL};
+    for (int i = 0; names[i]; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+static bool same_value(const dr_setting *setting, const char *one, const char *other) {
+    double a, b;
+    if (strcmp(one, other) == 0) return true;
+    return setting->type == DR_SETTING_REAL && dr_number_parse(one, DR_NUMBER_FINITE, &a) &&
+           dr_number_parse(other, DR_NUMBER_FINITE, &b) && !(a < b) && !(a > b);
+}
+
+static dr_status compare_settings(const dr_train_options *cell, const dr_train_options *run, const char *folder) {
+    const dr_setting *settings;
+    const int count = dr_train_settings(&settings);
+    for (int i = 0; i < count; i++) {
+        const char *wanted = dr_train_options_get(cell, settings[i].name), *is = dr_train_options_get(run, settings[i].name);
+        if (is_free(settings[i].name) || same_value(&settings[i], wanted, is)) continue;
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "%s holds a run with %s %.60s, and the experiment has %.60s: choose another folder, or remove this one",
+                       folder, settings[i].name, is, wanted);
+    }
+    return DR_OK;
+}
+
+/* Refuses a run of other settings than the cell's. */
+static dr_status check_run(const dr_cell *cell, const char *folder) {
+    char path[PATH_SIZE];
+    DR_TRY(path_in(path, folder, cell->name, ""));
+    dr_train_options *wanted = NULL, *is = NULL;
+    dr_status status;
+    DR_GO(dr_train_options_create(&wanted));
+    DR_GO(dr_train_options_create(&is));
+    const char *name;
+    json_t *value;
+    json_object_foreach(cell->settings, name, value) {
+        char *text = dr_experiment_text(value);
+        status =
+            text ? dr_train_options_set(wanted, name, text) : dr_fail(DR_ERROR_MEMORY, "there is no memory for the settings");
+        free(text);
+        if (status != DR_OK) goto done;
+    }
+    DR_GO(dr_train_options_read(is, path));
+    DR_GO(compare_settings(wanted, is, path));
+done:
+    dr_train_options_destroy(wanted);
+    dr_train_options_destroy(is);
+    return status;
+}
+
+static dr_status load_cell(dr_cell *cell, const char *folder) {
+    char settings[PATH_SIZE], result[PATH_SIZE];
+    DR_TRY(path_in(settings, folder, cell->name, "/settings.json"));
+    DR_TRY(path_in(result, folder, cell->name, "/result.json"));
+    json_decref(cell->measures);
+    cell->measures = NULL;
+    cell->state = DR_CELL_MISSING;
+    if (!is_there(settings)) return DR_OK;
+    DR_TRY(check_run(cell, folder));
+    cell->state = DR_CELL_BEGUN;
+    if (!is_there(result)) return DR_OK;
+    json_t *object;
+    DR_TRY(dr_json_read(result, &object));
+    json_t *measures = json_object_get(object, "measures");
+    dr_status status = json_is_object(measures) ? DR_OK : dr_fail(DR_ERROR_FORMAT, "%s has no object \"measures\"", result);
+    if (status == DR_OK) {
+        cell->measures = json_incref(measures);
+        cell->state = DR_CELL_DONE;
+    }
+    json_decref(object);
+    return status;
+}
+
+dr_status dr_experiment_load(dr_experiment *experiment, const char *folder) {
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    for (int i = 0; i < dr_experiment_cells(experiment); i++) DR_TRY(load_cell(&experiment->cell[i], folder));
+    return DR_OK;
+}
+
+dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell) {
+    return dr_experiment_cell(experiment, cell) ? experiment->cell[cell].state : DR_CELL_MISSING;
+}
+
+static dr_status check_index(const dr_experiment *experiment, int cell) {
+    if (dr_experiment_cell(experiment, cell)) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "cell is %d: the experiment has %d, from 0 on", cell, dr_experiment_cells(experiment));
+}
+
+static dr_status write_text(const char *path, const char *text) {
+    dr_file file;
+    dr_file_create(path, &file);
+    dr_file_write(&file, text, strlen(text));
+    dr_file_write(&file, "\n", 1);
+    return dr_file_finish(&file);
+}
+
+static dr_status write_object(const char *path, const json_t *object) {
+    char *text = dr_json_format(object, JSON_INDENT(2));
+    if (!text) return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", path);
+    dr_status status = write_text(path, text);
+    free(text);
+    return status;
+}
+
+dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell) {
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    DR_TRY(check_index(experiment, cell));
+    char path[PATH_SIZE];
+    DR_TRY(path_in(path, folder, experiment->cell[cell].name, ".json"));
+    DR_TRY(dr_folder_make(folder));
+    return write_object(path, experiment->cell[cell].settings);
+}
+
+/* ---- metrics.csv ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char *name[MOST_COLUMNS];
+    int columns, step;
+} header;
+
+/* Cuts a line at its commas. */
+static int split(char *line, char *cell[MOST_COLUMNS]) {
+    int count = 0;
+    line[strcspn(line, "\r")] = '\0';
+    for (char *next = line; next && count < MOST_COLUMNS;) {
+        cell[count++] = next;
+        next = strchr(next, ',');
+        if (next) *next++ = '\0';
+    }
+    return count;
+}
+
+/* Columns of every step, as a mean over the last ones. */
+static bool is_of_steps(const char *name) {
+    return strcmp(name, "loss") == 0 || strcmp(name, "bits_per_byte") == 0;
+}
+
+typedef struct {
+    double last[MOST_COLUMNS], sum[MOST_COLUMNS];
+    int64_t count[MOST_COLUMNS];
+    double steps;
+} totals;
+
+static void add_line(const header *of, char *line, double from, totals *into) {
+    char *cell[MOST_COLUMNS];
+    double step = 0, value;
+    const int count = split(line, cell);
+    if (count <= of->step || !dr_number_parse(cell[of->step], DR_NUMBER_FINITE, &step)) return;
+    into->steps = step;
+    for (int c = 0; c < count && c < of->columns; c++) {
+        if (!dr_number_parse(cell[c], DR_NUMBER_FINITE, &value)) continue;
+        into->last[c] = value;
+        if (step <= from) continue;
+        into->sum[c] += value;
+        into->count[c]++;
+    }
+}
+
+/* The last step of a text of lines. */
+static double last_step(const char *text, int column) {
+    const size_t length = strlen(text);
+    const char *line = text + (length && text[length - 1] == '\n' ? length - 1 : length);
+    double step = 0;
+    while (line > text && line[-1] != '\n') line--;
+    for (; column > 0 && *line; column--) line += strcspn(line, ",") + 1;
+    dr_number_read(line, strcspn(line, ",\n"), DR_NUMBER_FINITE, &step);
+    return step;
+}
+
+static dr_status read_lines(char *text, json_t *measures) {
+    header of = {.step = -1};
+    totals found = {.steps = 0};
+    char *body = strchr(text, '\n');
+    if (body) *body++ = '\0';
+    of.columns = split(text, of.name);
+    for (int c = 0; c < of.columns; c++) {
+        found.last[c] = (double)NAN;
+        if (strcmp(of.name[c], "step") == 0) of.step = c;
+    }
+    if (of.step < 0 || !body || !*body) return dr_fail(DR_ERROR_FORMAT, "it has no steps");
+    const double from = 0.95 * last_step(body, of.step);
+    for (char *line = body, *next; line && *line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        add_line(&of, line, from, &found);
+    }
+    int failed = json_object_set_new(measures, "steps", json_real(found.steps));
+    for (int c = 0; c < of.columns && !failed; c++) {
+        const double value = is_of_steps(of.name[c]) && found.count[c] ? found.sum[c] / (double)found.count[c] : found.last[c];
+        if (c != of.step && isfinite(value)) failed = json_object_set_new(measures, of.name[c], json_real(value));
+    }
+    return failed ? dr_fail(DR_ERROR_MEMORY, "there is no memory for what it says") : DR_OK;
+}
+
+static dr_status read_metrics(const char *path, json_t **measures) {
+    char *text;
+    size_t bytes;
+    DR_TRY(dr_file_read(path, MOST_METRICS_BYTES, &text, &bytes));
+    *measures = json_object();
+    dr_status status = *measures ? read_lines(text, *measures) : dr_fail(DR_ERROR_MEMORY, "there is no memory for metrics");
+    dr_release(text);
+    if (status == DR_OK) return DR_OK;
+    json_decref(*measures);
+    *measures = NULL;
+    return dr_fail_in(status, "%s", path);
+}
+
+dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, int cell) {
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    DR_TRY(check_index(experiment, cell));
+    dr_cell *of = &experiment->cell[cell];
+    char metrics[PATH_SIZE], result[PATH_SIZE];
+    json_t *measures;
+    DR_TRY(path_in(metrics, folder, of->name, "/metrics.csv"));
+    DR_TRY(path_in(result, folder, of->name, "/result.json"));
+    DR_TRY(check_run(of, folder));
+    DR_TRY(read_metrics(metrics, &measures));
+    json_t *object = json_pack("{s:O}", "measures", measures);
+    dr_status status = object ? write_object(result, object) : dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", result);
+    json_decref(object);
+    if (status != DR_OK) {
+        json_decref(measures);
+        return status;
+    }
+    json_decref(of->measures);
+    of->measures = measures;
+    of->state = DR_CELL_DONE;
+    return DR_OK;
+}
+
+/* ---- reports as files ----------------------------------------------------------------------------------------------- */
+
+static void write_line(void *context, const char *text) {
+    dr_file *file = context;
+    dr_file_write(file, text, strlen(text));
+    dr_file_write(file, "\n", 1);
+}
+
+dr_status dr_experiment_write(const dr_experiment *experiment, const char *folder) {
+    static const struct {
+        const char *name;
+        dr_report report;
+    } files[] = {{"table.txt", DR_REPORT_TABLE},
+                 {"table.csv", DR_REPORT_CSV},
+                 {"cells.jsonl", DR_REPORT_JSON},
+                 {"picture.gp", DR_REPORT_PLOT}};
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[PATH_SIZE];
+        dr_file file;
+        DR_TRY(path_in(path, folder, files[i].name, ""));
+        dr_file_create(path, &file);
+        dr_status status = dr_experiment_report(experiment, files[i].report, write_line, &file);
+        if (status != DR_OK) file.status = status;
+        DR_TRY(dr_file_finish(&file));
+    }
+    return DR_OK;
+}

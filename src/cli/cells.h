@@ -1,0 +1,17 @@
+/* The runs of an experiment's cells as processes. */
+#ifndef DR_CLI_CELLS_H
+#define DR_CLI_CELLS_H
+
+#include <deltarule/experiment.h>
+
+typedef struct {
+    int jobs;                      /* processes at once; 0: cores by threads */
+    int most;                      /* processes to begin in all; 0: any number */
+    const char *backend, *threads; /* of each run */
+} cli_cells_options;
+
+/* Runs the cells that are not done, telling each on standard error as it ends, and writes the experiment's files each time.
+ * Ends early when the user interrupts. Returns the command's exit status: 1 if a run failed. */
+int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells_options *options);
+
+#endif

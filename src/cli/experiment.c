@@ -1,0 +1,243 @@
+/* deltarule experiment: runs the cells of an experiment's grid, several at once as processes of `deltarule train`, and tells
+ * what came out of those that are done. */
+#include <deltarule/experiment.h>
+
+#include "cli/cells.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SEEDS, SMALL, OUT, JOBS, MOST, TABLE, JSON, CSV, LIST, CORPUS, TOKENIZER, BACKEND, THREADS, FLAGS };
+enum { MOST_FILES = 1000 };
+
+/* ---- where experiments are ------------------------------------------------------------------------------------------ */
+
+static bool is_there(const char *path) {
+    struct stat facts;
+    return stat(path, &facts) == 0;
+}
+
+/* The folder of experiments: that of the current folder, the installed one (PREFIX/bin beside PREFIX/share), or that of the
+ * source tree above a build folder. */
+static bool find_folder(char folder[PATH_MAX]) {
+    static const char *const places[] = {"../share/deltarule/experiments", "../../experiments", "../experiments"};
+    char program[PATH_MAX / 2];
+    snprintf(folder, PATH_MAX, "experiments");
+    if (is_there(folder)) return true;
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length < 0) return false;
+    program[length] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(folder, PATH_MAX, "%s/%s", program, places[i]);
+        if (is_there(folder)) return true;
+    }
+    return false;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), of_end = strlen(end);
+    return length > of_end && strcmp(text + length - of_end, end) == 0;
+}
+
+static int by_text(const void *one, const void *other) {
+    return strcmp(*(char *const *)one, *(char *const *)other);
+}
+
+/* Names of the experiments of a folder, in order; free each and the list. */
+static char **list_names(const char *folder, int *count) {
+    *count = 0;
+    char **names = calloc(MOST_FILES + 1, sizeof *names);
+    DIR *directory = names ? opendir(folder) : NULL;
+    for (struct dirent *entry; directory && *count < MOST_FILES && (entry = readdir(directory));) {
+        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".json")) continue;
+        names[*count] = strndup(entry->d_name, strlen(entry->d_name) - strlen(".json"));
+        if (names[*count]) ++*count;
+    }
+    if (directory) closedir(directory);
+    if (names) qsort(names, (size_t)*count, sizeof *names, by_text);
+    return names;
+}
+
+static void free_names(char **names, int count) {
+    for (int i = 0; i < count; i++) free(names[i]);
+    free(names);
+}
+
+static const char *name_at(const void *context, int i) {
+    return ((char *const *)context)[i];
+}
+
+/* The file of an experiment that the user names, by its name or by a path. */
+static bool find_file(const char *name, char file[PATH_MAX], int *status) {
+    char folder[PATH_MAX];
+    if (ends_with(name, ".json") || strchr(name, '/')) {
+        snprintf(file, PATH_MAX, "%s", name);
+        return true;
+    }
+    if (!find_folder(folder)) {
+        *status = cli_usage(&cli_experiment, "there is no folder of experiments: name a file, FILE.json");
+        return false;
+    }
+    if (snprintf(file, PATH_MAX, "%.*s/%s.json", PATH_MAX - 300, folder, name) < PATH_MAX && is_there(file)) return true;
+    int count;
+    char **names = list_names(folder, &count);
+    const char *near = names ? cli_nearest(name, name_at, names) : NULL;
+    *status = cli_usage(&cli_experiment, "%s has no experiment '%s'%s%s%s; --list tells which there are", folder, name,
+                        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    free_names(names, count);
+    return false;
+}
+
+static int list(void) {
+    char folder[PATH_MAX];
+    int count, exit_status = 0;
+    if (!find_folder(folder)) return cli_usage(&cli_experiment, "there is no folder of experiments");
+    char **names = list_names(folder, &count);
+    for (int i = 0; i < count; i++) {
+        char file[2 * PATH_MAX];
+        dr_experiment *experiment = NULL;
+        snprintf(file, sizeof file, "%s/%s.json", folder, names[i]);
+        dr_status status = dr_experiment_open(file, NULL, &experiment);
+        if (status != DR_OK) {
+            exit_status = cli_failure(&cli_experiment, status);
+            continue;
+        }
+        printf("%-20s %s\n%-20s %s; %d runs\n", names[i], dr_experiment_title(experiment), "", dr_experiment_source(experiment),
+               dr_experiment_cells(experiment));
+        dr_experiment_close(experiment);
+    }
+    free_names(names, count);
+    return exit_status;
+}
+
+/* ---- reports -------------------------------------------------------------------------------------------------------- */
+
+static void print_line(void *context, const char *text) {
+    (void)context;
+    puts(text);
+}
+
+/* Draws picture.gp of the folder, where gnuplot is installed. */
+static void draw(const char *folder) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0) return;
+    if (child == 0) {
+        if (chdir(folder) == 0) execlp("gnuplot", "gnuplot", "picture.gp", (char *)NULL);
+        _exit(127);
+    }
+    int how = 0;
+    waitpid(child, &how, 0);
+    if (WIFEXITED(how) && WEXITSTATUS(how) == 0)
+        fprintf(stderr, "picture: %s/picture.png\n", folder);
+    else if (WIFEXITED(how) && WEXITSTATUS(how) == 127)
+        fprintf(stderr, "deltarule experiment: no picture: gnuplot is missing; %s/picture.gp has its commands\n", folder);
+    else
+        fprintf(stderr, "deltarule experiment: no picture: gnuplot failed on %s/picture.gp\n", folder);
+}
+
+static dr_status tell(const cli_flag *flags, const dr_experiment *experiment) {
+    const dr_report report = cli_flag_boolean(&flags[JSON])  ? DR_REPORT_JSON
+                             : cli_flag_boolean(&flags[CSV]) ? DR_REPORT_CSV
+                                                             : DR_REPORT_TABLE;
+    return dr_experiment_report(experiment, report, print_line, NULL);
+}
+
+static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const char *folder) {
+    dr_status status = dr_experiment_load(experiment, folder);
+    if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    int exit_status = 0;
+    if (!cli_flag_boolean(&flags[TABLE])) {
+        const cli_cells_options options = {.jobs = (int)cli_flag_integer(&flags[JOBS]),
+                                           .most = (int)cli_flag_integer(&flags[MOST]),
+                                           .backend = flags[BACKEND].value,
+                                           .threads = flags[THREADS].value};
+        cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
+        exit_status = cli_cells_run(experiment, folder, &options);
+        status = dr_experiment_write(experiment, folder);
+        if (status != DR_OK) return cli_failure(&cli_experiment, status);
+        if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);
+    }
+    status = tell(flags, experiment);
+    return status == DR_OK ? exit_status : cli_failure(&cli_experiment, status);
+}
+
+/* runs/experiment-NAME, and -small of the small form. */
+static void default_folder(const char *file, bool small, char folder[PATH_MAX]) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    const size_t length = strlen(name);
+    snprintf(folder, PATH_MAX, "runs/experiment-%.*s%s", (int)(ends_with(name, ".json") ? length - 5 : length), name,
+             small ? "-small" : "");
+}
+
+static int run(int argc, char **argv) {
+    cli_flag flags[FLAGS] = {
+        [SEEDS] = {.setting = {"seeds", DR_SETTING_INTEGER, "0", 0, 1000, NULL, NULL,
+                               "runs of each point; 0: as the file says"},
+                   .placeholder = "N"},
+        [SMALL] = {.setting = {"small", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the form that takes minutes on a CPU"}},
+        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "folder of the runs (default runs/experiment-NAME); what is done there is not run again"},
+                 .placeholder = "DIR"},
+        [JOBS] = {.setting = {"jobs", DR_SETTING_INTEGER, "0", 0, 256, NULL, NULL,
+                              "runs at once; 0: as many as there are cores, by threads"},
+                  .placeholder = "N"},
+        [MOST] = {.setting = {"most", DR_SETTING_INTEGER, "0", 0, 1e6, NULL, NULL, "begin so many runs and no more; 0: all"},
+                  .placeholder = "N"},
+        [TABLE] = {.setting = {"table", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                               "run nothing: tell what is done, also while another process runs it"}},
+        [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                              "JSON, a line each of the runs that are done and of the claims"}},
+        [CSV] = {.setting = {"csv", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the table as CSV"}},
+        [LIST] = {.setting = {"list", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "name the experiments that there are"}},
+        [CORPUS] = {.setting = {"corpus", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "of language models: as `train` takes it"},
+                    .placeholder = "PATH"},
+        [TOKENIZER] = {.setting = {"tokenizer", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "its folder; none: bytes"},
+                       .placeholder = "DIR"},
+        [BACKEND] = CLI_FLAG_BACKEND,
+        [THREADS] = {.setting = {"threads", DR_SETTING_INTEGER, "1", 0, 1024, NULL, NULL,
+                                 "threads of each run; results do not depend on it"},
+                     .placeholder = "N"},
+    };
+    int operands, exit_status;
+    char file[PATH_MAX], chosen[PATH_MAX];
+    if (!cli_flags_parse(&cli_experiment, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (cli_flag_boolean(&flags[JSON]) && cli_flag_boolean(&flags[CSV]))
+        return cli_usage(&cli_experiment, "--json and --csv: one of them");
+    if (cli_flag_boolean(&flags[LIST])) return list();
+    if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
+    if (!find_file(argv[1], file, &exit_status)) return exit_status;
+    const dr_experiment_options options = {.small = cli_flag_boolean(&flags[SMALL]),
+                                           .seeds = cli_flag_integer(&flags[SEEDS]),
+                                           .corpus = flags[CORPUS].value,
+                                           .tokenizer = flags[TOKENIZER].value};
+    dr_experiment *experiment = NULL;
+    dr_status status = dr_experiment_open(file, &options, &experiment);
+    if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    default_folder(file, options.small, chosen);
+    exit_status = run_and_tell(flags, experiment, flags[OUT].given ? flags[OUT].value : chosen);
+    dr_experiment_close(experiment);
+    return exit_status;
+}
+
+const cli_command cli_experiment = {
+    .name = "experiment",
+    .arguments = "NAME [flags]",
+    .summary = "runs a grid of training runs, and says which claims hold",
+    .details =
+        "NAME is an experiment that --list names, or a file, FILE.json (docs/experiments.md). Each run has a folder of its\n"
+        "own below DIR; a command that was stopped or killed goes on where it was when it is given again. DIR gets\n"
+        "table.txt, table.csv, cells.jsonl and, by gnuplot, picture.png. The exit status is 1 if a run failed; that a\n"
+        "claim does not hold is a result.",
+    .run = run,
+    .most_operands = 1,
+};

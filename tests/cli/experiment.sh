@@ -1,0 +1,63 @@
+#!/bin/sh
+# A sweep of small runs: begun, told of while it runs, killed at any moment, gone on with, and what comes out is the same.
+. "$(dirname "$0")/expect.sh"
+
+cat >tiny.json <<'JSON'
+{"title": "A tiny sweep", "source": "a test", "seeds": 2, "measures": ["held_out_loss", "accuracy"], "best_of": ["learning_rate"],
+ "settings": {"task": "mqar", "lengths": "16/2", "hidden": 16, "layers": 1, "heads": 2, "intermediate": 16, "vocabulary": 128,
+   "held_out": 16, "batch": 4, "steps": 60, "save_every": 5, "evaluate_every": 0, "stop_accuracy": 0},
+ "grid": {"rule": ["gdn", "kda"], "learning_rate": [0.001, 0.01]},
+ "claims": [{"text": "kda is better", "measure": "held_out_loss", "better": "lower", "axis": "rule", "order": ["kda", "gdn"]}]}
+JSON
+
+expect 0 'runs' "$deltarule" experiment --list
+cp stdout list
+for file in "$root"/experiments/*.json; do
+    grep -q "^$(basename "$file" .json) " list || fail "--list does not name $file"
+    expect 0 'not run: ' "$deltarule" experiment "$file" --table --out nowhere
+    expect 0 'not run: ' "$deltarule" experiment "$file" --table --small --out nowhere
+done
+[ ! -e nowhere ] || fail '--table made a folder'
+
+# one, then the rest
+expect 0 'gdn   0.001          1/2' "$deltarule" experiment tiny.json --out whole --most 1 --jobs 1
+grep -q 'not run: kda is better' stdout || fail 'a claim is judged by one of its runs'
+expect 0 'gdn   0.001          2/2' "$deltarule" experiment tiny.json --out whole --jobs 2
+cp stdout table
+for name in table.txt table.csv cells.jsonl picture.gp; do [ -s "whole/$name" ] || fail "no $name"; done
+diff table whole/table.txt || fail 'table.txt is another table'
+[ "$(wc -l <whole/cells.jsonl)" -eq 9 ] || fail 'cells.jsonl does not have eight cells and a claim'
+! command -v gnuplot >/dev/null || [ -s whole/picture.png ] || fail 'no picture'
+before=$(find whole -name metrics.csv -exec cksum {} + | sort)
+expect 0 '2/2' "$deltarule" experiment tiny.json --out whole
+[ "$before" = "$(find whole -name metrics.csv -exec cksum {} + | sort)" ] || fail 'what was done was run again'
+
+# killed again and again: it ends, its runs with it, and the numbers are those of the whole
+tries=0
+while [ $tries -lt 15 ]; do
+    tries=$((tries + 1))
+    "$deltarule" experiment tiny.json --out killed --jobs 2 >/dev/null 2>killed.log &
+    process=$!
+    sleep "0.$((tries % 5 + 1))"
+    kill -9 $process 2>/dev/null || break
+    wait $process 2>/dev/null || true
+    expect 0 'kda' "$deltarule" experiment tiny.json --out killed --table
+done
+expect 0 '2/2' "$deltarule" experiment tiny.json --out killed --jobs 2
+diff table stdout || fail 'after kills the table is another one'
+
+# a run that fails does not stop the others
+sed 's/"learning_rate": \[0.001, 0.01\]/"pairs": {"many": {"lengths": "16\/20"}, "few": {}}/; s/"best_of": \[[^]]*\], *//; s/"seeds": 2/"seeds": 1/' \
+    tiny.json >failing.json
+expect 1 'failed: ' "$deltarule" experiment failing.json --out failing --jobs 1
+grep -q 'gdn *few *1/1' stdout || fail 'the other runs were not done'
+
+expect 1 'holds a run with hidden 16, and the experiment has 32' sh -c \
+    "sed 's/\"hidden\": 16/\"hidden\": 32/' tiny.json >other.json; '$deltarule' experiment other.json --out whole; exit \$((\$? - 1))"
+expect 2 "did you mean 'recall'?" "$deltarule" experiment recal
+expect 2 'which experiment?' "$deltarule" experiment
+expect 2 'no small form' "$deltarule" experiment tiny.json --small
+expect 2 '--json and --csv' "$deltarule" experiment tiny.json --json --csv
+expect 1 'no.json' "$deltarule" experiment no.json
+expect 0 'rule,learning_rate,done,seeds' "$deltarule" experiment tiny.json --out whole --table --csv
+expect 0 '"verdict":' "$deltarule" experiment tiny.json --out whole --table --json

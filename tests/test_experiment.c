@@ -1,0 +1,320 @@
+/* Experiments: medians and intervals, files that are none, claims and what their runs say, runs of other settings. Whole sweeps
+ * run in tests/cli/experiment.sh. */
+#include "allocation.h"
+#include "check/experiment/experiment.h"
+#include "scratch.h"
+
+#include <deltarule/train.h>
+#include <math.h>
+
+static void write_file(const char *name, const char *text) {
+    FILE *file = fopen(scratch_path(name), "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static dr_status open_text(const char *text, const dr_experiment_options *options, dr_experiment **experiment) {
+    write_file("e.json", text);
+    return dr_experiment_open(scratch_path("e.json"), options, experiment);
+}
+
+/* ---- statistics ----------------------------------------------------------------------------------------------------- */
+
+static void test_spreads(void **state) {
+    (void)state;
+    double none[1] = {0}, three[] = {3, 1, 2}, four[] = {4, 1, 3, 2}, nine[] = {9, 8, 7, 6, 5, 4, 3, 2, 1}, many[30];
+    assert_true(isnan(dr_spread_of(none, 0).median));
+    dr_spread spread = dr_spread_of(three, 3);
+    assert_true(spread.median == 2 && spread.low == 1 && spread.high == 3 && spread.coverage == 0.75);
+    spread = dr_spread_of(four, 4);
+    assert_true(spread.median == 2.5 && spread.low == 1 && spread.high == 4 && spread.coverage == 0.875);
+    /* of nine the second and the eighth: 1 - 2 (1 + 9)/512 */
+    spread = dr_spread_of(nine, 9);
+    assert_true(spread.low == 2 && spread.high == 8);
+    assert_true(fabs(spread.coverage - (1 - 20.0 / 512)) < 1e-12);
+    /* of thirty the tenth and the twenty-first, as tables of the sign test have it: 0.9572 */
+    for (int i = 0; i < 30; i++) many[i] = i + 1;
+    spread = dr_spread_of(many, 30);
+    assert_true(spread.low == 10 && spread.high == 21 && fabs(spread.coverage - 0.9572) < 1e-4);
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------------------- */
+
+#define HEAD "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\"], "
+
+static const struct {
+    const char *text, *says;
+} refused[] = {
+    {"[]", "e.json"},
+    {"{", "e.json"},
+    {"{\"title\": \"t\"}", "source"},
+    {"{\"title\": 5, \"source\": \"s\", \"measures\": [\"a\"]}", "must be a string, not the integer 5"},
+    {"{\"title\": \"t\", \"source\": \"s\"}", "measures must be a list"},
+    {"{\"title\": \"t\", \"source\": \"s\", \"measures\": []}", "measures must be a list"},
+    {"{\"title\": \"t\", \"source\": \"s\", \"measures\": [5]}", "measures: each must be a string"},
+    {"{\"title\": \"t\", \"source\": \"s\", \"measures\": 5}", "measures must be a list, not the integer 5"},
+    {HEAD "\"gird\": {}}", "grid"},
+    {HEAD "\"grid\": []}", "grid must be an object"},
+    {HEAD "\"grid\": {\"rule\": []}}", "grid: rule: an axis is a list"},
+    {HEAD "\"grid\": {\"rule\": 5}}", "grid: rule: an axis is a list"},
+    {HEAD "\"grid\": {\"rule\": [null]}}", "is no value of a setting"},
+    {HEAD "\"grid\": {\"rule\": [{\"base\": \"gdn\"}]}}", "needs a name"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\", \"gdn\"]}}", "\"gdn\" stands twice"},
+    {HEAD "\"grid\": {\"rule\": [\"gdm\"]}}", "gdm"},
+    {HEAD "\"grid\": {\"a\": {\"x\": 5}}}", "must be an object of settings"},
+    {HEAD "\"grid\": {\"a\": {\"x\": {\"hiden\": 5}}}}", "did you mean \"hidden\"?"},
+    {HEAD "\"grid\": {\"a\": {\"x\": {\"hidden\": []}}}}", "is no value of setting hidden"},
+    {HEAD "\"grid\": {\"a\": {\"x y\": {}, \"x/y\": {}}}}", "two cells have the name"},
+    {HEAD "\"grid\": {\"a\": {\"\": {}}}}", "a name of 0 bytes"},
+    {HEAD "\"grid\": {\"seed\": [1, 2]}}", "seeds are no axis"},
+    {HEAD "\"settings\": 5}", "settings must be an object"},
+    {HEAD "\"settings\": {\"steps\": 0.5}}", "steps is \"0.5\""},
+    {HEAD "\"seeds\": 0}", "seeds"},
+    {HEAD "\"seeds\": 1e9}", "seeds"},
+    {HEAD "\"best_of\": [\"rule\"]}", "\"rule\" is no axis"},
+    {HEAD "\"best_of\": [5]}", "is no axis"},
+    {HEAD "\"small\": 5}", "small must be an object"},
+    {HEAD "\"small\": {\"measures\": []}}", "small"},
+    {HEAD "\"claims\": {}}", "claims must be a list"},
+    {HEAD "\"claims\": [5]}", "claims: number 1: it must be an object"},
+    {HEAD "\"claims\": [{\"text\": \"c\", \"measure\": \"m\"}]}", "axis"},
+    {HEAD "\"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\"}]}", "\"rule\" is no axis"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\", \"kda\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\"}]}",
+     "order must be a list of 2 or more"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", \"order\": "
+          "[1, 2]}]}",
+     "order: each must be a string"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", \"better\": "
+          "\"big\"}]}",
+     "it must be higher or lower"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
+          "\"at_least\": \"x\"}]}",
+     "are numbers"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
+          "\"at_least\": 1, \"of\": [\"gdn\"], \"where\": {\"size\": \"1\"}}]}",
+     "where: \"size\""},
+};
+
+static void test_refused_files(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        dr_experiment *experiment = NULL;
+        const long alive = allocation_alive;
+        dr_status status = open_text(refused[i].text, NULL, &experiment);
+        if (status == DR_OK) fail_msg("accepted: %s", refused[i].text);
+        if (!strstr(dr_last_error(), refused[i].says)) fail_msg("%s: %s", refused[i].text, dr_last_error());
+        assert_null(experiment);
+        assert_int_equal(allocation_alive, alive);
+    }
+    dr_experiment *experiment;
+    assert_int_equal(open_text(HEAD "\"seeds\": 2}", &(dr_experiment_options){.small = true}, &experiment), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "no small form"));
+    assert_int_equal(open_text(HEAD "\"seeds\": 2}", &(dr_experiment_options){.seeds = -1}, &experiment), DR_ERROR_ARGUMENT);
+    assert_int_equal(dr_experiment_open(scratch_path("not there"), NULL, &experiment), DR_ERROR_IO);
+}
+
+/* ---- cells and claims ----------------------------------------------------------------------------------------------- */
+
+static const char grid[] = HEAD
+    "\"settings\": {\"task\": \"mqar\", \"hidden\": 8}, \"seeds\": 3, \"best_of\": [\"learning_rate\"],"
+    "\"grid\": {\"rule\": [\"gdn\", \"pgdn\"], \"learning_rate\": [0.001, 0.01], \"size\": {\"a b\": {\"lengths\": \"64/4\"}}},"
+    "\"claims\": [{\"text\": \"order\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\"]},"
+    "{\"text\": \"bound\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"pgdn\"], \"at_least\": 0.5},"
+    "{\"text\": \"lower\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"gdn\", \"pgdn\"], \"better\": "
+    "\"lower\"}],"
+    "\"small\": {\"grid\": {\"learning_rate\": [0.01]}, \"settings\": {\"hidden\": 4}, \"seeds\": 2}}";
+
+static void test_cells(void **state) {
+    (void)state;
+    dr_experiment *experiment;
+    assert_int_equal(open_text(grid, NULL, &experiment), DR_OK);
+    assert_int_equal(dr_experiment_cells(experiment), 12);
+    assert_string_equal(dr_experiment_cell(experiment, 0), "rule=gdn,learning_rate=0.001,size=a-b,seed=1");
+    assert_string_equal(dr_experiment_cell(experiment, 11), "rule=pgdn,learning_rate=0.01,size=a-b,seed=3");
+    assert_null(dr_experiment_cell(experiment, 12));
+    assert_null(dr_experiment_cell(experiment, -1));
+    const json_t *settings = experiment->cell[5].settings;
+    assert_int_equal(json_integer_value(json_object_get(settings, "seed")), 3);
+    assert_string_equal(json_string_value(json_object_get(settings, "lengths")), "64/4");
+    assert_true(json_real_value(json_object_get(settings, "learning_rate")) == 0.01);
+    dr_experiment_close(experiment);
+    const dr_experiment_options small = {.small = true, .corpus = "text"};
+    assert_int_equal(open_text(grid, &small, &experiment), DR_OK);
+    assert_int_equal(dr_experiment_cells(experiment), 4);
+    assert_int_equal(json_integer_value(json_object_get(experiment->cell[0].settings, "hidden")), 4);
+    assert_string_equal(json_string_value(json_object_get(experiment->cell[0].settings, "corpus")), "text");
+    dr_experiment_close(experiment);
+}
+
+/* Makes a cell done, with this accuracy. */
+static void measure(dr_experiment *experiment, int cell, double accuracy) {
+    json_decref(experiment->cell[cell].measures);
+    experiment->cell[cell].measures = json_pack("{s:f}", "accuracy", accuracy);
+    experiment->cell[cell].state = DR_CELL_DONE;
+}
+
+static dr_verdict judge(const dr_experiment *experiment, size_t claim, void (*line)(void *, const char *), void *context) {
+    dr_claim read;
+    assert_int_equal(dr_claim_read(experiment, json_array_get(json_object_get(experiment->file, "claims"), claim), &read),
+                     DR_OK);
+    return dr_claim_judge(experiment, &read, line, context);
+}
+
+static void keep(void *context, const char *text) {
+    snprintf(context, 256, "%s", text);
+}
+
+static void test_claims(void **state) {
+    (void)state;
+    char last[256] = "";
+    dr_experiment *experiment;
+    assert_int_equal(open_text(grid, NULL, &experiment), DR_OK);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    assert_string_equal(last, "");
+    /* rows: gdn 0.001, gdn 0.01, pgdn 0.001, pgdn 0.01, three seeds each */
+    static const double figures[] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.6, 0.8, 0.0, 0.1, 0.2};
+    for (int i = 0; i < 11; i++) measure(experiment, i, figures[i]);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN); /* one is missing: the best cannot be told */
+    measure(experiment, 11, figures[11]);
+    /* the best rows: gdn 0.4 0.5 0.6, pgdn 0.7 0.6 0.8; by seed 0.3 0.1 0.2 */
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
+    assert_non_null(strstr(last, "size a b, pgdn better than gdn by: 0.2 [0.1, 0.3], holds"));
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
+    assert_non_null(strstr(last, "0.7 [0.6, 0.8]"));
+    measure(experiment, 7, 0.45); /* below gdn's of its seed, and below the bound */
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_IN_MEDIAN);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_IN_MEDIAN);
+    measure(experiment, 6, 0.3);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_FAILS);
+    /* where less is better, the best rows are gdn 0.1 0.2 0.3 and pgdn 0.0 0.1 0.2: gdn is not lower */
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_FAILS);
+    for (int s = 0; s < 3; s++) measure(experiment, s, -1 - 0.1 * s);
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_HOLDS);
+    dr_experiment_close(experiment);
+}
+
+static void count(void *context, const char *text) {
+    assert_non_null(text);
+    ++*(int *)context;
+}
+
+static void test_reports(void **state) {
+    (void)state;
+    dr_experiment *experiment;
+    int lines = 0;
+    assert_int_equal(open_text(grid, NULL, &experiment), DR_OK);
+    measure(experiment, 4, 0.25);
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_CSV, count, &lines), DR_OK);
+    assert_int_equal(lines, 5); /* a head, four rows */
+    char last[256];
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_CSV, keep, last), DR_OK);
+    assert_string_equal(last, "pgdn,0.01,a b,0,3,,,");
+    lines = 0;
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_JSON, count, &lines), DR_OK);
+    assert_int_equal(lines, 1 + 3); /* a cell, three claims */
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_TABLE, count, &lines), DR_OK);
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_PLOT, count, &lines), DR_OK);
+    assert_int_equal(dr_experiment_report(experiment, (dr_report)9, count, &lines), DR_ERROR_ARGUMENT);
+    dr_experiment_close(experiment);
+}
+
+/* ---- runs ----------------------------------------------------------------------------------------------------------- */
+
+static const char one[] = "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\", \"loss\"], \"seeds\": 1, "
+                          "\"settings\": {\"task\": \"mqar\", \"hidden\": %d, \"steps\": 40}}";
+
+static void make_run(const char *metrics) {
+    const char *name = "sweep/seed=1";
+    mkdir(scratch_path("sweep"), 0777);
+    mkdir(scratch_path(name), 0777);
+    write_file("sweep/seed=1/settings.json",
+               "{\"task\": \"mqar\", \"hidden\": 16, \"steps\": 40, \"seed\": 1, \"threads\": 2}");
+    write_file("sweep/seed=1/metrics.csv", metrics);
+    remove(scratch_path("sweep/seed=1/result.json"));
+}
+
+static dr_experiment *open_one(int hidden) {
+    char text[512];
+    dr_experiment *experiment;
+    snprintf(text, sizeof text, one, hidden);
+    assert_int_equal(open_text(text, NULL, &experiment), DR_OK);
+    return experiment;
+}
+
+static double measured(const dr_experiment *experiment, const char *name) {
+    return json_number_value(json_object_get(experiment->cell[0].measures, name));
+}
+
+static void test_results(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
+    make_run("step,loss,accuracy\n38,5,\n39,2,0.25\n40,4,0.5\n");
+    dr_experiment *experiment = open_one(16);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_BEGUN);
+    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    /* the last evaluation; the loss of the last twentieth of 40 steps, 39 and 40 */
+    assert_true(measured(experiment, "accuracy") == 0.5 && measured(experiment, "loss") == 3 &&
+                measured(experiment, "steps") == 40);
+    assert_int_equal(dr_experiment_finish(experiment, folder, 1), DR_ERROR_ARGUMENT);
+    dr_experiment_close(experiment);
+    experiment = open_one(16);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    assert_true(measured(experiment, "accuracy") == 0.5);
+    dr_experiment_close(experiment);
+    experiment = open_one(32);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "holds a run with hidden 16, and the experiment has 32"));
+    dr_experiment_close(experiment);
+}
+
+static void test_broken_results(void **state) {
+    (void)state;
+    static const char *const broken[] = {"", "step,loss\n", "loss\n1\n"};
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
+    dr_experiment *experiment = open_one(16);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        make_run(broken[i]);
+        assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_ERROR_FORMAT);
+        assert_non_null(strstr(dr_last_error(), "it has no steps"));
+        assert_int_not_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    }
+    make_run("step,loss\n1,2\n");
+    write_file("sweep/seed=1/result.json", "{\"measures\": 5}");
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
+    write_file("sweep/seed=1/result.json", "{");
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
+    dr_experiment_close(experiment);
+}
+
+/* Each allocation of the library fails once: nothing stays, and the next try succeeds. */
+static void test_allocations(void **state) {
+    (void)state;
+    const long alive = allocation_alive;
+    dr_status status = DR_ERROR_MEMORY;
+    long n = 1;
+    for (; status == DR_ERROR_MEMORY && n < 2000; n++) {
+        dr_experiment *experiment = NULL;
+        allocation_fail_at(n);
+        status = open_text(grid, NULL, &experiment);
+        allocation_fail_at(0);
+        if (status == DR_OK) dr_experiment_close(experiment);
+        assert_int_equal(allocation_alive, alive);
+    }
+    assert_int_equal(status, DR_OK);
+    assert_true(n > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spreads),        cmocka_unit_test(test_refused_files),
+                                       cmocka_unit_test(test_cells),          cmocka_unit_test(test_claims),
+                                       cmocka_unit_test(test_reports),        cmocka_unit_test(test_results),
+                                       cmocka_unit_test(test_broken_results), cmocka_unit_test(test_allocations)};
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
+}
